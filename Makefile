@@ -24,12 +24,15 @@ EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
 # At most two Go packages build at the same time, because the build of cgo packages needs much memory.
 GOTEST := test -p 2 -timeout 15m
 # These directories in place of ./..., which would include generated code under build/.
-GO_DIRS := bindings native policies proto service tests
+GO_DIRS := benchmarks bindings native policies proto service tests
 # Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulation runs thousands of clusters.
 SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim%,$(GO_PACKAGES))
 # `make race` leaves these packages out, because they start no goroutines.
 SEQUENTIAL_GO = $(filter ./service/graph ./service/graph/split ./service/graph/order ./service/dispatcher/ordering ./policies/%,$(GO_PACKAGES))
-GO_PACKAGES = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) | xargs -n1 dirname | sort -u | sed 's,^,./,')
+# The longest package comes first. It runs on one core, and would run alone if it came last.
+GO_PACKAGES = ./tests/sim $(filter-out ./tests/sim,$(ALL_GO))
+# tests/k8s is a module of its own.
+ALL_GO = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/' | xargs -n1 dirname | sort -u | sed 's,^,./,')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
@@ -40,7 +43,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-store docs diagrams clean
+.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -74,8 +77,11 @@ faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a ru
 $(EXPERIMENTS): build
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults/test_thesis.py -k test_$(subst -,_,$@) $(if $(SEED),--seed $(SEED))
 
+test-k8s: build ## Run the chart on a Kubernetes control plane that is built from its Go modules (needs root; RUN=name for one test)
+	nice -n 15 tests/k8s/run.sh $(if $(RUN),-test.run $(RUN))
+
 soak: build ## Run the tests for rare bugs, for an hour or more
-	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
+	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RANDOM_ORDERS=200 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
 	  $(PYTHON) -m pytest -q -rs tests/e2e tests/graph tests/faults
 
 mutate: .venv/ready $(PKG_CONFIG_FILE) ## Break each guard of AutoOrder in turn, and expect its test to fail (5 minutes)
@@ -142,6 +148,12 @@ bench-recovery: build ## Measure the cost of checkpoints and caches and write do
 
 bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/orders.md (12 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page orders
+
+bench-scale: build ## Measure small datasets and one job over many workers, and write docs/benchmarks/scale.md (10 minutes)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page scale
+
+simulate: .venv/ready ## Simulate JOBS jobs (200) of each family with every policy for workers, and print a table (DECISIONS=file.csv for the decisions)
+	go run ./benchmarks/simulate --seeds $(or $(JOBS),200) $(if $(DECISIONS),--decisions $(DECISIONS))
 
 bench-store: ## Measure how long the dispatcher's store takes to open and to replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m

@@ -6,6 +6,7 @@ make bench ROW=memory SECONDS=60
 make bench-faults               # what a fault costs; about 8 minutes
 make bench-recovery             # what checkpoints and caches cost; about 6 minutes
 make bench-orders               # what AutoOrder gains; about 12 minutes
+make bench-scale                # small datasets, and one job over many workers; about 10 minutes
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import overhead
 import recovery
 import report
 import row as kinds
+import scale
 import throughput
 
 MAIN_JOB = """# Benchmarks of the main job
@@ -46,6 +48,7 @@ PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {
     "faults": (faults.HEAD, faults.ROWS),
     "recovery": (recovery.HEAD, recovery.ROWS),
     "orders": (orders.HEAD, orders.ROWS),
+    "scale": (scale.HEAD, scale.ROWS),
 }
 COMMANDS = {"main-job": "make bench"} | {name: f"make bench-{name}" for name in PAGES if name != "main-job"}
 PAGE_OF = {name: page for page, (_, table) in PAGES.items() for name in table}

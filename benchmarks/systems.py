@@ -22,11 +22,15 @@ class Service:
 
     Attributes:
         pids: Process ids of its dispatcher and workers.
+        target: Address of the dispatcher, as its own client expects it.
     """
 
-    def __init__(self, apply: Callable[..., Callable[[tf.data.Dataset], tf.data.Dataset]], pids: set[int]) -> None:
+    def __init__(
+        self, apply: Callable[..., Callable[[tf.data.Dataset], tf.data.Dataset]], pids: set[int], target: str
+    ) -> None:
         self._apply = apply
         self.pids = pids
+        self.target = target
 
     def through(self, dataset: tf.data.Dataset, **options: object) -> tf.data.Dataset:
         """Returns the dataset that reads `dataset` through the service."""
@@ -51,7 +55,7 @@ def tf_data_service(*, workers: int = 1, processing_mode: str = "parallel_epochs
                 processing_mode=processing_mode, service=f"grpc://{address}", compression=None, **options
             )
 
-        yield Service(apply, pids)
+        yield Service(apply, pids, f"grpc://{address}")
 
 
 def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
@@ -73,20 +77,22 @@ def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def pecan_service(
-    *, workers: int = 1, window_bytes: int | None = None, work_dir: str | None = None
+    *, workers: int = 1, window_bytes: int | None = None, max_streams: int | None = None, work_dir: str | None = None
 ) -> Iterator[Service]:
     """Runs Pecan: one dispatcher process and `workers` worker processes.
 
     Args:
         workers: Number of workers.
         window_bytes: Bytes of ready elements that each worker buffers; None for the default.
+        max_streams: Streams that each worker runs at once; None for the default.
         work_dir: Directory for the dispatcher's state; None keeps the state in memory.
     """
     import pecan
 
     before = meter.descendants()
     # The cluster replaces the address of the dispatcher.
-    config = pecan.WorkerConfig("localhost:1", window_bytes=window_bytes)
+    config = pecan.WorkerConfig("localhost:1", window_bytes=window_bytes, max_streams=max_streams)
     dispatcher = pecan.DispatcherConfig(work_dir=work_dir)
     with pecan.LocalCluster(workers=workers, dispatcher=dispatcher, worker=config) as cluster:
-        yield Service(lambda **options: pecan.distribute(cluster.target, **options), meter.descendants() - before)
+        pids = meter.descendants() - before
+        yield Service(lambda **options: pecan.distribute(cluster.target, **options), pids, cluster.target)

@@ -49,7 +49,7 @@ func TestErrorsHaveParts(t *testing.T) {
 		"stale session": {func() error { return Disconnect(1 << 40) }, 1, reason.Closed},
 		"stale status":  {func() error { _, err := Status(0); return err }, 1, reason.Closed},
 		"stale explain": {func() error { _, err := Explain(0, "j"); return err }, 1, reason.Closed},
-		"stale job":     {func() error { _, err := CreateJob(0, `{}`, ``, nil); return err }, 1, reason.Closed},
+		"stale job":     {func() error { _, err := CreateJob(0, `{}`, ``, nil, nil); return err }, 1, reason.Closed},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

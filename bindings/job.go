@@ -27,6 +27,25 @@ type jobRequest struct {
 
 	Order          string `json:"order"`
 	OrderTolerance string `json:"order_tolerance"`
+	// Streams is S that the user asks for, 0 for "auto".
+	Streams int32 `json:"streams"`
+	// Placement is what the job wants of its workers, nil if all serve it.
+	Placement *struct {
+		Objective     string  `json:"objective"`
+		BudgetPerHour float64 `json:"budget_per_hour"`
+		MinRemote     int32   `json:"min_remote"`
+		MaxRemote     int32   `json:"max_remote"`
+		MinLocal      int32   `json:"min_local"`
+		MaxLocal      int32   `json:"max_local"`
+		TrainerType   string  `json:"trainer_type"`
+	} `json:"placement"`
+	FileBytes int64 `json:"file_bytes"`
+
+	// Extents allows record files to be divided into extents, within ExtentsTimeout if that is above 0.
+	Extents        bool    `json:"extents"`
+	ExtentsTimeout float64 `json:"extents_timeout_s"`
+	// IndexDirectory is the directory of kept record indexes. Go does not see environment variables that Python sets.
+	IndexDirectory string `json:"index_directory"`
 
 	Protocol            string      `json:"protocol"`
 	MaxOutstandingBytes int64       `json:"max_outstanding_bytes"`
@@ -63,9 +82,16 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		Order:           enumerator[pecanv1.Order](&err, pecanv1.Order_value, "ORDER_", "order", r.Order),
 		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
+		Streams: r.Streams,
 	}
 	if err != nil {
 		return nil, err
+	}
+	if p := r.Placement; p != nil {
+		options.Placement = &pecanv1.PlacementOptions{
+			Objective: p.Objective, BudgetPerHour: p.BudgetPerHour, MinRemote: p.MinRemote, MaxRemote: p.MaxRemote, MinLocal: p.MinLocal, MaxLocal: p.MaxLocal,
+			TrainerType: p.TrainerType,
+		}
 	}
 	if r.Seed != nil {
 		options.Seed, options.SeedSet = *r.Seed, true
@@ -77,8 +103,9 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 // "cardinality", "whole", "blocks", "mode", "requested_mode", "seed", "order", "order_tolerance", "plan":
 // {...}}. requested_mode is "" unless a weaker mode runs. The handle must become a tensor (operation
 // PecanJob) or be passed to ForgetJob. header and data are those of RegisterDataset, kept for a dispatcher
-// that has lost the dataset; both are empty if they are not available.
-func CreateJob(handle int64, request, header string, data []byte) (string, error) {
+// that has lost the dataset. undivided is the graph without extents, for states that name it. All are empty if they are not
+// available.
+func CreateJob(handle int64, request, header string, data, undivided []byte) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
 		return "", failed(err)
@@ -99,30 +126,26 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	if err := iteration.Validate(); err != nil {
 		return "", failed(err)
 	}
-	var dataset *client.Dataset
-	if len(data) > 0 {
-		spec, err := datasetSpec(header)
-		if err != nil {
-			return "", failed(err)
-		}
-		dataset = &client.Dataset{Graph: data, Spec: spec}
-	}
-	renewable, err := s.CreateRejoiningJob(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options}, dataset)
+	dataset, err := datasetOf(header, data)
 	if err != nil {
 		return "", failed(err)
 	}
-	job := renewable.Job()
+	owner := &readJob{session: s, spec: client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options, FileBytes: r.FileBytes}}
+	if owner.undivided, err = datasetOf(header, undivided); err != nil {
+		return "", failed(err)
+	}
+	if owner.job, err = s.CreateRejoiningJob(context.Background(), owner.spec, dataset); err != nil {
+		return "", failed(err)
+	}
+	job := owner.job.Job()
 	components := components(r.Components)
 	held := op.NewJob(op.JobConfig{
 		Components: components,
-		Open:       func() (op.Iteration, error) { return renewable.Open(iteration), nil },
-		Closed: func() {
-			// Nobody is left to report to, and a session that ended has closed the job too.
-			_ = renewable.Close()
-		},
-		Broken: s.broken,
-		Warn:   s.warnings.add,
-		Owner:  renewable,
+		Open:       func() (op.Iteration, error) { return owner.current().Open(iteration), nil },
+		Closed:     owner.close,
+		Broken:     s.broken,
+		Warn:       s.warnings.add,
+		Owner:      owner,
 	})
 	plan := job.Plan()
 	asked := ""
@@ -172,23 +195,31 @@ func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 
 // LoadState lets the next iteration of a job's dataset begin at a token's position.
 func LoadState(job int64, token string) error {
-	r, err := rejoiningJob(job)
+	r, err := ownerOf(job)
 	if err != nil {
 		return failed(err)
 	}
-	return failed(r.Load(context.Background(), token))
+	return failed(r.load(context.Background(), token))
 }
 
-func rejoiningJob(job int64) (*client.RejoiningJob, error) {
+func ownerOf(job int64) (*readJob, error) {
 	owner, err := op.Owner(job)
 	if err != nil {
 		return nil, err
 	}
-	r, ok := owner.(*client.RejoiningJob)
+	r, ok := owner.(*readJob)
 	if !ok {
 		return nil, reason.New(reason.BadArgument, "handle %d is no job", job)
 	}
 	return r, nil
+}
+
+func rejoiningJob(job int64) (*client.RejoiningJob, error) {
+	r, err := ownerOf(job)
+	if err != nil {
+		return nil, err
+	}
+	return r.current(), nil
 }
 
 // ExplainJob is Explain for a job of this process.

@@ -15,6 +15,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/extents"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -108,9 +109,11 @@ func Fail(handle int64, message string) error {
 }
 
 // CheckGraph reports what is wrong with a serialised dataset before any service is called. With {"mode",
-// "allow_nondeterministic"} in options it also checks whether a job may run so. It returns {"fingerprint",
-// "warnings", "kept"}. kept is true if CreateJob keeps the dataset for a dispatcher that loses it, so that
-// passing it on is useful.
+// "allow_nondeterministic"} in options it also checks whether a job may run so. With {"extents", "extents_timeout_s",
+// "index_directory"} it divides large record files into extents. It returns {"fingerprint", "warnings", "kept", "file_bytes", "divided",
+// "late"}. file_bytes is the size of the files that the dataset names, 0 if not known. kept is true if CreateJob keeps
+// the dataset for a dispatcher that loses it, so that passing it on is useful. divided is the graph with extents, null if
+// it has none. late is true if reading their indexes took too long: it continues, for a later call.
 func CheckGraph(data []byte, options string) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {
@@ -129,7 +132,14 @@ func CheckGraph(data []byte, options string) (string, error) {
 			return "", failed(err)
 		}
 	}
-	return encode(map[string]any{"fingerprint": g.Fingerprint(), "warnings": g.Warnings(), "kept": len(data) <= client.MaxRetainedGraph})
+	answer := map[string]any{"fingerprint": g.Fingerprint(), "warnings": g.Warnings(), "kept": len(data) <= client.MaxRetainedGraph, "file_bytes": fileBytes(g)}
+	if r.Extents {
+		if r.IndexDirectory != "" {
+			extents.KeepIn(r.IndexDirectory)
+		}
+		answer["divided"], answer["late"] = divided(g, r.ExtentsTimeout)
+	}
+	return encode(answer)
 }
 
 // RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec",
@@ -201,7 +211,7 @@ func GetDataset(handle int64, id, spec string) (string, error) {
 }
 
 // Status returns the dispatcher's status for operators: the JSON form of pecan.v1.StatusResponse with the
-// proto's field names.
+// proto's field names, also of fields that have their default value.
 func Status(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -211,7 +221,7 @@ func Status(handle int64) (string, error) {
 	if err != nil {
 		return "", failed(err)
 	}
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(answer)
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
 	return string(text), failed(err)
 }
 

@@ -6,6 +6,7 @@
 | faults | Deaths, pauses and cut connections of those processes (README.md) |
 | graph | What the Go code does with a graph, against `tf.data` in one process |
 | sim | Thousands of simulated clusters in one Go process |
+| k8s | The chart on a Kubernetes control plane (`make test-k8s`, not part of `make test`) |
 | repo, docs | The repository's own rules, and the code of the documentation's pages |
 
 `make check` runs one test of each kind, `make test` runs all. To run one: `make build`, then
@@ -14,13 +15,25 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 
 _STDERR = pytest.StashKey[int]()
+
+# Trainers keep record indexes in the user's directory for caches. Tests use a directory of their own, and Go keeps its cache.
+if "GOCACHE" not in os.environ and shutil.which("go"):
+    os.environ["GOCACHE"] = subprocess.run(["go", "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="pecan-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +51,7 @@ LONGEST = (
     "tests/faults/test_network.py",
     "tests/faults/test_thesis.py",
     "tests/e2e/test_resume.py",
+    "tests/graph/test_pipelines.py",
     "tests/graph/test_proposals.py",
 )
 
@@ -46,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest files first. `make e2e` distributes files in this order."""
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports() -> None:
+    """Takes the objects of all imports out of garbage collection. A full collection would visit a million objects of TensorFlow."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import (
 // Align is the alignment of every buffer. TensorFlow adopts memory with this alignment without a copy.
 const Align = 64
 
-// MaxBuffer limits the size of a buffer. A larger request is a programming error or a hostile length.
-const MaxBuffer = 1 << 47
+// maxBuffer limits the size of a buffer. A larger request is a programming error or a hostile length.
+const maxBuffer = 1 << 47
 
 // Buffer is a piece of memory with a reference count. A Buffer is never used again after its last release: its
 // memory comes back in a new Buffer. A superfluous release therefore cannot free memory that another holder

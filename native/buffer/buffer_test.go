@@ -78,7 +78,7 @@ func TestBlocksAreAlignedWritableAndAsLongAsAsked(t *testing.T) {
 func TestInvalidSizesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
-	for _, n := range []int{-1, MaxBuffer + 1} {
+	for _, n := range []int{-1, maxBuffer + 1} {
 		if _, err := p.Get(n); err == nil {
 			t.Errorf("got a buffer of %d bytes", n)
 		}
@@ -86,7 +86,7 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 	// More than the address space: the pool returns the kernel's error and counts nothing.
 	var held []*Buffer
 	for range 2 {
-		b, err := p.Get(MaxBuffer)
+		b, err := p.Get(maxBuffer)
 		if err == nil {
 			held = append(held, b)
 		}
@@ -311,7 +311,7 @@ func TestASlotHasOneReaderAtATime(t *testing.T) {
 	if err != nil || string(b.Bytes()) != "hello" {
 		t.Fatalf("read %q, %v", b.Bytes(), err)
 	}
-	if _, err := slot.Read(5, nil); err != ErrSlotBusy {
+	if _, err := slot.Read(5, nil); err != errSlotBusy {
 		t.Errorf("a second read of a slot in use: %v", err)
 	}
 	b.Retain().Release()

@@ -22,13 +22,13 @@ const (
 	unlimited = -1
 )
 
-// DefaultMaxIdle is the idle memory that a pool keeps if its Config sets no limit.
-const DefaultMaxIdle = 256 << 20
+// defaultMaxIdle is the idle memory that a pool keeps if its Config sets no limit.
+const defaultMaxIdle = 256 << 20
 
 // Config sets the limits of a pool.
 type Config struct {
 	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused is freed first. 0
-	// means DefaultMaxIdle, -1 keeps everything.
+	// means defaultMaxIdle, -1 keeps everything.
 	MaxIdle int64
 	// Checked is for tests, and slow. Every buffer gets its own pages with an inaccessible page after them, a
 	// released buffer becomes inaccessible at once, misuse panics, and Leaks returns where buffers in use were
@@ -75,7 +75,7 @@ func NewPool(config Config) (*Pool, error) {
 	}
 	p := &Pool{maxIdle: config.MaxIdle, large: map[int][]*list.Element{}, order: list.New()}
 	if p.maxIdle == 0 {
-		p.maxIdle = DefaultMaxIdle
+		p.maxIdle = defaultMaxIdle
 	}
 	if config.Checked {
 		p.checked = newChecker()
@@ -86,8 +86,8 @@ func NewPool(config Config) (*Pool, error) {
 // Get returns a buffer of n bytes with one reference. Its content is undefined. The kernel provides pages when
 // they are first written, so a large buffer costs nothing until bytes arrive.
 func (p *Pool) Get(n int) (*Buffer, error) {
-	if n < 0 || n > MaxBuffer {
-		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(MaxBuffer))
+	if n < 0 || n > maxBuffer {
+		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(maxBuffer))
 	}
 	b := &Buffer{home: p}
 	b.refs.Store(1)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrSlotBusy means that a slot's previous content is still in use.
-var ErrSlotBusy = errors.New("shared memory slot is still being read")
+// errSlotBusy means that a slot's previous content is still in use.
+var errSlotBusy = errors.New("shared memory slot is still being read")
 
 // Slot is one piece of shared memory that a worker writes and this process reads, one content at a time.
 type Slot struct {
@@ -30,8 +30,8 @@ type Slot struct {
 // The mapping is writable, because users can obtain a tensor's memory in ways that write (DLPack). A write to
 // an element that the worker has sent does no harm; a fault would end the trainer.
 func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
-	if size <= 0 || size > MaxBuffer {
-		return nil, fmt.Errorf("map a shared memory slot of %d bytes: give a size between 1 and %d", size, int64(MaxBuffer))
+	if size <= 0 || size > maxBuffer {
+		return nil, fmt.Errorf("map a shared memory slot of %d bytes: give a size between 1 and %d", size, int64(maxBuffer))
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -68,7 +68,7 @@ func (s *Slot) Read(n int, released func()) (*Buffer, error) {
 	case s.dropped:
 		return nil, errors.New("read a shared memory slot: it was dropped")
 	case s.reading:
-		return nil, ErrSlotBusy
+		return nil, errSlotBusy
 	case n < 0 || n > len(s.region):
 		return nil, fmt.Errorf("read %d bytes of a shared memory slot of %d", n, len(s.region))
 	}

@@ -169,7 +169,7 @@ func benchmarkIteration(b *testing.B, w *rawWriter, options IterOptions) *Iterat
 	d := startDispatcher(b)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{
-			Lease: 1, Worker: &pecanv1.WorkerAddress{WorkerId: "raw", Tcp: w.listener.Addr().String()},
+			Lease: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "raw", Tcp: w.listener.Addr().String()}),
 		}}}
 	}
 	return open(b, d, func(c *Config) {

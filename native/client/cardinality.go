@@ -59,7 +59,7 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 	switch {
 	case pass == 0 || repeat == 0:
 		return 0
-	case pass == infiniteCardinality || repeat < 0 && pass != unknownCardinality:
+	case pass == infiniteCardinality || repeat < 0 && pass != unknownCardinality || plan.GetCarry():
 		return infiniteCardinality
 	case !ExactCount(plan, options, shared):
 		return unknownCardinality

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/pecan-ml/pecan/native/client/transport"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 func TestReadsEveryElementOfEveryStream(t *testing.T) {
@@ -59,7 +58,7 @@ func TestReadsEveryElementOfEveryStream(t *testing.T) {
 			eventually(t, "every stream is reported finished", func() bool {
 				return look(d, func() int { return len(d.finished) }) == int(tc.streams)
 			})
-			for _, f := range look(d, func() []*pecanv1.FinishStreamRequest { return d.finished }) {
+			for _, f := range look(d, func() []finishedReport { return d.finished }) {
 				if f.GetCount() != tc.stream.count || f.GetLease() != 1 {
 					t.Errorf("finished: %v", f)
 				}

@@ -15,8 +15,8 @@ import (
 
 // Defaults of Config and IterOptions.
 const (
-	DefaultTimeout             = 10 * time.Second
-	DefaultMaxOutstandingBytes = 256 << 20
+	defaultTimeout             = 10 * time.Second
+	defaultMaxOutstandingBytes = 256 << 20
 	defaultHeartbeat           = time.Second
 	defaultPingAfter           = 3 * time.Second
 )
@@ -53,7 +53,7 @@ type Config struct {
 func (c Config) Validate() error {
 	_, err := control.ParseTarget(c.Target)
 	if c.Timeout < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0, or 0 for %v", c.Timeout, DefaultTimeout))
+		err = multierr.Append(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0, or 0 for %v", c.Timeout, defaultTimeout))
 	}
 	if c.Heartbeat < 0 {
 		err = multierr.Append(err, reason.New(reason.BadArgument, "heartbeat every %v: give a duration above 0, or 0 for %v", c.Heartbeat, defaultHeartbeat))
@@ -63,7 +63,7 @@ func (c Config) Validate() error {
 
 func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = defaultTimeout
 	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = defaultHeartbeat

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ type testDispatcher struct {
 	// plan and options are those of every job.
 	plan    *pecanv1.Plan
 	options *pecanv1.JobOptions
-	// snapshot returns the update of an epoch.
+	// snapshot returns the update of an epoch, with worker numbers of numberOf. Each update is sent as a new snapshot.
 	snapshot func(epoch uint64) *pecanv1.EpochUpdate
 	version  uint64
 	changed  chan struct{}
@@ -43,11 +44,12 @@ type testDispatcher struct {
 	// closedBefore has, for each opening, the number of epochs closed before it. The first loseCloses closings fail.
 	closedBefore []int
 	loseCloses   int
-	finished     []*pecanv1.FinishStreamRequest
-	released     []*pecanv1.ReleaseStreamRequest
+	finished     []finishedReport
+	released     []releasedReport
 	reported     []*pecanv1.ReportWorkerRequest
-	// holdBeats delays the answers to heartbeats until it is closed.
+	// holdBeats delays the answers to heartbeats until it is closed. heldBeats counts them.
 	holdBeats chan struct{}
+	heldBeats int
 	// holdOpens delays the opening of epochs; asksOpen is set if a client requested one meanwhile.
 	holdOpens chan struct{}
 	asksOpen  bool
@@ -79,6 +81,58 @@ type testDispatcher struct {
 	starts map[uint64]*pecanv1.Position
 	// orders has the step orders that are reported for epochs.
 	orders map[uint64]*pecanv1.EpochOrder
+}
+
+// finishedReport is the end of a stream as a client reported it.
+type finishedReport struct {
+	*pecanv1.FinishedStream
+	epoch uint64
+}
+
+// releasedReport is a stream that a client released.
+type releasedReport struct {
+	*pecanv1.ReleasedStream
+	epoch uint64
+}
+
+// named are the workers that numberOf has numbered, from 1.
+var named struct {
+	mu      sync.Mutex
+	workers []*pecanv1.WorkerAddress
+	numbers map[string]uint32
+}
+
+// numberOf returns the number of a worker's address, in this process.
+func numberOf(worker *pecanv1.WorkerAddress) uint32 {
+	named.mu.Lock()
+	defer named.mu.Unlock()
+	key := worker.String()
+	if named.numbers[key] == 0 {
+		if named.numbers == nil {
+			named.numbers = map[string]uint32{}
+		}
+		named.workers = append(named.workers, worker)
+		named.numbers[key] = uint32(len(named.workers))
+	}
+	return named.numbers[key]
+}
+
+// nameWorkers makes an update a snapshot that names its workers.
+func nameWorkers(u *pecanv1.EpochUpdate) {
+	named.mu.Lock()
+	defer named.mu.Unlock()
+	u.Snapshot = true
+	numbers := map[uint32]uint32{}
+	for _, one := range u.Streams {
+		if one.WorkerNumber == 0 {
+			continue
+		}
+		if numbers[one.WorkerNumber] == 0 {
+			u.Workers = append(u.Workers, named.workers[one.WorkerNumber-1])
+			numbers[one.WorkerNumber] = uint32(len(u.Workers))
+		}
+		one.WorkerNumber = numbers[one.WorkerNumber]
+	}
 }
 
 func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
@@ -264,6 +318,9 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
 			u.Streams[stream].StartIndex = next
 		}
+		ended := d.starts[r.GetEpoch()].GetEnded()
+		u.Streams = slices.DeleteFunc(u.Streams, func(one *pecanv1.ConsumerStream) bool { return slices.Contains(ended, one.Stream) })
+		nameWorkers(u)
 		d.version++
 		u.Version = d.version
 		changed := d.changed
@@ -279,18 +336,22 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 	}
 }
 
-func (d *testDispatcher) FinishStream(_ context.Context, r *pecanv1.FinishStreamRequest) (*pecanv1.FinishStreamResponse, error) {
+func (d *testDispatcher) FinishStreams(_ context.Context, r *pecanv1.FinishStreamsRequest) (*pecanv1.FinishStreamsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.finished = append(d.finished, r)
-	return &pecanv1.FinishStreamResponse{}, nil
+	for _, one := range r.GetStreams() {
+		d.finished = append(d.finished, finishedReport{one, r.GetEpoch()})
+	}
+	return &pecanv1.FinishStreamsResponse{}, nil
 }
 
-func (d *testDispatcher) ReleaseStream(_ context.Context, r *pecanv1.ReleaseStreamRequest) (*pecanv1.ReleaseStreamResponse, error) {
+func (d *testDispatcher) ReleaseStreams(_ context.Context, r *pecanv1.ReleaseStreamsRequest) (*pecanv1.ReleaseStreamsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.released = append(d.released, r)
-	return &pecanv1.ReleaseStreamResponse{}, nil
+	for _, one := range r.GetStreams() {
+		d.released = append(d.released, releasedReport{one, r.GetEpoch()})
+	}
+	return &pecanv1.ReleaseStreamsResponse{}, nil
 }
 
 func (d *testDispatcher) ReportWorker(_ context.Context, r *pecanv1.ReportWorkerRequest) (*pecanv1.ReportWorkerResponse, error) {
@@ -314,6 +375,7 @@ func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequ
 
 func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
 	if hold := look(d, func() chan struct{} { return d.holdBeats }); hold != nil {
+		d.update(func() { d.heldBeats++ })
 		select {
 		case <-hold:
 		case <-ctx.Done():

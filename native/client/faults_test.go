@@ -133,7 +133,7 @@ func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
 	d := startDispatcher(t)
 	lease, worker := uint64(3), old
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 	}
 	it := open(t, d).Open(IterOptions{})
 	first, err := readUpTo(t, it, 40)
@@ -173,7 +173,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 	}
 	d.update(func() {
 		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 2, Worker: good.address()}}}
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 2, WorkerNumber: numberOf(good.address())}}}
 		}
 	})
 	all, err := read(t, it)
@@ -192,7 +192,7 @@ func TestAnotherWorkerAtTheAddressIsRefused(t *testing.T) {
 		if wrong {
 			address.WorkerId = "somebody-else"
 		}
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 1, Worker: address}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 1, WorkerNumber: numberOf(address)}}}
 	}
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the worker is reported", func() bool { return look(d, func() bool { return len(d.reported) > 0 }) })

@@ -28,7 +28,7 @@ func spread(total uint32, workers ...*testWorker) func(uint64) *pecanv1.EpochUpd
 	return func(uint64) *pecanv1.EpochUpdate {
 		u := &pecanv1.EpochUpdate{TotalStreams: total, StreamsFinal: true}
 		for s := range total {
-			u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: 1, Assignment: 1, Worker: workers[int(s)%len(workers)].address()})
+			u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: 1, Assignment: 1, WorkerNumber: numberOf(workers[int(s)%len(workers)].address())})
 		}
 		return u
 	}

@@ -114,6 +114,7 @@ func (j *Job) beat() bool {
 	passes, opening := j.passes()
 	answer, err := s.link.API().ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
 		ClientId: j.consumer.ClientID, JobIds: []string{j.consumer.JobID}, Passes: passes, ClientTimeoutS: j.timeout(), Number: number, Opening: opening,
+		HostId: s.config.HostID, Host: s.host.Report(), SubWindows: j.pace.Report(time.Now()),
 	})
 	if s.link.Context().Err() != nil {
 		return false

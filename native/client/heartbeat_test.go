@@ -7,11 +7,29 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
+// The dispatcher may handle the last heartbeat of a job after the job's goodbye.
+func TestAClosedJobDoesNotComeBack(t *testing.T) {
+	hold := make(chan struct{})
+	d := startDispatcher(t, func(d *testDispatcher) { d.holdBeats, d.forget = hold, true })
+	job := open(t, d)
+	eventually(t, "a heartbeat is under way", func() bool { return look(d, func() bool { return d.heldBeats > 0 }) })
+	if err := job.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the dispatcher has the goodbye", func() bool { return look(d, func() bool { return d.goodbyes == 1 }) })
+	close(hold)
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if asked := look(d, func() int { return d.asked }); asked != 1 {
+			t.Fatalf("the client created the job %d times", asked)
+		}
+	}
+}
+
 // A restarted dispatcher may have another client timeout than the dispatcher that created the job.
 func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 	d := startDispatcher(t)
 	job := open(t, d)
-	s := job.Session()
+	s := job.session
 	keeps := func(timeoutS float64, interval time.Duration) {
 		t.Helper()
 		eventually(t, "heartbeats say that the timeout is known", func() bool {

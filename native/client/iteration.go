@@ -11,12 +11,12 @@ import (
 )
 
 // Iteration is one pass of an iterator over a job. It reads one epoch, or as many as the outer repeat that
-// the plan removed from the graph. One consumer at a time dequeues; others wait for the token.
+// the plan removed from the graph. One consumer at a time dequeues; others wait for their turn.
 type Iteration struct {
 	job     *Job
 	options IterOptions
-	// token is held by the consumer that dequeues.
-	token  chan struct{}
+	// turn is held by the consumer that dequeues.
+	turn   chan struct{}
 	closed chan struct{}
 	broken error
 
@@ -66,7 +66,7 @@ func (s *Stats) add(counters epoch.Counters) {
 
 func newIteration(j *Job, options IterOptions) *Iteration {
 	if options.MaxOutstandingBytes == 0 {
-		options.MaxOutstandingBytes = DefaultMaxOutstandingBytes
+		options.MaxOutstandingBytes = defaultMaxOutstandingBytes
 	}
 	if options.Protocol == "" {
 		options.Protocol = transport.Auto
@@ -80,7 +80,7 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 	if j.consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		options.Deterministic = true
 	}
-	it := &Iteration{job: j, options: options, token: make(chan struct{}, 1), closed: make(chan struct{})}
+	it := &Iteration{job: j, options: options, turn: make(chan struct{}, 1), closed: make(chan struct{})}
 	if options.Resume != nil {
 		it.passesDone, it.elements = options.Resume.Passes, options.Resume.Elements
 	}
@@ -150,17 +150,18 @@ func (it *Iteration) Where() *resume.Point {
 		position = it.current.ResumeAt
 	case it.passesDone > it.resumedPasses():
 		// The previous epoch has ended and the current one is not open yet.
-		position = &pecanv1.Position{Epoch: it.previousEpoch + 1}
+		position = it.current.Start()
+		position.Epoch = it.previousEpoch + 1
 	default:
 		return nil
 	}
 	return &resume.Point{Position: position, Passes: it.passesDone, Elements: it.elements}
 }
 
-// HandOverPoint returns the point of an iteration that has returned no element and no end, so that another
+// handOverPoint returns the point of an iteration that has returned no element and no end, so that another
 // iteration can begin there. It returns nil if none can. The epoch's number is unknown until the dispatcher
 // has answered its opening.
-func (it *Iteration) HandOverPoint() *resume.Point {
+func (it *Iteration) handOverPoint() *resume.Point {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	ended := it.ended && it.endErr == nil
@@ -208,5 +209,6 @@ func (it *Iteration) shut() {
 	}
 	it.mu.Unlock()
 	close(it.closed)
+	it.job.pace.Interrupt()
 	it.job.remove(it)
 }

@@ -21,15 +21,18 @@ func (it *Iteration) passesLeft() int64 {
 // advance goes from an epoch that ended to the next one, or to the end. it.mu is held.
 func (it *Iteration) advance() {
 	// A resumed pass is partial: its length does not predict the next one's.
-	resumed := len(it.current.ResumeAt.GetNext()) > 0
-	endless := it.passesAfter < 0 && it.readsWholePass() && it.current.Empty() && !resumed
-	if taken := it.retire(); !resumed {
-		it.job.finished(taken)
+	resumed := resume.Partial(it.current.ResumeAt)
+	endless := it.passesAfter < 0 && it.readsWholePass() && it.current.Empty() && !resumed && len(it.current.LeftRows()) == 0
+	if !resumed {
+		it.job.finished(it.current.Taken())
+	}
+	if !it.job.consumer.Carries() {
+		it.retire()
 	}
 	switch {
 	case it.passesAfter == 0 && it.resumedAtEnd() && it.tooFew() == nil:
 		// TensorFlow's repeat() would take an empty first pass for the end of the dataset.
-		if given := len(it.current.ResumeAt.GetEnded()) - len(it.options.Resume.Position.GetEnded()); given > 0 {
+		if given := resume.Ended(it.current.ResumeAt) - resume.Ended(it.options.Resume.Position); given > 0 {
 			it.job.session.link.Log().Warn(fmt.Sprintf("epoch %d has no elements left, because its remaining streams were abandoned: the next epoch begins",
 				it.current.Number()), "job", it.job.consumer.JobID)
 		}
@@ -54,16 +57,19 @@ func (it *Iteration) advance() {
 		it.finish(err)
 		return
 	}
-	it.current = it.job.nextEpoch()
+	next := it.job.nextEpoch(it.current)
 	it.job.mu.Unlock()
+	next.GoOn()
+	it.retire()
+	it.current = next
 	it.pass = it.newPass()
 	it.current.Activate(it.epochOptions())
 }
 
 // resumedAtEnd reports whether the iteration resumed at a position that was the end of a pass.
 func (it *Iteration) resumedAtEnd() bool {
-	resume := it.options.Resume
-	return resume != nil && resume.Loaded && len(resume.Position.GetNext()) > 0 && it.stats.Elements+it.stats.Failed == 0
+	from := it.options.Resume
+	return from != nil && from.Loaded && resume.Partial(from.Position) && it.stats.Elements+it.stats.Failed == 0
 }
 
 // newPass describes the current epoch for the resume log.
@@ -94,13 +100,8 @@ func (it *Iteration) epochOptions() epoch.Options {
 	return options
 }
 
-// retire closes the current epoch, adds its counters to the iteration's, and returns how many of its elements
-// were dequeued. it.mu is held.
-func (it *Iteration) retire() (taken uint64) {
-	taken, counters := it.current.Retire()
-	it.stats.add(counters)
-	return taken
-}
+// retire closes the current epoch and adds its counters to the iteration's, once. it.mu is held.
+func (it *Iteration) retire() { it.stats.add(it.current.Retire()) }
 
 // finish ends the iteration, with an error or without. it.mu is held.
 func (it *Iteration) finish(err error) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/client/epoch"
+	"github.com/pecan-ml/pecan/native/client/pace"
 	"github.com/pecan-ml/pecan/native/client/resume"
 	"github.com/pecan-ml/pecan/native/client/wait"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -22,10 +23,15 @@ type JobSpec struct {
 	// alone.
 	Name    string
 	Options *pecanv1.JobOptions
+	// Division is how a saved position divides the dataset, nil without one.
+	Division *pecanv1.Division
+	// FileBytes is the size of the files that the dataset names, 0 if it is not known.
+	FileBytes int64
 }
 
-// seeded returns a copy of the spec with this seed.
-func (s JobSpec) seeded(seed uint64) JobSpec {
+// seeded returns a copy of the spec with the seed and the division of a saved position, or of a lost job.
+func (s JobSpec) seeded(seed uint64, streams, group int32) JobSpec {
+	s.Division = &pecanv1.Division{NumStreams: streams, Group: group}
 	options := &pecanv1.JobOptions{}
 	proto.Merge(options, s.Options)
 	s.Options = options
@@ -42,6 +48,8 @@ type Job struct {
 	durable  bool
 	created  bool
 	workers  int
+	// pace measures what all iterations of the job take.
+	pace pace.Meter
 
 	mu sync.Mutex
 	// timeoutS is the client timeout that the dispatcher reported last: after so many seconds without a
@@ -70,7 +78,7 @@ type Job struct {
 func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	request := &pecanv1.CreateJobRequest{
 		RequestId: uuid.NewString(), ClientId: uuid.NewString(), DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
-		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()),
+		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()), Division: spec.Division, FileBytes: spec.FileBytes,
 	}
 	var answer *pecanv1.CreateJobResponse
 	var asked wait.Time
@@ -110,9 +118,6 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 // ID returns the dispatcher's name of the job.
 func (j *Job) ID() string { return j.consumer.JobID }
 
-// ClientID returns the random id that identifies this consumer of the job at the dispatcher.
-func (j *Job) ClientID() string { return j.consumer.ClientID }
-
 // Plan says how the dataset is divided into streams, and why.
 func (j *Job) Plan() *pecanv1.Plan { return j.consumer.Plan }
 
@@ -127,9 +132,6 @@ func (j *Job) Created() bool { return j.created }
 
 // Workers returns how many workers were registered when the job was created or found.
 func (j *Job) Workers() int { return j.workers }
-
-// Session returns the session that the job belongs to.
-func (j *Job) Session() *Session { return j.session }
 
 // Open starts a pass over the dataset and returns at once. The work continues in the background, and Next
 // returns its errors.
@@ -152,9 +154,9 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	case !it.ended:
 		j.iterations[it] = struct{}{}
 		if options.Resume != nil {
-			it.current = j.newEpoch(nil, false, resume.StartPosition(j.consumer, options.Resume.Position))
+			it.current = j.newEpoch(nil, false, resume.StartPosition(j.consumer, options.Resume.Position), nil)
 		} else {
-			it.current = j.nextEpoch()
+			it.current = j.nextEpoch(nil)
 		}
 		it.pass = it.newPass()
 	}

@@ -31,13 +31,23 @@ func (j *Job) ClientUnknown(ctx context.Context, why *reason.Error) {
 // reattach requests the same job again after the dispatcher removed this client. A dispatcher that still has
 // the job finds it by the request's id. A dispatcher that lost it returns another job, and this one has
 // ended. The result says whether the dispatcher knows the client again.
+//
+// The heartbeat of a closed job may reach the dispatcher after the goodbye, which is why the dispatcher does not know the
+// client. Such a job must not come back, because nobody would close it again.
 func (j *Job) reattach(ctx context.Context) bool {
+	if j.isClosed() {
+		return false
+	}
 	answer, err := j.session.link.API().CreateJob(ctx, j.consumer.Request)
 	if err != nil && (control.IsOutage(err) || ctx.Err() != nil) {
 		return false
 	}
 	if err == nil && answer.GetJobId() == j.consumer.JobID && answer.GetPlan().GetHash() == j.consumer.Plan.GetHash() {
 		j.setTimeout(answer.GetClientTimeoutS())
+		if j.isClosed() {
+			j.sendGoodbye()
+			return false
+		}
 		return true
 	}
 	j.Lose("")
@@ -90,6 +100,12 @@ func (j *Job) isLost() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lost != nil
+}
+
+func (j *Job) isClosed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.closed
 }
 
 // retire drops a lost job that another one replaced. Its iterations remain open, because each still has to

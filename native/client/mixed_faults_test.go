@@ -76,7 +76,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 				u := &pecanv1.EpochUpdate{TotalStreams: streams, StreamsFinal: true}
 				for s := range streams {
-					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Assignment: 1, Worker: workers[(int(s)+where)%len(workers)].address()})
+					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Assignment: 1, WorkerNumber: numberOf(workers[(int(s)+where)%len(workers)].address())})
 				}
 				return u
 			}

@@ -39,7 +39,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 			})
 			lease, worker := uint64(3), old
 			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-				return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+				return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 			}
 			it := open(t, d).Open(IterOptions{})
 			first, err := readUpTo(t, it, taken)
@@ -56,7 +56,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 				wantAll(t, append(first, rest...), taken)
 				eventually(t, "the report that the rest is abandoned", func() bool {
 					return look(d, func() bool {
-						return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool {
+						return slices.ContainsFunc(d.finished, func(r finishedReport) bool {
 							return r.GetAbandoned() && r.GetCount() == taken && r.GetLease() == 4
 						})
 					})
@@ -66,7 +66,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 			default:
 				wantAll(t, append(first, rest...), count)
 			}
-			if gaveUp := look(d, func() bool { return slices.ContainsFunc(d.finished, (*pecanv1.FinishStreamRequest).GetAbandoned) }); gaveUp && !c.ends {
+			if gaveUp := look(d, func() bool { return slices.ContainsFunc(d.finished, finishedReport.GetAbandoned) }); gaveUp && !c.ends {
 				t.Error("something was given up")
 			}
 		})
@@ -85,9 +85,9 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	})
 	cut := false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
+		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, WorkerNumber: numberOf(worker.address())}
 		if cut {
-			update.Worker, update.Truncated, update.Produced = nil, true, held
+			update.WorkerNumber, update.Truncated, update.Produced = 0, true, held
 		}
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{update}}
 	}
@@ -105,7 +105,7 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	eventually(t, "the report of the loop's position", func() bool {
 		return look(d, func() bool { return len(d.released) == 1 && d.released[0].GetNextIndex() == taken })
 	})
-	if finished := look(d, func() []*pecanv1.FinishStreamRequest { return d.finished }); len(finished) != 0 {
+	if finished := look(d, func() []finishedReport { return d.finished }); len(finished) != 0 {
 		t.Errorf("finished %v", finished)
 	}
 }
@@ -123,7 +123,7 @@ func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	d := startDispatcher(t)
 	lease, worker := uint64(3), first
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
@@ -155,9 +155,9 @@ func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 	})
 	cut := false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
+		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, WorkerNumber: numberOf(worker.address())}
 		if cut {
-			update.Worker, update.Truncated, update.Produced = nil, true, 55
+			update.WorkerNumber, update.Truncated, update.Produced = 0, true, 55
 		}
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{update}}
 	}
@@ -174,7 +174,7 @@ func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 	wantAll(t, append(first, rest...), 40)
 	eventually(t, "the report of the number of elements", func() bool {
 		return look(d, func() bool {
-			return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool { return r.GetId().GetEpoch() == 0 && r.GetCount() == 40 })
+			return slices.ContainsFunc(d.finished, func(r finishedReport) bool { return r.epoch == 0 && r.GetCount() == 40 })
 		})
 	})
 }
@@ -190,7 +190,7 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	})
 	lease, worker, back := uint64(3), first, false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address(), Release: back}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address()), Release: back}}}
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
@@ -209,10 +209,10 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	}
 	wantAll(t, append(some, rest...), count)
 	eventually(t, "the report of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
-	if update := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); update.GetLease() != 3 || update.GetCount() != count || update.GetAbandoned() {
+	if update := look(d, func() finishedReport { return d.finished[0] }); update.GetLease() != 3 || update.GetCount() != count || update.GetAbandoned() {
 		t.Errorf("told: %v", update)
 	}
-	released := func(r *pecanv1.ReleaseStreamRequest) bool { return r.GetId().GetEpoch() == 0 }
+	released := func(r releasedReport) bool { return r.epoch == 0 }
 	if look(d, func() bool { return slices.ContainsFunc(d.released, released) }) {
 		t.Error("it was handed on")
 	}

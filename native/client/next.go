@@ -34,8 +34,9 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 	}
 	// Most calls find rows, so the fast path has no timer.
 	select {
-	case it.token <- struct{}{}:
+	case it.turn <- struct{}{}:
 		rows, status, err := it.inTurn(max, lead)
+		it.took(rows, status, 0)
 		if status != NotYet || wait <= 0 {
 			return rows, status, err
 		}
@@ -44,9 +45,27 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 	return it.await(wait, max, lead)
 }
 
-// inTurn tries once, and returns the token.
+// took measures the elements that a call returned after it waited.
+func (it *Iteration) took(rows *element.Rows, status Status, waited time.Duration) {
+	switch status {
+	case Ready:
+		it.job.pace.Took(time.Now(), rows.Count, waited, it.queued)
+	case End, Broken:
+		it.job.pace.Interrupt()
+	}
+}
+
+// queued returns the number of elements that are ready.
+func (it *Iteration) queued() int {
+	if e := it.epoch(); e != nil {
+		return e.Queued()
+	}
+	return 0
+}
+
+// inTurn tries once, and gives up the turn.
 func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
-	defer func() { <-it.token }()
+	defer func() { <-it.turn }()
 	rows, status, _, err := it.try(max, lead)
 	return rows, status, err
 }
@@ -56,15 +75,17 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Row
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case it.token <- struct{}{}:
-		defer func() { <-it.token }()
+	case it.turn <- struct{}{}:
+		defer func() { <-it.turn }()
 	case <-timer.C:
 		return nil, NotYet, nil
 	}
 	for {
 		rows, status, e, err := it.try(max, lead)
 		if status != NotYet {
-			it.waited(time.Since(began), false)
+			waited := time.Since(began)
+			it.waited(waited, false)
+			it.took(rows, status, waited)
 			return rows, status, err
 		}
 		e.SetStarved(true)
@@ -72,7 +93,9 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Row
 		case <-e.Notify:
 		case <-it.closed:
 		case <-timer.C:
-			it.waited(time.Since(began), true)
+			waited := time.Since(began)
+			it.waited(waited, true)
+			it.job.pace.Waited(waited)
 			if err := e.Outage(time.Now(), it.options.Timeout); err != nil {
 				return nil, Failed, err
 			}

@@ -39,7 +39,7 @@ type IterOptions struct {
 func (o IterOptions) Validate() error {
 	var err error
 	if o.MaxOutstandingBytes < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "max_outstanding_bytes of %d: give a number above 0, or 0 for %d", o.MaxOutstandingBytes, int64(DefaultMaxOutstandingBytes)))
+		err = multierr.Append(err, reason.New(reason.BadArgument, "max_outstanding_bytes of %d: give a number above 0, or 0 for %d", o.MaxOutstandingBytes, int64(defaultMaxOutstandingBytes)))
 	}
 	switch o.Protocol {
 	case "", transport.Auto, transport.TCP, transport.SHM:

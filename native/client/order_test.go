@@ -98,7 +98,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 			u := &pecanv1.EpochUpdate{TotalStreams: 2, StreamsFinal: true, Waiting: "all 2 workers are busy"}
 			for s, worker := range []*pecanv1.WorkerAddress{first, second} {
 				if worker != nil {
-					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: uint32(s), Lease: 1, Assignment: 1, Worker: worker})
+					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: uint32(s), Lease: 1, Assignment: 1, WorkerNumber: numberOf(worker)})
 				}
 			}
 			return u
@@ -288,7 +288,7 @@ func TestRowsOutliveTheSession(t *testing.T) {
 			data := rows.Tensors[1].Data
 			rows.Release()
 			rows.Release()
-			if err := job.Session().Close(); err != nil {
+			if err := job.session.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if bytes.Count(data, []byte{0}) != 100000 {

@@ -137,7 +137,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		// The dispatcher moves the stream from one to the other and back.
 		worker := []*testWorker{stopped, lost}[lease%2].address()
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, WorkerNumber: numberOf(worker)}}}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: limit})
 	began := time.Now()
@@ -158,7 +158,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	d.update(func() {
 		lease++
 		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: good.address()}}}
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, WorkerNumber: numberOf(good.address())}}}
 		}
 	})
 	all, err := read(t, it)

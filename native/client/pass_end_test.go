@@ -80,7 +80,7 @@ func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "both streams are finished", func() bool {
-			return len(look(d, func() []*pecanv1.FinishStreamRequest { return d.finished })) == 2
+			return len(look(d, func() []finishedReport { return d.finished })) == 2
 		})
 	}
 }

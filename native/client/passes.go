@@ -5,23 +5,38 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// nextEpoch returns the prefetched pass, or opens the next one now. j.mu is held.
-func (j *Job) nextEpoch() *epoch.Epoch {
+// nextEpoch returns the prefetched pass, or opens the next one now. after is the epoch that the iteration has read before;
+// nil for its first one. In a plan with a carry, the batches of that epoch go on in the new one. j.mu is held.
+func (j *Job) nextEpoch(after *epoch.Epoch) *epoch.Epoch {
+	after = j.goesOn(after)
 	ahead := j.prefetched
 	j.prefetched = nil
+	if ahead != nil && !ahead.GoesOnAfter(after) {
+		// Another iteration was about to read it.
+		ahead.Close()
+		ahead = nil
+	}
 	if ahead != nil && ahead.Failure() == nil {
 		return ahead
 	}
 	if ahead != nil {
 		ahead.Close()
-		return j.newEpoch(ahead.Pass, false, ahead.ResumeAt)
+		return j.newEpoch(ahead.Pass, false, ahead.ResumeAt, after)
 	}
-	return j.newEpoch(nil, false, j.startAt())
+	return j.newEpoch(nil, false, j.startAt(after), after)
+}
+
+// goesOn returns the epoch before, if its batches go on in the next one, else nil.
+func (j *Job) goesOn(before *epoch.Epoch) *epoch.Epoch {
+	if !j.consumer.Carries() {
+		return nil
+	}
+	return before
 }
 
 // newEpoch opens a pass in the background, after the newest one. j.mu is held.
-func (j *Job) newEpoch(pass *uint64, ahead bool, start *pecanv1.Position) *epoch.Epoch {
-	e := epoch.Open(j.consumer, j.lastOpening, pass, ahead, start)
+func (j *Job) newEpoch(pass *uint64, ahead bool, start *pecanv1.Position, after *epoch.Epoch) *epoch.Epoch {
+	e := epoch.Open(j.consumer, j.lastOpening, pass, ahead, start, after)
 	j.lastOpening = e.Answered
 	return e
 }
@@ -45,9 +60,10 @@ func (j *Job) CountPass(e *epoch.Epoch) {
 	j.nextPass = max(j.nextPass, *e.Pass+1)
 }
 
-// startAt returns where the next epoch begins if the dispatcher does not know its number. j.mu is held.
-func (j *Job) startAt() *pecanv1.Position {
-	if j.nextNumber == 0 {
+// startAt returns where the next epoch begins if the dispatcher does not know its number. It knows the number of an epoch
+// in which batches go on. j.mu is held.
+func (j *Job) startAt(after *epoch.Epoch) *pecanv1.Position {
+	if j.nextNumber == 0 || after != nil {
 		return nil
 	}
 	j.nextNumber++
@@ -73,15 +89,16 @@ func (j *Job) numberAfter() uint64 {
 	return max(j.numbersSeen, j.nextNumber)
 }
 
-// Prefetch opens the next pass if it is not open yet. The goroutine that reads a connection calls it, so it
+// Prefetch opens the pass after an epoch if it is not open yet. The goroutine that reads a connection calls it, so it
 // must not block.
-func (j *Job) Prefetch() {
+func (j *Job) Prefetch(after *epoch.Epoch) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed || j.lost != nil || j.prefetched != nil {
 		return
 	}
-	j.prefetched = j.newEpoch(nil, true, j.startAt())
+	after = j.goesOn(after)
+	j.prefetched = j.newEpoch(nil, true, j.startAt(after), after)
 }
 
 // finished records the length of a pass. The next pass's end is predicted from it.

@@ -297,7 +297,7 @@ func TestAnEndReportedOnlyByTheDispatcherIsAnEnd(t *testing.T) {
 		u := spread(2, w)(0)
 		u.Streams[0].Ended, u.Streams[0].Count = ended, 10
 		// A stream without elements is never opened.
-		u.Streams[1].Ended, u.Streams[1].Worker = true, nil
+		u.Streams[1].Ended, u.Streams[1].WorkerNumber = true, 0
 		return u
 	}
 	it := open(t, d).Open(IterOptions{})
@@ -334,7 +334,7 @@ func TestClosingEndsAWait(t *testing.T) {
 		_, _, err := it.NextElement(testDeadline)
 		done <- err
 	}()
-	eventually(t, "it waits", func() bool { return len(it.token) == 1 && waiting(it) != "" })
+	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && waiting(it) != "" })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}

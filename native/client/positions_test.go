@@ -461,7 +461,7 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
 	})
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20})))
-	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
+	r, err := open(t, d).session.CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func newWires(t testing.TB) *wires {
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1 << 20 })
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
-			{Lease: 7, Assignment: 1, Worker: &pecanv1.WorkerAddress{WorkerId: "w", Tcp: "worker:1"}}}}
+			{Lease: 7, Assignment: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "w", Tcp: "worker:1"})}}}
 	}
 	w := &wires{next: make(chan io.Reader, 1)}
 	w.job = open(t, d, func(c *Config) {

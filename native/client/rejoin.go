@@ -160,9 +160,9 @@ func (r *RejoiningJob) recreate(lost *Job) (*Job, error) {
 	s := r.session
 	spec := r.spec
 	if !lost.consumer.Shared() {
-		// The remaining elements must match those that were returned, so the new job uses the seed that the
-		// dispatcher chose for the lost one.
-		spec = spec.seeded(lost.consumer.Options.GetSeed())
+		// The remaining elements must match those that were returned, so the new job uses the seed and the
+		// number of streams that the dispatcher chose for the lost one.
+		spec = spec.seeded(lost.consumer.Options.GetSeed(), lost.consumer.Plan.GetNumStreams(), lost.consumer.Plan.GetGroup())
 	}
 	r.mu.Lock()
 	positions := r.log

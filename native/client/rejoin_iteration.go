@@ -61,7 +61,7 @@ func (i *RejoiningIteration) leave() {
 func (i *RejoiningIteration) idle() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return !i.shut && i.it.HandOverPoint() != nil
+	return !i.shut && i.it.handOverPoint() != nil
 }
 
 func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*element.Rows, Status, error)) (*element.Rows, Status, error) {
@@ -79,7 +79,7 @@ func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*el
 			return nil, Broken, err
 		}
 	} else if resume == nil {
-		resume = it.HandOverPoint()
+		resume = it.handOverPoint()
 	}
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
@@ -147,7 +147,7 @@ func (i *RejoiningIteration) Close() error {
 	if err := i.it.Close(); err != nil || !first {
 		return err
 	}
-	if place := i.it.HandOverPoint(); place != nil {
+	if place := i.it.handOverPoint(); place != nil {
 		i.options.log.HandOver(i.it.number, place)
 	}
 	return nil

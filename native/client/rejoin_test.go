@@ -16,7 +16,7 @@ import (
 // renewable creates a rejoining job in the session of an ordinary job.
 func rejoiningJob(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
 	t.Helper()
-	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
+	r, err := open(t, d).session.CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
 	if err != nil {
 		t.Fatal(err)
 	}

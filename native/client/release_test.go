@@ -48,7 +48,7 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 	})
 	d.update(func() { release = true })
 	eventually(t, "the stream is given up", func() bool { return look(d, func() int { return len(d.released) }) == 1 })
-	if given := look(d, func() *pecanv1.ReleaseStreamRequest { return d.released[0] }); given.GetNextIndex() != 25 {
+	if given := look(d, func() releasedReport { return d.released[0] }); given.GetNextIndex() != 25 {
 		t.Errorf("released %v", given)
 	}
 	d.update(func() {})
@@ -156,9 +156,9 @@ func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 	}
 	eventually(t, "both streams are released, then the epoch closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
 	sum := uint64(0)
-	for _, given := range look(d, func() []*pecanv1.ReleaseStreamRequest { return d.released }) {
+	for _, given := range look(d, func() []releasedReport { return d.released }) {
 		// A position may omit streams of which no element was dequeued.
-		stands, stream := uint64(0), int(given.GetId().GetStream())
+		stands, stream := uint64(0), int(given.GetStream())
 		if stream < len(position.Next) {
 			stands = position.Next[stream]
 		}
@@ -167,7 +167,7 @@ func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 		}
 		sum += given.GetNextIndex()
 	}
-	if sum != 7 || len(look(d, func() []*pecanv1.FinishStreamRequest { return d.finished })) != 0 {
+	if sum != 7 || len(look(d, func() []finishedReport { return d.finished })) != 0 {
 		t.Errorf("released at %d in all, position %+v", sum, position)
 	}
 }

@@ -51,10 +51,13 @@ func (r *RejoiningJob) Load(ctx context.Context, token string) error {
 	if err := resume.CheckResumable(old.consumer); err != nil {
 		return err
 	}
-	if err := resume.Check(t, old.consumer, r.spec.Options); err != nil {
-		return err
+	// A new job gets the number of streams of the state. The old one may have another number, and then another plan.
+	if plan := old.consumer.Plan; plan.GetNumStreams() == t.GetNumStreams() && plan.GetGroup() == t.GetGroup() {
+		if err := resume.Check(t, old.consumer, r.spec.Options); err != nil {
+			return err
+		}
 	}
-	fresh, err := r.create(ctx, r.spec.seeded(t.GetSeed()))
+	fresh, err := r.create(ctx, r.spec.seeded(t.GetSeed(), t.GetNumStreams(), t.GetGroup()))
 	if err != nil {
 		return err
 	}

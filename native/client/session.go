@@ -12,6 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/native/client/control"
 	"github.com/pecan-ml/pecan/native/client/transport"
 	"github.com/pecan-ml/pecan/proto/hostid"
+	"github.com/pecan-ml/pecan/proto/hostload"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -31,6 +32,7 @@ type Session struct {
 	workers *transport.Workers
 	pool    *buffer.Pool
 	ownPool bool
+	host    *hostload.Sampler
 
 	mu     sync.Mutex
 	closed bool
@@ -69,6 +71,8 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 		ClientID: uuid.NewString(), Version: config.Version, HostID: config.HostID, ClusterID: s.link.ClusterID, Pool: s.pool, Logger: config.Logger,
 		Dial: config.Dial, PingAfter: config.pingAfter,
 	})
+	s.host = hostload.New(config.HostID)
+	s.link.Go(func() { s.host.Run(s.link.Context()) })
 	s.link.Go(s.beat)
 	return s, nil
 }

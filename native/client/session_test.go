@@ -122,7 +122,7 @@ func TestConnectingOverAnAbstractSocket(t *testing.T) {
 
 func TestDatasetsAreUploadedInChunks(t *testing.T) {
 	d := startDispatcher(t)
-	s := open(t, d).Session()
+	s := open(t, d).session
 	ctx := context.Background()
 	for _, n := range []int{0, 1, control.ChunkBytes, control.ChunkBytes + 1, 3*control.ChunkBytes + 5} {
 		graph := bytes.Repeat([]byte{byte(n)}, n)
@@ -154,7 +154,7 @@ func TestDatasetsAreUploadedInChunks(t *testing.T) {
 
 func TestCallsAreRepeatedWhileTheDispatcherIsAway(t *testing.T) {
 	d := startDispatcher(t)
-	s := open(t, d).Session()
+	s := open(t, d).session
 	d.stop()
 	back := make(chan struct{})
 	go func() {
@@ -181,10 +181,10 @@ func TestAClosedSessionRefuses(t *testing.T) {
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d)
 	it := job.Open(IterOptions{})
-	if err := job.Session().Close(); err != nil {
+	if err := job.session.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := job.Session().Close(); err != nil {
+	if err := job.session.Close(); err != nil {
 		t.Errorf("closed twice: %v", err)
 	}
 	if look(d, func() int { return d.goodbyes }) != 1 {
@@ -196,7 +196,7 @@ func TestAClosedSessionRefuses(t *testing.T) {
 	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Broken || !reason.Is(err, reason.Closed) {
 		t.Errorf("open: %v, %v", status, err)
 	}
-	if _, err := job.Session().GetDataset(context.Background(), "f1"); !reason.Is(err, reason.Closed) {
+	if _, err := job.session.GetDataset(context.Background(), "f1"); !reason.Is(err, reason.Closed) {
 		t.Errorf("ask: %v", err)
 	}
 }
@@ -207,11 +207,11 @@ func TestAJobReturnsTheDispatchersAnswer(t *testing.T) {
 	if job.ID() != "job-1" || !job.Created() || job.Durable() || job.Workers() != 1 || job.Options().GetSeed() != 7 || !proto.Equal(job.Plan(), d.plan) {
 		t.Errorf("%+v", job)
 	}
-	again, err := job.Session().CreateJob(context.Background(), JobSpec{DatasetID: "f1", Name: "x"})
+	again, err := job.session.CreateJob(context.Background(), JobSpec{DatasetID: "f1", Name: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.ClientID() == job.ClientID() {
+	if again.consumer.ClientID == job.consumer.ClientID {
 		t.Error("two jobs are one consumer")
 	}
 }
@@ -221,7 +221,7 @@ func TestEveryCallFailsAtOnceAfterAFork(t *testing.T) {
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d)
 	it := job.Open(IterOptions{})
-	s := job.Session()
+	s := job.session
 	// A forked child sees a session of another process.
 	s.link.Process = os.Getpid() + 1
 	defer func() { s.link.Process = os.Getpid() }()

@@ -58,18 +58,20 @@ type testWorker struct {
 	leases map[string]uint64
 	wg     sync.WaitGroup
 	opens  atomic.Int64
+	// announced counts READY frames.
+	announced atomic.Int64
 	// accepted counts connections.
 	accepted atomic.Int64
 	slots    atomic.Int64
 	// acked is the highest index that a CREDIT frame acknowledged, by stream.
-	acked map[string]uint64
+	acked map[pecanv1.StreamKey]uint64
 	// overrun is the largest number of bytes that were sent and not yet acknowledged by credits.
 	sent atomic.Int64
 }
 
 func startWorker(t testing.TB, streams func(uint64, uint32) (testStream, bool), change ...func(*testWorker)) *testWorker {
 	t.Helper()
-	w := &testWorker{t: t, id: fmt.Sprintf("w-%d", time.Now().UnixNano()), streams: streams, conns: map[net.Conn]struct{}{}, leases: map[string]uint64{}, acked: map[string]uint64{}}
+	w := &testWorker{t: t, id: fmt.Sprintf("w-%d", time.Now().UnixNano()), streams: streams, conns: map[net.Conn]struct{}{}, leases: map[string]uint64{}, acked: map[pecanv1.StreamKey]uint64{}}
 	for _, c := range change {
 		c(w)
 	}
@@ -146,10 +148,11 @@ type testSlot struct {
 }
 
 type testChannel struct {
-	open   *pecanv1.OpenStream
-	credit uint64
-	sent   uint64
-	closed bool
+	open      *pecanv1.OpenStream
+	credit    uint64
+	sent      uint64
+	announced bool
+	closed    bool
 }
 
 type testConn struct {
@@ -216,9 +219,9 @@ func (tc *testConn) run() {
 		case frame.Credit:
 			tc.mu.Lock()
 			if ch := tc.channels[h.Channel]; ch != nil {
-				ch.credit = h.RawLen
+				ch.credit, ch.announced = h.RawLen, false
 				tc.w.mu.Lock()
-				tc.w.acked[ch.open.GetId().String()] = h.Index
+				tc.w.acked[ch.open.GetId().Key()] = h.Index
 				tc.w.mu.Unlock()
 			}
 			tc.cond.Broadcast()
@@ -260,6 +263,14 @@ func (tc *testConn) stream(number uint32, ch *testChannel) {
 		}
 		tc.mu.Lock()
 		for !ch.closed && !tc.dead && ch.sent >= ch.credit {
+			if ch.open.GetCredit() == 0 && !ch.announced {
+				ch.announced = true
+				tc.w.announced.Add(1)
+				tc.mu.Unlock()
+				tc.write(frame.Header{Type: frame.Ready, Channel: number, Lease: ch.open.GetLease(), RawLen: s.frameBytes(n)}, nil, nil, -1)
+				tc.mu.Lock()
+				continue
+			}
 			tc.cond.Wait()
 		}
 		stop := ch.closed || tc.dead
@@ -292,6 +303,14 @@ func (tc *testConn) stream(number uint32, ch *testChannel) {
 		<-s.hold
 	}
 	tc.write(frame.Header{Type: frame.End, Channel: number, Index: s.count, Lease: ch.open.GetLease()}, nil, nil, -1)
+}
+
+// frameBytes returns the size of a frame of n elements without text.
+func (s *testStream) frameBytes(n uint64) uint64 {
+	if s.pad == 0 {
+		return 8 * n
+	}
+	return (8*n+frame.Align-1)/frame.Align*frame.Align + uint64(s.pad)*n
 }
 
 func (tc *testConn) data(number uint32, ch *testChannel, id *pecanv1.StreamId, s *testStream, i, n uint64) (uint64, bool) {

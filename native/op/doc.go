@@ -2,17 +2,17 @@
 // registered through TensorFlow's C API when the shared object is loaded, so the object depends on no C++ ABI and on no
 // TensorFlow version.
 //
-//	from_tensors(PecanJob) → flat_map: PecanOpen(job) → token
-//	    → endless range → map: PecanNextBlock(token) → unbatch                rows of small elements, or none yet
-//	                    or map: PecanNext(token) → filter: ready → map: drop it   an element, or none yet
+//	from_tensors(PecanJob) → flat_map: PecanOpen(job) → iteration
+//	    → endless range → map: PecanNextBlock(iteration) → unbatch                rows of small elements, or none yet
+//	                    or map: PecanNext(iteration) → filter: ready → map: drop it   an element, or none yet
 //
-// handles.go has jobs and tokens, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.
+// handles.go has jobs and iterations, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.
 //
 // # Ownership
 //
-// A job tensor and a token tensor each hold a handle, and their deallocators are the destructors. TensorFlow drops the
-// last reference to a token when the iterator is deleted, whether it has ended or not. It drops the last reference to a
-// job when neither Python nor a graph refers to the dataset. An open iteration keeps its job alive.
+// A job tensor and an iteration tensor each hold a handle, and their deallocators are the destructors. TensorFlow drops
+// the last reference to an iteration when the iterator is deleted, whether it has ended or not. It drops the last
+// reference to a job when neither Python nor a graph refers to the dataset. An open iteration keeps its job alive.
 //
 // Elements lie in buffers of package buffer. A large tensor wraps its part of the buffer and holds a reference. Small
 // tensors are copied, because a copy is cheaper than the bookkeeping. Strings have to be copied.
@@ -20,7 +20,7 @@
 // # Waiting
 //
 // Kernels are synchronous, because the C API's asynchronous kernels cannot finish later, and they cannot see a
-// cancellation. Therefore no kernel waits longer than MaxWait: the graph calls again, and between two calls TensorFlow
+// cancellation. Therefore no kernel waits longer than maxWait: the graph calls again, and between two calls TensorFlow
 // checks whether the result is still wanted. A starved iterator can thereby be deleted quickly, and the interpreter can
 // exit quickly. A Ctrl-C is seen at the end of the same wait.
 //

@@ -19,8 +19,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// MaxWait limits one call of a kernel.
-const MaxWait = 100 * time.Millisecond
+// maxWait limits one call of a kernel.
+const maxWait = 100 * time.Millisecond
 
 // maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
 // costs little per row, and small enough that the first row does not wait long for the last one.
@@ -29,7 +29,7 @@ const (
 	blockBytes   = 1 << 20
 )
 
-// Iteration is what a token refers to. The iterations of package client have these methods.
+// Iteration is what an iteration tensor refers to. The iterations of package client have these methods.
 type Iteration interface {
 	NextElement(wait time.Duration) (*element.Rows, client.Status, error)
 	NextBlock(maxRows int, wait time.Duration) (*element.Rows, client.Status, error)
@@ -150,7 +150,7 @@ func unbatched(dtype int32) bool {
 	return false
 }
 
-// iteration is a token's state. TensorFlow calls the kernels of one token one after the other.
+// iteration is the state behind an iteration tensor. TensorFlow calls the kernels of one iteration one after the other.
 type iteration struct {
 	job   *Job
 	inner Iteration
@@ -190,12 +190,12 @@ func (it *iteration) close() {
 	it.job.Release()
 }
 
-// element dequeues one element, and block dequeues rows. Both wait for at most MaxWait.
+// element dequeues one element, and block dequeues rows. Both wait for at most maxWait.
 func (it *iteration) element() (*element.Rows, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
-	rows, status, err := it.inner.NextElement(MaxWait)
+	rows, status, err := it.inner.NextElement(maxWait)
 	return it.settle(rows, status, err, 0)
 }
 
@@ -203,7 +203,7 @@ func (it *iteration) block() (*element.Rows, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
-	rows, status, err := it.inner.NextBlock(max(1, it.job.blockRows), MaxWait)
+	rows, status, err := it.inner.NextBlock(max(1, it.job.blockRows), maxWait)
 	return it.settle(rows, status, err, 1)
 }
 
@@ -269,15 +269,15 @@ const (
 )
 
 func (it *iteration) explain() {
-	if it.slices < max(int(warnAfter/MaxWait), 2*it.explainedAt) || it.job.config.Warn == nil {
+	if it.slices < max(int(warnAfter/maxWait), 2*it.explainedAt) || it.job.config.Warn == nil {
 		return
 	}
 	why, computing := it.inner.Waiting()
-	if why == "" || computing && it.slices < int(computingAfter/MaxWait) {
+	if why == "" || computing && it.slices < int(computingAfter/maxWait) {
 		return
 	}
 	it.explainedAt = it.slices
-	waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
+	waited := (time.Duration(it.slices) * maxWait).Round(time.Second)
 	it.job.config.Warn(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 

@@ -215,7 +215,7 @@ func TestABrokenSessionEndsOnlyWaits(t *testing.T) {
 func TestLongWaitsAreExplainedLessOften(t *testing.T) {
 	var lines []string
 	it, inner := open(t, JobConfig{Warn: func(line string) { lines = append(lines, line) }})
-	perWarning := int(warnAfter / MaxWait)
+	perWarning := int(warnAfter / maxWait)
 	for range 8 * perWarning {
 		it.element()
 	}
@@ -230,7 +230,7 @@ func TestSlowElementsAreExplainedLater(t *testing.T) {
 	var lines []string
 	it, inner := open(t, JobConfig{Warn: func(line string) { lines = append(lines, line) }})
 	inner.why, inner.computing = "they are being computed", true
-	for range int(computingAfter/MaxWait) - 1 {
+	for range int(computingAfter/maxWait) - 1 {
 		it.element()
 	}
 	if len(lines) != 0 {

@@ -234,9 +234,9 @@ typedef struct {
 
 static const pecan_op ops[] = {
     {"PecanJob", {"handle: int64"}, {"job: int64"}, false, compute_job},
-    {"PecanOpen", {"job: int64"}, {"token: int64"}, false, compute_open},
-    {"PecanNext", {"token: int64", "position: int64"}, {"ready: bool", "components: output_types"}, true, compute_next},
-    {"PecanNextBlock", {"token: int64", "position: int64"}, {"rows: output_types"}, true, compute_block},
+    {"PecanOpen", {"job: int64"}, {"iteration: int64"}, false, compute_open},
+    {"PecanNext", {"iteration: int64", "position: int64"}, {"ready: bool", "components: output_types"}, true, compute_next},
+    {"PecanNextBlock", {"iteration: int64", "position: int64"}, {"rows: output_types"}, true, compute_block},
 };
 
 static void register_op(const pecan_op* op, TF_Status* status) {

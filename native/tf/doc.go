@@ -7,8 +7,9 @@
 // has them.
 //
 // context.go starts the runtime, iterator.go runs a graph, fill.go fetches many elements into blocks and
-// packs, state.go saves and restores an iterator, pull.go registers sources, tensor.go holds tensors,
-// crash.go reports crashes of native code; executor.c, tensor.c, pull.c and crash.c are their C side.
+// packs, state.go saves and restores an iterator, pooled.go runs many streams in one iterator, pull.go
+// registers sources, tensor.go holds tensors, crash.go reports crashes of native code; executor.c, tensor.c,
+// pull.c and crash.c are their C side.
 // Iterator.calls is held for reading during every call into TensorFlow; it is taken before Iterator.fetching.
 package tf
 

@@ -20,6 +20,8 @@ struct pecan_iterator {
   // execution removes its input.
   TFE_Op* next;
   int components;
+  // Ops that run on the calling thread use no other threads.
+  bool one_thread;
   // Set by Go when a reader waits.
   const int32_t* hurry;
   int64_t* progress;
@@ -148,10 +150,29 @@ void pecan_share(pecan_iterator* it, const int32_t* hurry, int64_t* progress) {
   it->progress = progress;
 }
 
+// These two are C++ functions of TensorFlow's public headers (work_sharder.h), for which the C API has no equivalent. Both
+// are NULL if this version of TensorFlow lacks them.
+extern void set_thread_parallelism(int most) __asm__("_ZN10tensorflow26SetPerThreadMaxParallelismEi") __attribute__((weak));
+extern int thread_parallelism(void) __asm__("_ZN10tensorflow26GetPerThreadMaxParallelismEv") __attribute__((weak));
+
+bool pecan_one_thread(pecan_iterator* it) {
+  if (set_thread_parallelism == NULL || thread_parallelism == NULL) return false;
+  if (it != NULL) it->one_thread = true;
+  return true;
+}
+
 // Fetches one element as handles. The caller admits one thread at a time.
 static void execute_next(pecan_iterator* it, TFE_TensorHandle** handles, int* n, TF_Status* status) {
   TFE_OpAddInput(it->next, it->resource, status);
-  if (TF_GetCode(status) == TF_OK) TFE_Execute(it->next, handles, n, status);
+  if (TF_GetCode(status) != TF_OK) return;
+  if (!it->one_thread) {
+    TFE_Execute(it->next, handles, n, status);
+    return;
+  }
+  int before = thread_parallelism();
+  set_thread_parallelism(1);
+  TFE_Execute(it->next, handles, n, status);
+  set_thread_parallelism(before);
 }
 
 TF_Code pecan_next(pecan_iterator* it, pecan_tensor* out, TF_Status* status) {

@@ -191,8 +191,10 @@ func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pac
 	err = it.fetch(func() C.TF_Code {
 		var hasMismatch C.int32_t
 		count = int(run(&p, &hasMismatch))
+		it.given.Add(uint64(count))
 		if hasMismatch != 0 {
 			mismatch = it.adoptAll()
+			it.given.Add(1)
 		}
 		return C.TF_GetCode(it.status.c)
 	})

@@ -36,6 +36,11 @@ type Iterator struct {
 	fetching sync.Mutex
 	element  *C.pecan_tensor
 	status   status
+	// given and failed count the elements of the current stream: those that were returned or skipped, and the errors.
+	given, failed atomic.Uint64
+	// streams supplies the streams of a pooled iterator under the handle source; nil for other iterators.
+	streams *streams
+	source  int64
 }
 
 // NewIterator builds the dataset of a serialised GraphDef. Its elements have components of the given dtypes.
@@ -74,6 +79,7 @@ func (it *Iterator) Next() ([]*Tensor, error) {
 		code := C.pecan_next(it.c, it.element, it.status.c)
 		if code == C.TF_OK {
 			element = it.adoptAll()
+			it.given.Add(1)
 		}
 		return code
 	})
@@ -94,6 +100,7 @@ func (it *Iterator) adoptAll() []*Tensor {
 func (it *Iterator) Skip(n int64) (int64, error) {
 	var done C.int64_t
 	err := it.fetch(func() C.TF_Code { return C.pecan_skip(it.c, C.int64_t(n), &done, it.status.c) })
+	it.given.Add(uint64(done))
 	return int64(done), err
 }
 
@@ -113,11 +120,15 @@ func (it *Iterator) fetch(f func() C.TF_Code) error {
 		return nil
 	case it.cancelled.Load():
 		return ErrCancelled
-	case code == CodeOutOfRange:
+	case code == CodeOutOfRange, it.streams != nil && it.streams.over.Load():
 		return io.EOF
 	}
+	it.failed.Add(1)
 	return it.status.err()
 }
+
+// Given returns how many elements of the current stream the iterator returned or skipped, and how many failed.
+func (it *Iterator) Given() (elements, failed uint64) { return it.given.Load(), it.failed.Load() }
 
 // Hurry tells fills whether a reader waits. They return early if so.
 func (it *Iterator) Hurry(on bool) {
@@ -127,6 +138,13 @@ func (it *Iterator) Hurry(on bool) {
 		it.hurry.Store(0)
 	}
 }
+
+// CanKeepToThread reports whether this version of TensorFlow has KeepToThread.
+func CanKeepToThread() bool { return bool(C.pecan_one_thread(nil)) }
+
+// KeepToThread makes ops that run on the thread of a fetch use no other threads. tf.data limits ops on its own threads in
+// the same way, and some ops, such as BiasAddGrad, return other bits on several threads. Call it before the first fetch.
+func (it *Iterator) KeepToThread() { C.pecan_one_thread(it.c) }
 
 // Progress returns how many elements the running fill has written. They may be read before it returns.
 func (it *Iterator) Progress() int { return int(it.progress.Load()) }
@@ -188,6 +206,10 @@ func (it *Iterator) Close() {
 		C.pecan_delete_iterator(it.c)
 		C.free(unsafe.Pointer(it.element))
 		it.status.free()
+		if it.streams != nil {
+			RemoveSource(it.source)
+			it.streams.drop()
+		}
 		it.c = nil
 		it.pins.Unpin()
 	}

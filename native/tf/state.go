@@ -62,6 +62,10 @@ func (it *Iterator) Restore(state []byte) error {
 	if len(state) == 0 {
 		return errors.New("restore an iterator: an empty state")
 	}
+	if it.streams != nil {
+		// The state contains the arguments of its stream.
+		it.streams.over.Store(false)
+	}
 	return it.fetch(func() C.TF_Code {
 		C.pecan_restore(it.c, unsafe.Pointer(&state[0]), C.size_t(len(state)), it.status.c)
 		return C.TF_GetCode(it.status.c)

@@ -55,6 +55,10 @@ void pecan_cancel_iterator(pecan_iterator* iterator);
 // has written so far, so that others may read them while the fill waits for its next element.
 void pecan_share(pecan_iterator* iterator, const int32_t* hurry, int64_t* progress);
 
+// Makes ops that run on the thread of a fetch use no other threads, as tf.data limits ops on its own threads by default.
+// Returns false if this version of TensorFlow cannot do that. The iterator may be NULL.
+bool pecan_one_thread(pecan_iterator* iterator);
+
 // Fetches one element into out (one tensor per component), and returns the status's code. Nothing is held
 // unless it is OK.
 TF_Code pecan_next(pecan_iterator* iterator, pecan_tensor* out, TF_Status* status);

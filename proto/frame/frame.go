@@ -26,7 +26,7 @@ const (
 	Version       = 1
 	MaxMeta       = 16 << 20
 	MaxPayload    = 1 << 47
-	MaxRank       = 254
+	maxRank       = 254
 	MaxComponents = 1 << 16
 )
 
@@ -53,7 +53,8 @@ const (
 	Drop
 	Ping
 	Pong
-	lastType = Pong
+	Ready
+	lastType = Ready
 )
 
 // Flags are bits of a header.
@@ -232,7 +233,7 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 
 // String returns the name of the type for logs.
 func (t Type) String() string {
-	names := [...]string{"none", "hello", "welcome", "open", "credit", "close", "data", "end", "error", "slot", "release", "drop", "ping", "pong"}
+	names := [...]string{"none", "hello", "welcome", "open", "credit", "close", "data", "end", "error", "slot", "release", "drop", "ping", "pong", "ready"}
 	if int(t) < len(names) {
 		return names[t]
 	}

@@ -183,7 +183,7 @@ func TestTablesComeBackAsTheyWereWritten(t *testing.T) {
 
 func TestHostileTablesAreRefused(t *testing.T) {
 	t.Parallel()
-	many := make([]uint64, MaxRank+1)
+	many := make([]uint64, maxRank+1)
 	for name, tc := range map[string]struct {
 		flags Flags
 		count uint32

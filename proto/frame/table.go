@@ -99,7 +99,7 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 		tensor := Tensor{DType: binary.LittleEndian.Uint32(meta), Bytes: binary.LittleEndian.Uint64(meta[8:]), Offset: offset}
 		rank := binary.LittleEndian.Uint32(meta[4:])
 		meta = meta[16:]
-		if rank > MaxRank || uint64(rank)*8 > uint64(len(meta)) {
+		if rank > maxRank || uint64(rank)*8 > uint64(len(meta)) {
 			return corrupt("rank %d", rank)
 		}
 		at := len(dims)

@@ -72,6 +72,20 @@ MISTAKES = {
     "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
     "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
     "a number for a tolerance": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
+    "no streams": (dict(streams=0), ValueError, "above 0"),
+    "None for streams": (dict(streams=None), ValueError, '"auto" or a number'),
+    "a word for streams": (dict(streams="many"), ValueError, '"auto" or a number'),
+    "half a stream": (dict(streams=0.5), TypeError, "streams"),
+    "too many streams": (dict(streams=65_537), ValueError, "at most 65536"),
+    "streams without sharding": (dict(streams=4, sharding=pecan.ShardingPolicy.OFF), ValueError, "another policy"),
+    "an unknown objective": (dict(objective="speed"), ValueError, "objective"),
+    "a budget without its objective": (dict(objective="cost", budget_per_hour=3.0), ValueError, "need each other"),
+    "an objective without its budget": (dict(objective="budget"), ValueError, "need each other"),
+    "limits without an objective": (dict(worker_limits={"remote": (1, 2)}), ValueError, "without an `objective`"),
+    "limits of another kind": (dict(objective="cost", worker_limits={"far": (1, 2)}), ValueError, "worker_limits"),
+    "limits that contradict": (dict(objective="cost", worker_limits={"local": (3, 2)}), ValueError, "at least 0"),
+    "one limit": (dict(objective="cost", worker_limits={"local": 3}), ValueError, "least, most"),
+    "streams with a hint": (dict(streams=4, sharding=pecan.ShardingPolicy.HINT), ValueError, "choose another policy"),
     "paper with a tolerance": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
     "local workers with a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
     "a number for a service": (dict(service=7), ValueError, "must be a string"),
@@ -121,6 +135,11 @@ ALL = dict(
     max_outstanding_requests=None, data_transfer_protocol="auto", compression="auto", cross_trainer_cache=None,
     target_workers="AUTO", max_outstanding_bytes=1, max_element_bytes=None, payload_checksum=False,
     dispatcher_timeout_s=1, seed=None, allow_nondeterministic=False, order="off", order_tolerance=None,
+    streams="auto",
+    objective=None,
+    budget_per_hour=None,
+    worker_limits=None,
+    trainer_type="",
 )  # fmt: skip
 
 MODES = {
@@ -166,6 +185,26 @@ def test_mode_and_sharding(name):
 def test_order_and_tolerance(order, tolerance, chosen):
     options_ = options.read_options(**{**ALL, "order": order, "order_tolerance": tolerance})
     assert (options_.order, options_.order_tolerance) == chosen
+
+
+def test_an_objective_and_its_limits_are_passed_on():
+    assert options.read_options(**ALL).placement is None
+    limits = {"remote": (1, None), "local": (0, 0)}
+    given = dict(objective="budget", budget_per_hour=7, worker_limits=limits, trainer_type="v2-8")
+    assert options.read_options(**{**ALL, **given}).placement == {
+        "objective": "budget",
+        "budget_per_hour": 7.0,
+        "trainer_type": "v2-8",
+        "min_remote": 1,
+        "max_remote": 0,
+        "min_local": 0,
+        "max_local": -1,
+    }
+
+
+def test_a_number_of_streams_is_passed_on():
+    assert options.read_options(**ALL).streams == 0
+    assert options.read_options(**{**ALL, "streams": 65_536}).streams == 65_536
 
 
 def test_the_default_tolerance_of_deterministic_mode_is_exact():

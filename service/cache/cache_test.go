@@ -111,32 +111,6 @@ func TestCompressionMakesASegmentSmaller(t *testing.T) {
 	}
 }
 
-func TestSkippingPassesOverWholeBlocks(t *testing.T) {
-	d := open(t, t.TempDir(), 0)
-	var list []Chunk
-	for i := range 100 {
-		list = append(list, Chunk{Count: 1, Flags: uint32(i), Meta: []byte("m"), Payload: [][]byte{make([]byte, blockBytes/4)}})
-	}
-	s := write(t, d, testName, testID, list, false)
-	for _, n := range []uint64{0, 1, 3, 4, 50, 99, 100, 1000} {
-		r, err := d.Open(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		skipped := r.Skip(n)
-		if skipped > n || n-skipped > 8 && skipped < 100 {
-			t.Errorf("skipped %d of %d", skipped, n)
-		}
-		c, err := r.Next()
-		switch {
-		case skipped == 100 && errors.Is(err, io.EOF):
-		case err != nil || c.Flags != uint32(skipped):
-			t.Errorf("after %d comes %d: %v", skipped, c.Flags, err)
-		}
-		r.Close()
-	}
-}
-
 // damage is a way to damage a file.
 type damage struct {
 	name string
@@ -199,14 +173,14 @@ func TestDamageIsNeverReturnedAsElements(t *testing.T) {
 			if err := os.WriteFile(file, hurt.do(bytes.Clone(good)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+			if n, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 				t.Errorf("compress=%v, %s: read %d chunks, %v", compress, hurt.name, n, err)
 			}
 		}
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+		if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 			t.Errorf("a missing file: %v", err)
 		}
 	}
@@ -236,7 +210,7 @@ func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 		for err == nil {
 			_, err = r.Next()
 		}
-		if !errors.Is(err, ErrInvalid) || errors.Is(err, io.EOF) {
+		if !errors.Is(err, errInvalid) || errors.Is(err, io.EOF) {
 			t.Errorf("cut at byte %d of %d: %v", at, s.Bytes, err)
 		}
 		r.Close()
@@ -257,13 +231,13 @@ func TestAnotherSegmentIsNotAccepted(t *testing.T) {
 		if err := os.Rename(filepath.Join(path, other.Name), filepath.Join(path, testName)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+		if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 		// Also when the record is wrong and names the other one's checksum.
 		forged := s
 		forged.Checksum, forged.Bytes = other.Checksum, other.Bytes
-		if _, err := readAll(t, d, forged, list); !errors.Is(err, ErrInvalid) {
+		if _, err := readAll(t, d, forged, list); !errors.Is(err, errInvalid) {
 			t.Errorf("%s, and its checksum: %v", what, err)
 		}
 	}
@@ -281,7 +255,7 @@ func TestAnInvalidRecordIsRefused(t *testing.T) {
 	} {
 		wrong := s
 		change(&wrong)
-		if _, err := readAll(t, d, wrong, list); !errors.Is(err, ErrInvalid) {
+		if _, err := readAll(t, d, wrong, list); !errors.Is(err, errInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -293,7 +267,7 @@ func TestAQuarantinedSegmentIsNotRead(t *testing.T) {
 	if err := d.Quarantine(testName); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 		t.Error(err)
 	}
 	names, err := d.List()
@@ -320,7 +294,7 @@ func TestTheBudgetIsKept(t *testing.T) {
 			t.Fatal("the directory grows without bound")
 		}
 	}
-	if !errors.Is(err, ErrBudget) {
+	if !errors.Is(err, errBudget) {
 		t.Error(err)
 	}
 	if err := w.Abort(); err != nil {
@@ -359,14 +333,14 @@ func TestAFIFOOrALinkUnderTheNameIsNotRead(t *testing.T) {
 	if err := os.Symlink(outside, file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 		t.Error("a link:", err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	makeFIFO(t, file)
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 		t.Error("a FIFO:", err)
 	}
 }

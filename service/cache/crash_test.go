@@ -188,7 +188,7 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 		after := &memory{fs: left, before: func(string) error { return nil }}
 		n, readErr := readAll(t, New(after, 0), want, list)
 		whole := n == len(list) && errors.Is(readErr, io.EOF)
-		if !whole && !errors.Is(readErr, ErrInvalid) {
+		if !whole && !errors.Is(readErr, errInvalid) {
 			t.Errorf("after a crash before %s (call %d): %d chunks, %v", where, at, n, readErr)
 		}
 		if err == nil {

@@ -10,10 +10,10 @@ import (
 
 // Errors that callers distinguish.
 var (
-	// ErrInvalid is the error for a segment that is missing, damaged, or not the requested one.
-	ErrInvalid = errors.New("the segment cannot be used")
-	// ErrBudget is the error for a write that would exceed the budget of the directory.
-	ErrBudget = errors.New("the cache directory has reached its limit (--cache-bytes)")
+	// errInvalid is the error for a segment that is missing, damaged, or not the requested one.
+	errInvalid = errors.New("the segment cannot be used")
+	// errBudget is the error for a write that would exceed the budget of the directory.
+	errBudget = errors.New("the cache directory has reached its limit (--cache-bytes)")
 )
 
 // Suffixes of the files in a cache directory. The dispatcher's core also knows writingSuffix, as partialSuffix.
@@ -96,7 +96,7 @@ func (d *Dir) Quarantine(name string) error {
 	return d.fs.Rename(name, strings.TrimSuffix(name, segmentSuffix)+invalidSuffix)
 }
 
-// reserve counts bytes that are about to be written, or returns ErrBudget.
+// reserve counts bytes that are about to be written, or returns errBudget.
 func (d *Dir) reserve(bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Dir) reserve(bytes int64) error {
 	if d.used+bytes > d.budget {
 		// Another process may free space before the next call.
 		d.scanned = false
-		return ErrBudget
+		return errBudget
 	}
 	d.used += bytes
 	d.since += bytes

@@ -3,7 +3,7 @@
 //
 // Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it and syncs the
 // directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The checksum of the footer is not in
-// the file but comes from the caller, so that no other file can replace the segment. A mismatch is ErrInvalid; it never becomes elements.
+// the file but comes from the caller, so that no other file can replace the segment. A mismatch is errInvalid; it never becomes elements.
 //
 // Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and reader.go the access.
 // docs/formats/cache.md describes the format, docs/design/0008-cache.md the reasons.

@@ -93,7 +93,7 @@ func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
 // parseFooter parses a footer. It allocates no more than the size of the footer allows.
 func parseFooter(data []byte) (id ID, elements uint64, blocks []block, err error) {
 	le := binary.LittleEndian
-	short := fmt.Errorf("%w: its footer ends early", ErrInvalid)
+	short := fmt.Errorf("%w: its footer ends early", errInvalid)
 	if len(data) < 24 || string(data[:4]) != footerMagic {
 		return id, 0, nil, short
 	}
@@ -135,13 +135,13 @@ func appendChunkHeader(dst []byte, c *Chunk) []byte {
 func takeChunk(data []byte) (c Chunk, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(data) < chunkHeader {
-		return c, nil, fmt.Errorf("%w: a block ends early", ErrInvalid)
+		return c, nil, fmt.Errorf("%w: a block ends early", errInvalid)
 	}
 	meta, size := uint64(le.Uint32(data[8:])), le.Uint64(data[16:])
 	c.Count, c.Flags = int(le.Uint32(data)), le.Uint32(data[4:])
 	data = data[chunkHeader:]
 	if meta > uint64(len(data)) || size > uint64(len(data))-meta || c.Count == 0 {
-		return c, nil, fmt.Errorf("%w: a chunk ends early", ErrInvalid)
+		return c, nil, fmt.Errorf("%w: a chunk ends early", errInvalid)
 	}
 	c.Meta, c.Payload = data[:meta], [][]byte{data[meta : meta+size]}
 	return c, data[meta+size:], nil

@@ -8,7 +8,7 @@ import (
 	"github.com/golang/snappy"
 )
 
-// Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps ErrInvalid.
+// Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps errInvalid.
 type Reader struct {
 	name   string
 	file   Readable
@@ -25,11 +25,11 @@ type Reader struct {
 // Open opens a segment. The file must match the description of its writer.
 func (d *Dir) Open(s Segment) (*Reader, error) {
 	if !ValidName(s.Name) {
-		return nil, fmt.Errorf("%w: %q is not the name of a segment", ErrInvalid, s.Name)
+		return nil, fmt.Errorf("%w: %q is not the name of a segment", errInvalid, s.Name)
 	}
 	file, size, err := d.fs.Open(s.Name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	r := &Reader{name: s.Name, file: file, size: size}
 	if err := r.check(s); err != nil {
@@ -42,7 +42,7 @@ func (d *Dir) Open(s Segment) (*Reader, error) {
 // invalid returns an error with the cause as text only. It does not wrap the cause: the io.EOF of a truncated file must not look like the
 // end of the elements.
 func (r *Reader) invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", ErrInvalid, r.name, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s: %s", errInvalid, r.name, fmt.Sprintf(format, args...))
 }
 
 func (r *Reader) check(s Segment) error {
@@ -120,15 +120,6 @@ func (r *Reader) Next() (Chunk, error) {
 	}
 	r.rest, r.left = rest, r.left-uint64(chunk.Count)
 	return chunk, nil
-}
-
-// Skip skips whole blocks with at most n elements together, and returns the number of skipped elements.
-func (r *Reader) Skip(n uint64) (skipped uint64) {
-	for len(r.rest) == 0 && r.next < len(r.blocks) && r.blocks[r.next].elements <= n-skipped {
-		skipped += r.blocks[r.next].elements
-		r.next++
-	}
-	return skipped
 }
 
 func (r *Reader) load(b block) error {

@@ -100,7 +100,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		}
 	case core.Update:
 		if w := connected(d, d.watches, e.Watch); w != nil {
-			w.push(e.Message)
+			w.push(e.Message, e.Open)
 		}
 	case core.EndWatch:
 		if w := connected(d, d.watches, e.Watch); w != nil {
@@ -108,6 +108,8 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		}
 	case rollout.PlanRequest:
 		d.planOrder(e)
+	case core.PlacementRequest:
+		d.place(e)
 	case core.RemoveGraph:
 		d.removeGraph(e.Fingerprint)
 	case core.Event:

@@ -45,7 +45,7 @@ func TestARestartKeepsAllAcknowledgedState(t *testing.T) {
 			first, second := w.start(), w.start()
 			w.ended(first, 10, 0)
 			s.watch("c1", job.JobId, 0).until("with a stream made", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Ended })
-			if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: first.Id, Lease: first.Lease, Count: 10, Assignment: 1}); err != nil {
+			if err := s.finish(s.ctx(), "c1", first.Id, first.Lease, 10); err != nil {
 				t.Fatal(err)
 			}
 			cluster := s.d.ClusterID()
@@ -71,8 +71,9 @@ func TestARestartKeepsAllAcknowledgedState(t *testing.T) {
 			if epoch := s.open("c1", job.JobId, 0); epoch.Epoch != 0 || epoch.AlreadyDelivered {
 				t.Fatalf("epoch %v", epoch)
 			}
-			update := s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
-			if !update.Streams[0].Ended || update.Streams[0].Count != 10 || update.Streams[1].Lease != second.Lease || update.Streams[1].Worker.GetWorkerId() != "w1" {
+			watch := s.watch("c1", job.JobId, 0)
+			update := watch.until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+			if update.Delivered != 1 || len(update.Streams) != 1 || update.Streams[0].Lease != second.Lease || watch.workerOf(update.Streams[0]).GetWorkerId() != "w1" {
 				t.Fatalf("snapshot %v", update)
 			}
 			hello := workerHello("w1", 4)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/multierr"
 
+	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
@@ -124,6 +125,10 @@ type Deps struct {
 	// Rand returns unguessable bytes.
 	Rand io.Reader
 	Log  *slog.Logger
+	// Prices returns the prices of a job with a type of trainer; nil without a table of prices.
+	Prices func(trainerType string) (autoscale.Prices, error)
+	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
+	Decisions io.Writer
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.
 	Metrics prometheus.Registerer
 }

@@ -49,10 +49,9 @@ func TestD5AFullDiskBlocksNewWorkUntilThereIsSpace(t *testing.T) {
 	s.job("c1", "", dataset, nil)
 	kept.full.Store(true)
 	w.ended(first, 10, 0)
-	finish := &pecanv1.FinishStreamRequest{ClientId: "c1", Id: second.Id, Lease: second.Lease, Count: 7, Assignment: 1}
-	_, err := s.client.FinishStream(s.ctx(), finish)
-	wantReason(t, err, reason.StoreFull)
-	_, err = s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c2", DatasetId: dataset})
+	finish := func() error { return s.finish(s.ctx(), "c1", second.Id, second.Lease, 7) }
+	wantReason(t, finish(), reason.StoreFull)
+	_, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c2", DatasetId: dataset})
 	wantReason(t, err, reason.StoreFull)
 	_, err = s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 2}, []byte{16, 3})
 	wantReason(t, err, reason.StoreFull)
@@ -86,7 +85,7 @@ func TestD5AFullDiskBlocksNewWorkUntilThereIsSpace(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if _, err := s.client.FinishStream(s.ctx(), finish); err != nil {
+		if err := finish(); err != nil {
 			t.Fatalf("repeated report: %v", err)
 		}
 	}

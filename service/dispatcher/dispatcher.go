@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/metrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
@@ -45,7 +46,7 @@ type Dispatcher struct {
 	connectedMu sync.Mutex
 	nextID      uint64
 	sessions    map[core.SessionID]*commandQueue
-	watches     map[core.WatchID]*updateSlot
+	watches     map[core.WatchID]*updateQueue
 
 	// graphMu guards registering, which counts running registrations by fingerprint. Their graphs must not be
 	// removed.
@@ -55,6 +56,9 @@ type Dispatcher struct {
 	// planning counts plans of orders in progress. planningMu lets one run at a time.
 	planning   sync.WaitGroup
 	planningMu sync.Mutex
+	// placingMu guards placer, which has the searches for workers.
+	placingMu sync.Mutex
+	placer    *placing.Placer
 
 	// stopping is closed when the service ends. failure has the error of a bad end.
 	stopping chan struct{}
@@ -90,8 +94,8 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	d := &Dispatcher{
 		cfg: cfg, deps: deps, check: validate.NewChecker(), started: deps.Clock.Now(), core: core.New(cfg.Core, state),
 		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
-		sessions: map[core.SessionID]*commandQueue{}, watches: map[core.WatchID]*updateSlot{},
-		diskGate: newDiskGate(), registering: map[string]int{}, stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
+		sessions: map[core.SessionID]*commandQueue{}, watches: map[core.WatchID]*updateQueue{},
+		placer: placing.New(), diskGate: newDiskGate(), registering: map[string]int{}, stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
 	}
 	d.metrics = metrics.New(metricsSource{d})
 	if deps.Metrics != nil {

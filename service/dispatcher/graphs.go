@@ -12,8 +12,8 @@ type Graphs interface {
 	// Check returns the fingerprint of a graph. It refuses graphs that cannot be served, or that do not yield the
 	// trainer's components.
 	Check(graph []byte, components []*pecanv1.ComponentSpec) (fingerprint string, err error)
-	// Plan divides a graph for a job with these options.
-	Plan(graph []byte, options *pecanv1.JobOptions) (*pecanv1.Plan, error)
+	// Plan divides a graph for a job with these options. known is what is known of the dataset and of a saved position.
+	Plan(graph []byte, options *pecanv1.JobOptions, known split.Env) (*pecanv1.Plan, error)
 	// Order proposes an order of a graph's steps from metrics of their costs.
 	Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error)
 	// Named finds the order that a position names, and refuses one that the steps may not have.
@@ -46,12 +46,13 @@ func (p *graphPlanner) Check(data []byte, components []*pecanv1.ComponentSpec) (
 }
 
 // Plan implements Graphs.
-func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
+func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known split.Env) (*pecanv1.Plan, error) {
 	g, err := graph.Parse(data, p.limits)
 	if err != nil {
 		return nil, err
 	}
-	return split.MakePlan(g, options, p.env)
+	known.StaticWorkers = p.env.StaticWorkers
+	return split.MakePlan(g, options, known)
 }
 
 // Order implements Graphs.

@@ -85,17 +85,9 @@ func TestRealGraphsAreRegisteredPlannedAndFetched(t *testing.T) {
 	}
 }
 
-// drainStops takes commands until a heartbeat after the goodbye gets no answer: every start has its stop.
+// drainStops takes commands until the epoch of the goodbye is over.
 func drainStops(w *worker) {
-	starts, stops := 1, 0
-	for starts > stops {
-		command := w.next()
-		if command.GetStart() != nil {
-			starts++
-		}
-		if command.GetStop() != nil {
-			stops++
-		}
+	for !w.next().GetStopStreams().GetOver() {
 	}
 }
 

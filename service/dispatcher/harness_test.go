@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph/split"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -49,7 +52,7 @@ func (planGraphs) Check(graph []byte, components []*pecanv1.ComponentSpec) (stri
 	return hex.EncodeToString(sum[:]), nil
 }
 
-func (g planGraphs) Plan(graph []byte, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
+func (g planGraphs) Plan(graph []byte, options *pecanv1.JobOptions, _ split.Env) (*pecanv1.Plan, error) {
 	plan := &pecanv1.Plan{}
 	if err := proto.Unmarshal(graph, plan); err != nil {
 		return nil, err
@@ -223,10 +226,59 @@ func (s *service) open(client, job string, pass uint64) *pecanv1.OpenEpochRespon
 	return response
 }
 
+// finish reports that a client has a whole stream.
+func (s *service) finish(ctx context.Context, client string, id *pecanv1.StreamId, lease, count uint64) error {
+	response, err := s.client.FinishStreams(ctx, &pecanv1.FinishStreamsRequest{
+		ClientId: client, JobId: id.GetJobId(), Epoch: id.GetEpoch(), Streams: []*pecanv1.FinishedStream{{Stream: id.GetStream(), Lease: lease, Count: count, Assignment: 1}},
+	})
+	return refusal(response.GetRefused(), err)
+}
+
+// release reports that a client releases a stream.
+func (s *service) release(ctx context.Context, client string, id *pecanv1.StreamId, lease, next uint64) error {
+	response, err := s.client.ReleaseStreams(ctx, &pecanv1.ReleaseStreamsRequest{
+		ClientId: client, JobId: id.GetJobId(), Epoch: id.GetEpoch(), Streams: []*pecanv1.ReleasedStream{{Stream: id.GetStream(), Lease: lease, NextIndex: next, Assignment: 1}},
+	})
+	return refusal(response.GetRefused(), err)
+}
+
+// refusal returns the error of a call with one stream.
+func refusal(refused []*pecanv1.RefusedStream, err error) error {
+	if err == nil && len(refused) > 0 {
+		return reason.FromDetail(refused[0].GetError())
+	}
+	return err
+}
+
 // watch collects the snapshots of a pass.
 type watch struct {
 	s      *service
 	stream grpc.ServerStreamingClient[pecanv1.EpochUpdate]
+	// streams are those that were listed, as they were last, and workers those that were named.
+	streams map[uint32]*pecanv1.ConsumerStream
+	workers []*pecanv1.WorkerAddress
+}
+
+// whole returns an update with all streams that were listed so far, ascending.
+func (w *watch) whole(update *pecanv1.EpochUpdate) *pecanv1.EpochUpdate {
+	w.workers = append(w.workers, update.Workers...)
+	for _, stream := range update.Streams {
+		w.streams[stream.Stream] = stream
+	}
+	all := proto.CloneOf(update)
+	all.Streams = nil
+	for _, number := range slices.Sorted(maps.Keys(w.streams)) {
+		all.Streams = append(all.Streams, w.streams[number])
+	}
+	return all
+}
+
+// workerOf returns the worker of a stream; nil without one.
+func (w *watch) workerOf(stream *pecanv1.ConsumerStream) *pecanv1.WorkerAddress {
+	if stream.WorkerNumber == 0 {
+		return nil
+	}
+	return w.workers[stream.WorkerNumber-1]
 }
 
 func (s *service) watch(client, job string, epoch uint64) *watch {
@@ -235,7 +287,7 @@ func (s *service) watch(client, job string, epoch uint64) *watch {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return &watch{s, stream}
+	return &watch{s: s, stream: stream, streams: map[uint32]*pecanv1.ConsumerStream{}}
 }
 
 // until returns the first matching snapshot.
@@ -250,8 +302,8 @@ func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *peca
 		if last != nil && update.Version <= last.Version {
 			w.s.t.Fatalf("version %d after %d", update.Version, last.Version)
 		}
-		if last = update; wanted(update) {
-			return update
+		if last = w.whole(update); wanted(last) {
+			return last
 		}
 	}
 }
@@ -263,6 +315,9 @@ type worker struct {
 	stream  grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
 	welcome *pecanv1.Welcome
 	cancel  context.CancelFunc
+	// commands have arrived. common is what the streams of the newest epoch have in common.
+	commands []*pecanv1.WorkerCommand
+	common   *pecanv1.StartStream
 }
 
 func workerHello(id string, slots int32) *pecanv1.WorkerHello {
@@ -318,12 +373,34 @@ func (w *worker) beat() {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{}}})
 }
 
+// next returns the next command. The streams of a list come one after the other.
 func (w *worker) next() *pecanv1.WorkerCommand {
 	w.s.t.Helper()
-	command, err := w.stream.Recv()
-	if err != nil {
-		w.s.t.Fatalf("worker %s waits for a command: %v", w.id, err)
+	for len(w.commands) == 0 {
+		command, err := w.stream.Recv()
+		if err != nil {
+			w.s.t.Fatalf("worker %s waits for a command: %v", w.id, err)
+		}
+		starts, stops := command.GetStartStreams(), command.GetStopStreams()
+		if starts.GetCommon() != nil {
+			w.common = starts.Common
+		}
+		for _, start := range starts.Starts(w.common) {
+			w.commands = append(w.commands, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}})
+		}
+		singles, err := stops.Stops()
+		if err != nil {
+			w.s.t.Fatal(err)
+		}
+		for _, stop := range singles {
+			w.commands = append(w.commands, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Stop{Stop: stop}})
+		}
+		if starts == nil && len(singles) == 0 {
+			w.commands = append(w.commands, command)
+		}
 	}
+	command := w.commands[0]
+	w.commands = w.commands[1:]
 	return command
 }
 
@@ -368,7 +445,7 @@ func wantReason(t *testing.T, err error, want reason.Reason) {
 
 func ready(update *pecanv1.EpochUpdate) bool {
 	for _, stream := range update.Streams {
-		if stream.Worker == nil {
+		if stream.WorkerNumber == 0 {
 			return false
 		}
 	}

@@ -2,12 +2,13 @@ package dispatcher
 
 import (
 	"sync"
+	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// outgoing is what a commandQueue and an updateSlot have in common: an end, and a way to wake the sender.
+// outgoing is what a commandQueue and an updateQueue have in common: an end, and a way to wake the sender.
 type outgoing struct {
 	mu    sync.Mutex
 	ended bool
@@ -57,22 +58,49 @@ func (q *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, er
 	return commands, q.ended, q.err
 }
 
-// updateSlot holds the newest snapshot for one watch.
-type updateSlot struct {
+// updateQueue holds the updates for one watch in order.
+type updateQueue struct {
 	outgoing
-	newest *pecanv1.EpochUpdate
+	updates []*pecanv1.EpochUpdate
+	// open is the number of open streams after the newest update.
+	open int
 }
 
-func newUpdateSlot() *updateSlot { return &updateSlot{outgoing: newOutgoing()} }
+func newUpdateQueue() *updateQueue { return &updateQueue{outgoing: newOutgoing()} }
 
-func (s *updateSlot) push(update *pecanv1.EpochUpdate) { s.change(func() { s.newest = update }) }
-
-func (s *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	update, s.newest = s.newest, nil
-	return update, s.ended, s.err
+func (q *updateQueue) push(update *pecanv1.EpochUpdate, open int) {
+	q.change(func() {
+		q.open = open
+		q.updates = append(q.updates, update)
+		if len(q.updates) > maxPendingUpdates {
+			q.updates = mergeUpdates(q.updates)
+		}
+	})
 }
+
+// pause returns how long an update may wait for others.
+func (q *updateQueue) pause() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return min(max(minUpdatePause, time.Duration(q.open-fewStreams)*pausePerStream), maxUpdatePause)
+}
+
+// take returns the updates to send now. Differences that waited are merged.
+func (q *updateQueue) take() (updates []*pecanv1.EpochUpdate, ended bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	updates, q.updates = mergeUpdates(q.updates), nil
+	return updates, q.ended, q.err
+}
+
+// These are the bounds of the time between two updates of a watch. If the client reads few streams, it
+// must soon learn of the next ones. The time grows with further streams.
+const (
+	minUpdatePause = time.Millisecond
+	maxUpdatePause = 50 * time.Millisecond
+	fewStreams     = 16
+	pausePerStream = time.Millisecond
+)
 
 // connect adds a peer under a new id. The map is one of the two that connectedMu guards.
 func connect[ID ~uint64, Peer any](d *Dispatcher, peers map[ID]*Peer, peer *Peer) ID {

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -38,7 +39,7 @@ func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.Serv
 	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Required("job_id", req.JobId)); err != nil {
 		return err
 	}
-	w := newUpdateSlot()
+	w := newUpdateQueue()
 	id := connect(d, d.watches, w)
 	defer func() {
 		disconnect(d, d.watches, id)
@@ -47,6 +48,7 @@ func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.Serv
 	if _, err := d.submit(stream.Context(), core.Watch{ID: id, Request: req}); err != nil {
 		return err
 	}
+	var sent time.Time
 	for {
 		select {
 		case <-w.wake:
@@ -55,8 +57,16 @@ func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.Serv
 		case <-d.stopping:
 			return d.stopError()
 		}
-		update, ended, err := w.take()
-		if update != nil {
+		if pause := w.pause() - time.Since(sent); pause > 0 {
+			// Differences that come meanwhile are merged.
+			select {
+			case <-time.After(pause):
+			case <-stream.Context().Done():
+				return reason.From(stream.Context().Err())
+			}
+		}
+		updates, ended, err := w.take()
+		for _, update := range updates {
 			if err := stream.Send(update); err != nil {
 				return err
 			}
@@ -64,6 +74,7 @@ func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.Serv
 		if ended {
 			return err
 		}
+		sent = time.Now()
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // CreateJob implements the service. The graph is analysed outside the core, and only if a job is created.
@@ -19,7 +22,7 @@ func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobReques
 	}
 	if err := validate.First(
 		d.check.Required("request_id", req.RequestId), d.check.Required("client_id", req.ClientId),
-		d.check.DatasetID(req.DatasetId), validate.Text("client_host", req.ClientHost),
+		d.check.DatasetID(req.DatasetId), validate.Text("client_host", req.ClientHost), validate.Division(req.Division),
 	); err != nil {
 		return nil, err
 	}
@@ -39,7 +42,7 @@ func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobReques
 		return nil, err
 	}
 	if needed, ok := answer.(core.PlanNeeded); ok {
-		if input.Plan, err = d.plan(needed.Dataset, req.Options); err != nil {
+		if input.Plan, err = d.plan(needed, req); err != nil {
 			return nil, err
 		}
 		if answer, err = d.submit(ctx, input); err != nil {
@@ -55,18 +58,49 @@ func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobReques
 }
 
 // plan divides a dataset for a job, and checks what the dispatcher relies on.
-func (d *Dispatcher) plan(dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
-	graph, err := d.deps.Store.Graph(dataset.Fingerprint)
+func (d *Dispatcher) plan(needed core.PlanNeeded, req *pecanv1.CreateJobRequest) (*pecanv1.Plan, error) {
+	graph, err := d.deps.Store.Graph(needed.Dataset.Fingerprint)
 	if err != nil {
 		return nil, d.storeError(err)
 	}
-	plan, err := d.deps.Graphs.Plan(graph, options)
+	env := split.Env{FileBytes: max(0, req.FileBytes), Profile: needed.Profile, Division: req.Division, Carry: true}
+	plan, err := d.deps.Graphs.Plan(graph, req.Options, env)
 	if err != nil {
 		return nil, err
 	}
-	off := options.Mode == pecanv1.Mode_MODE_OFF
+	if plan, err = d.planForCache(graph, req, env, plan, needed.Caches); err != nil {
+		return nil, err
+	}
+	off := req.Options.Mode == pecanv1.Mode_MODE_OFF
 	if n := plan.GetNumStreams(); n < 0 || n > validate.MaxStreams || !off && n == 0 {
 		return nil, reason.New(reason.Internal, "create job: a plan with %d streams", n)
+	}
+	return plan, nil
+}
+
+// maxPlansForCache bounds the plans that are made to find a cache.
+const maxPlansForCache = 32
+
+// planForCache returns a plan with the number of streams of a complete cache that the job can then read; the given plan if
+// there is none. In mode deterministic, a cache must not change the order.
+func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
+	_, complete := caches[core.CacheKey(plan, req.Options.Seed)]
+	if plan.GetCache() == nil || complete || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+		return plan, nil
+	}
+	tried := map[int]bool{int(plan.GetNumStreams()): true}
+	for _, key := range slices.Sorted(maps.Keys(caches)) {
+		if env.CacheStreams = caches[key]; tried[env.CacheStreams] || len(tried) > maxPlansForCache {
+			continue
+		}
+		tried[env.CacheStreams] = true
+		other, err := d.deps.Graphs.Plan(graph, req.Options, env)
+		if err != nil {
+			return nil, err
+		}
+		if _, complete := caches[core.CacheKey(other, req.Options.Seed)]; complete {
+			return other, nil
+		}
 	}
 	return plan, nil
 }
@@ -104,6 +138,7 @@ func (d *Dispatcher) ClientHeartbeat(ctx context.Context, req *pecanv1.ClientHea
 	for _, pass := range req.Passes {
 		pass.WaitedS = validate.CleanSeconds(pass.WaitedS)
 	}
+	validate.CleanConsumer(req)
 	if why, _ := d.diskGate.state(); why != nil {
 		// Time stands still while the disk is full.
 		return &pecanv1.ClientHeartbeatResponse{}, nil

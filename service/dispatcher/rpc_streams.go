@@ -4,23 +4,34 @@ import (
 	"context"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// FinishStream implements the service.
-func (d *Dispatcher) FinishStream(ctx context.Context, req *pecanv1.FinishStreamRequest) (*pecanv1.FinishStreamResponse, error) {
-	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Stream(req.Id)); err != nil {
-		return nil, err
+// maxListedStreams bounds the streams of one FinishStreams or ReleaseStreams.
+const maxListedStreams = 4096
+
+func (d *Dispatcher) checkStreams(clientID, jobID string, streams int) error {
+	if streams > maxListedStreams {
+		return reason.New(reason.BadArgument, "%d streams in one call, at most %d are taken", streams, maxListedStreams)
 	}
-	return ask[*pecanv1.FinishStreamResponse](ctx, d, req)
+	return validate.First(d.check.Required("client_id", clientID), d.check.Required("job_id", jobID))
 }
 
-// ReleaseStream implements the service.
-func (d *Dispatcher) ReleaseStream(ctx context.Context, req *pecanv1.ReleaseStreamRequest) (*pecanv1.ReleaseStreamResponse, error) {
-	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Stream(req.Id)); err != nil {
+// FinishStreams implements the service.
+func (d *Dispatcher) FinishStreams(ctx context.Context, req *pecanv1.FinishStreamsRequest) (*pecanv1.FinishStreamsResponse, error) {
+	if err := d.checkStreams(req.ClientId, req.JobId, len(req.Streams)); err != nil {
 		return nil, err
 	}
-	return ask[*pecanv1.ReleaseStreamResponse](ctx, d, req)
+	return ask[*pecanv1.FinishStreamsResponse](ctx, d, req)
+}
+
+// ReleaseStreams implements the service.
+func (d *Dispatcher) ReleaseStreams(ctx context.Context, req *pecanv1.ReleaseStreamsRequest) (*pecanv1.ReleaseStreamsResponse, error) {
+	if err := d.checkStreams(req.ClientId, req.JobId, len(req.Streams)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.ReleaseStreamsResponse](ctx, d, req)
 }
 
 // ReportWorker implements the service.

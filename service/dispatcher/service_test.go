@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 )
 
 func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
@@ -32,7 +33,7 @@ func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
 	}
 	watch.until("with both streams made", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Ended && u.Streams[1].Ended })
 	for _, start := range starts {
-		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Count: 10, Assignment: 1}); err != nil {
+		if err := s.finish(s.ctx(), "c1", start.Id, start.Lease, 10); err != nil {
 			t.Fatal(err)
 		}
 		if stop := w.stopped(); stop.Id.Stream != start.Id.Stream {
@@ -54,5 +55,31 @@ func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
 	}
 	if status, err = s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil || len(status.Jobs) != 0 || status.Clients != 0 {
 		t.Fatalf("after goodbye: %v %v", status, err)
+	}
+}
+
+func TestFinishStreamsRefusesOneStreamAlone(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	w := s.worker(workerHello("w1", 4))
+	job := s.job("c1", "", s.register(&pecanv1.Plan{NumStreams: 2}), nil)
+	epoch := s.open("c1", job.JobId, 0)
+	starts := []*pecanv1.StartStream{w.start(), w.start()}
+	for _, start := range starts {
+		w.ended(start, 10, 0)
+	}
+	request := &pecanv1.FinishStreamsRequest{ClientId: "c1", JobId: job.JobId, Epoch: epoch.Epoch, Streams: []*pecanv1.FinishedStream{
+		{Stream: 0, Lease: starts[1].Lease + 1, Count: 10, Assignment: 1}, {Stream: 1, Lease: starts[1].Lease, Count: 10, Assignment: 1},
+	}}
+	response, err := s.client.FinishStreams(s.ctx(), request)
+	if err != nil || len(response.Refused) != 1 || response.Refused[0].Stream != 0 || response.Refused[0].Error.Reason != string(reason.StaleLease) {
+		t.Fatalf("%v %v", response, err)
+	}
+	request.Streams[0].Lease = starts[0].Lease
+	if response, err = s.client.FinishStreams(s.ctx(), request); err != nil || len(response.Refused) != 0 {
+		t.Fatalf("%v %v", response, err)
+	}
+	request.Streams = make([]*pecanv1.FinishedStream, 4097)
+	if _, err = s.client.FinishStreams(s.ctx(), request); !reason.Is(err, reason.BadArgument) {
+		t.Fatalf("too many streams: %v", err)
 	}
 }

@@ -107,7 +107,7 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	shows("totals of another worker", 1)
 	for _, start := range []*pecanv1.StartStream{one, two} {
 		second.ended(start, 5, 0)
-		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Assignment: 1, Count: 5}); err != nil {
+		if err := s.finish(s.ctx(), "c1", start.Id, start.Lease, 5); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestASilentWorkersStreamsMove(t *testing.T) {
 		t.Fatalf("lease %d after %d", second.Lease, first.Lease)
 	}
 	update := watch.until("with the new lease", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Lease == second.Lease })
-	if update.Streams[0].Worker.WorkerId != "w2" {
+	if watch.workerOf(update.Streams[0]).GetWorkerId() != "w2" {
 		t.Fatalf("snapshot %v", update)
 	}
 	_, err := silent.stream.Recv()
@@ -204,7 +204,7 @@ func TestASilentClientIsRemoved(t *testing.T) {
 	watch := s.watch("c1", job.JobId, 0)
 	watch.until("with the stream leased", ready)
 	s.advance(62*time.Second, w)
-	if stop := w.stopped(); stop.Id.JobId != job.JobId {
+	if stop := w.next().GetStopStreams(); stop.GetJobId() != job.JobId || !stop.Over {
 		t.Fatalf("stop %v", stop)
 	}
 	for {

@@ -171,7 +171,7 @@ func (h *Hasher) function(name string) []byte {
 	if KeepsPosition(f) {
 		// Decisions about a dataset are stored under its fingerprint. The mark changes which orders of steps
 		// are allowed, so the fingerprint must cover it.
-		WriteHashPart(sum, []byte(KeepPositionMark))
+		WriteHashPart(sum, []byte(keepPositionMark))
 	}
 	values := map[string][]byte{}
 	for i, arg := range f.GetSignature().GetInputArg() {

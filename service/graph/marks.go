@@ -45,18 +45,18 @@ func (g *Graph) Hints() (top []string, nested string) {
 }
 
 // Authors fix the position of steps in two ways. pecan.keep_position() wraps a function: a node in its body
-// has a name that begins with KeepPositionMark. pecan.keep_position_of() puts one marked step before the
+// has a name that begins with keepPositionMark. pecan.keep_position_of() puts one marked step before the
 // fixed steps and one after them.
 
-// KeepPositionMark is the scope of the node in a function, and the prefix of the names of the two steps.
-const KeepPositionMark = "pecan_keep_position"
+// keepPositionMark is the scope of the node in a function, and the prefix of the names of the two steps.
+const keepPositionMark = "pecan_keep_position"
 
 const (
 	// KeepPositionBegin is the name of the step before the fixed steps, KeepPositionEnd of the step after
 	// them.
-	KeepPositionBegin, KeepPositionEnd = KeepPositionMark + "_begin", KeepPositionMark + "_end"
+	KeepPositionBegin, KeepPositionEnd = keepPositionMark + "_begin", keepPositionMark + "_end"
 	// keepPositionScope is the prefix of the names of the nodes in functions.
-	keepPositionScope = KeepPositionMark + "/"
+	keepPositionScope = keepPositionMark + "/"
 )
 
 // MarkOf returns the mark of a step, "" for other nodes. A mark is a take(-1), which passes everything on,
@@ -73,7 +73,7 @@ func (g *Graph) MarkOf(n *tf.NodeDef) string {
 		return ""
 	}
 	switch name := string(metadata.GetName()); name {
-	case CacheMark, KeepPositionBegin, KeepPositionEnd:
+	case cacheMark, KeepPositionBegin, KeepPositionEnd:
 		return name
 	}
 	return ""
@@ -89,12 +89,12 @@ func KeepsPosition(f *tf.FunctionDef) bool {
 	return false
 }
 
-// CacheMark is the name of the cached step: pecan.cache() adds take(-1, name=CacheMark), which passes
+// cacheMark is the name of the cached step: pecan.cache() adds take(-1, name=cacheMark), which passes
 // everything on. docs/design/0008-cache.md gives the reasons.
-const CacheMark = "pecan_cache"
+const cacheMark = "pecan_cache"
 
 // IsCacheMark reports whether a node is a cached step.
-func (g *Graph) IsCacheMark(n *tf.NodeDef) bool { return g.MarkOf(n) == CacheMark }
+func (g *Graph) IsCacheMark(n *tf.NodeDef) bool { return g.MarkOf(n) == cacheMark }
 
 // ReadOptions returns the options that an OptionsDataset sets.
 func ReadOptions(n *tf.NodeDef) (*tf.Options, bool) {

@@ -237,7 +237,7 @@ func TestCopiedVariablesGiveANotice(t *testing.T) {
 
 func TestChangedVariablesGiveANotice(t *testing.T) {
 	for graph, want := range map[string]string{
-		"counter": "1 variable(s) are changed", "drawn": "1 random generator(s)", "drawn_in_step": "draw the same numbers",
+		"counter": "1 variable(s) are changed", "seed_generator": "1 random generator(s)", "two_seed_generators": "draw the same numbers",
 	} {
 		if warnings := graphtest.Parse(t, graph).Warnings(); len(warnings) != 1 || !strings.Contains(warnings[0], want) {
 			t.Errorf("%s: warnings %q", graph, warnings)

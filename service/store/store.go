@@ -16,8 +16,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Format is the version of the layout that the package documentation describes.
-const Format = 1
+// Format is the version of the layout that the package documentation describes, and of the records in it. A store of an
+// older version gets this version when it is opened.
+const Format = 2
 
 const (
 	formatName = "pecan-store/"
@@ -188,7 +189,7 @@ func (s *Store) checkFormat() error {
 		if !empty {
 			return faultf(ErrDamaged, nil, "open store %s: it has data but no format version; it is not a store of Pecan", s.dir)
 		}
-		return s.guard(func() error { return s.db.Set([]byte("format"), []byte(formatName+strconv.Itoa(Format)), pebble.Sync) })
+		return s.setFormat()
 	}
 	number, ok := strings.CutPrefix(string(value), formatName)
 	version, err := strconv.Atoi(number)
@@ -198,7 +199,15 @@ func (s *Store) checkFormat() error {
 	if version > Format {
 		return faultf(ErrNewer, nil, "open store %s: it has format %d, this version of Pecan reads up to %d; use the newer version", s.dir, version, Format)
 	}
+	if version < Format {
+		// An older dispatcher would misread what this one writes.
+		return s.setFormat()
+	}
 	return nil
+}
+
+func (s *Store) setFormat() error {
+	return s.guard(func() error { return s.db.Set([]byte("format"), []byte(formatName+strconv.Itoa(Format)), pebble.Sync) })
 }
 
 // findNext sets the number of the next record.

@@ -357,6 +357,27 @@ func setKey(t *testing.T, dir, key, value string) {
 	}
 }
 
+func TestAnOlderStoreGetsTheFormatOfThisVersion(t *testing.T) {
+	dir := t.TempDir()
+	setKey(t, dir, "format", "pecan-store/1")
+	if err := open(t, store.Options{Dir: dir}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := pebble.Open(dir, &pebble.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	value, closer, err := db.Get([]byte("format"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closer.Close()
+	if want := fmt.Sprint("pecan-store/", store.Format); string(value) != want {
+		t.Fatalf("the format is %s instead of %s", value, want)
+	}
+}
+
 func TestOneOwnerAtATime(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, store.Options{Dir: dir})

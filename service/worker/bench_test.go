@@ -1,12 +1,17 @@
 package worker
 
 import (
+	"context"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph/split"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 const largeElement = 9_600_000
@@ -78,6 +83,65 @@ func BenchmarkFirstElement(b *testing.B) {
 		r.send(frame.Header{Type: frame.Close, Channel: channel}, nil)
 		w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
 	}
+}
+
+// BenchmarkOpenStream is the CPU of a further stream of a job: from its StartStream to the end of its one batch at a
+// connected reader. cpu-ms/opening leaves out the batch, whose CPU follows from streams of four batches.
+func BenchmarkOpenStream(b *testing.B) {
+	for _, name := range []string{"light", "images", "records"} {
+		b.Run(name, func(b *testing.B) {
+			four := openStreams(b, name, 4)
+			one := openStreams(b, name, 16)
+			b.ReportMetric(one, "cpu-ms/stream")
+			b.ReportMetric(one-(four-one)/3, "cpu-ms/opening")
+		})
+	}
+}
+
+// openStreams runs b.N streams of a dataset of sixteen batches that is divided into n streams, after some to warm up. It
+// returns the milliseconds of CPU per stream.
+func openStreams(b *testing.B, name string, n int32) float64 {
+	w := startWorker(b, nil)
+	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("testdata", "opened_"+name+".graph"))
+	})
+	useGraphs(w, byName{graphs})
+	parsed, err := graphs.Get(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}
+	plan, err := split.MakePlan(parsed, options, split.Env{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	plan.NumStreams = n
+	plan.Hash = split.PlanHash(plan)
+	r := dialTCP(b, w)
+	cpu := cpuSeconds()
+	for channel := range uint32(b.N) + 32 {
+		if channel == 32 {
+			cpu = cpuSeconds()
+			b.ResetTimer()
+		}
+		o := startCommand(name)
+		o.Id.Epoch, o.Id.Stream = uint64(channel)/uint64(n)+1, channel%uint32(n)
+		o.Plan, o.Options = plan, options
+		w.streams.Start(o)
+		r.open(channel+1, opening(o))
+		for {
+			g, err := r.next()
+			if err != nil || g.failure != nil {
+				b.Fatal(err, g.failure)
+			}
+			if g.header.Type == frame.End {
+				break
+			}
+		}
+		r.send(frame.Header{Type: frame.Close, Channel: channel + 1}, nil)
+		w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
+	}
+	return (cpuSeconds() - cpu) / float64(b.N) * 1e3
 }
 
 func BenchmarkLargeOverTCP(b *testing.B) {

@@ -16,9 +16,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// kept gives a worker with a cache directory the graphs of service/graph/testdata. It returns the StartStream of
-// one stream of a dataset.
-func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
+// cachedStream gives a worker with a cache directory the graphs of service/graph/testdata. It returns the
+// StartStream of one stream of a dataset.
+func cachedStream(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	t.Helper()
 	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("..", "graph", "testdata", name+".pb"))
@@ -82,9 +82,9 @@ func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
 }
 
 func TestCachedElementsAreRead(t *testing.T) {
-	for _, name := range []string{"kept", "kept_drawn", "kept_otherwise"} {
+	for _, name := range []string{"cached", "cached_noise", "cached_shuffled"} {
 		w, _ := withCache(t)
-		o := kept(t, w, name)
+		o := cachedStream(t, w, name)
 		o.Cache = nil
 		want := read(t, w, o, 1)
 		o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
@@ -101,10 +101,47 @@ func TestCachedElementsAreRead(t *testing.T) {
 	}
 }
 
+// All streams with a cached step run in one iterator upstream of it and one downstream, in whatever they do with segments.
+func TestStreamsWithACachedStepShareIterators(t *testing.T) {
+	w, _ := withCache(t)
+	o := cachedStream(t, w, "cached")
+	if o.Plan.NumStreams < 3 {
+		t.Fatalf("there are %d streams", o.Plan.NumStreams)
+	}
+	want, segments := map[uint32]string{}, map[uint32]*pecanv1.CacheSegment{}
+	lease := uint64(0)
+	run := func(stream uint32, action *pecanv1.CacheAction) string {
+		lease++
+		o.Id.Stream, o.Cache = stream, action
+		elements := read(t, w, o, lease)
+		waitFor(t, "the run to return its iterators", func() bool { return w.streams.Load().Running == 0 })
+		return elements
+	}
+	key := o.Plan.GetCache().GetKey()
+	for stream := range uint32(3) {
+		want[stream] = run(stream, nil)
+	}
+	before := w.streams.Load().PooledIterators
+	for stream := range uint32(3) {
+		if got := run(stream, &pecanv1.CacheAction{Key: key}); got != want[stream] {
+			t.Errorf("stream %d: written beside, the elements are %.200s, without %.200s", stream, got, want[stream])
+		}
+		segments[stream] = written(t, w)
+	}
+	for stream := range uint32(3) {
+		if got := run(stream, &pecanv1.CacheAction{Key: key, Segment: segments[stream]}); got != want[stream] {
+			t.Errorf("stream %d: read, the elements are %.200s, computed %.200s", stream, got, want[stream])
+		}
+	}
+	if made := w.streams.Load().PooledIterators - before; before != 1 || made != 2 {
+		t.Errorf("%d pooled iterators without a cache, and %d with one", before, made)
+	}
+}
+
 // D11: the elements of an invalid segment are computed, the segment is counted, and its file is moved aside.
 func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	w, path := withCache(t)
-	o := kept(t, w, "kept")
+	o := cachedStream(t, w, "cached")
 	want := read(t, w, o, 1)
 	segment := written(t, w)
 	harm := map[string]func(data []byte) []byte{
@@ -169,7 +206,7 @@ func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pec
 func TestElementsFromAnOldTableAreNotCached(t *testing.T) {
 	for _, changes := range []bool{false, true} {
 		w, _ := withCache(t)
-		o := kept(t, w, "kept")
+		o := cachedStream(t, w, "cached")
 		file := filepath.Join(t.TempDir(), "words")
 		if err := os.WriteFile(file, []byte("words"), 0o600); err != nil {
 			t.Fatal(err)

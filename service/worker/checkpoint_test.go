@@ -11,7 +11,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
@@ -59,12 +63,41 @@ func checkpointFiles(t *testing.T, dir string) []string {
 // reached is the index of the first worker's reader when its stream moves.
 const reached = 300
 
+// slowShuffle returns a StartStream of a dataset whose plan can be changed.
+func slowShuffle(t *testing.T, w *Worker, change ...func(*testing.T, *pecanv1.StartStream)) *pecanv1.StartStream {
+	t.Helper()
+	o := planned(t, w, "slow_shuffle")
+	for _, c := range change {
+		c(t, o)
+	}
+	return o
+}
+
+// divided divides the dataset into four streams, which run in pooled iterators.
+func divided(t *testing.T, o *pecanv1.StartStream) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", "slow_shuffle.graph"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := graph.Parse(data, graph.PeerLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Options.Mode = pecanv1.Mode_MODE_DETERMINISTIC
+	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil {
+		t.Fatal(err)
+	}
+	o.Plan.NumStreams = 4
+	o.Plan.Hash = split.PlanHash(o.Plan)
+}
+
 // begun runs a stream on a first worker until its reader has passed a checkpoint. It returns the StartStream for
 // a second worker.
-func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
+func begun(t *testing.T, dir string, change ...func(*testing.T, *pecanv1.StartStream)) (next *pecanv1.StartStream) {
 	t.Helper()
 	w := saving(t, dir)
-	o := planned(t, w, "slow_shuffle")
+	o := slowShuffle(t, w, change...)
 	if o.Plan.Resume.GetStrategy() != pecanv1.Resume_RECOMPUTE || !o.Plan.Resume.GetCheckpoints() {
 		t.Fatalf("the plan says %v", o.Plan.Resume)
 	}
@@ -97,10 +130,10 @@ func behind(t *testing.T, dir string, above, upTo uint64) []string {
 }
 
 // undisturbed returns the elements after that index of a stream that was not moved.
-func undisturbed(t *testing.T) []int64 {
+func undisturbed(t *testing.T, change ...func(*testing.T, *pecanv1.StartStream)) []int64 {
 	t.Helper()
 	w := startWorker(t, nil)
-	o := planned(t, w, "slow_shuffle")
+	o := slowShuffle(t, w, change...)
 	w.streams.Start(o)
 	out := first(t, w, o, 0, reached+100)[reached:]
 	// A live run holds a tensor at times, and other workers' tensors are counted too.
@@ -109,20 +142,73 @@ func undisturbed(t *testing.T) []int64 {
 }
 
 func TestAStreamContinuesFromItsCheckpoint(t *testing.T) {
-	dir, want := t.TempDir(), undisturbed(t)
-	next := begun(t, dir)
-	w := saving(t, dir)
-	planned(t, w, "slow_shuffle")
-	w.streams.Start(next)
-	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("got %v\nwant %v", got, want)
+	type change = func(*testing.T, *pecanv1.StartStream)
+	for name, c := range map[string]struct {
+		change
+		// pooled: the first worker has a pooled iterator. replaced: the checkpoint is that of another kind of iterator.
+		pooled, replaced bool
+	}{
+		"of its own iterator":   {change: func(*testing.T, *pecanv1.StartStream) {}},
+		"of a pooled iterator":  {change: divided, pooled: true},
+		"of an earlier version": {change: divided, pooled: true, replaced: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, want := t.TempDir(), undisturbed(t, c.change)
+			next := begun(t, dir, c.change)
+			w := saving(t, dir)
+			planned(t, w, "slow_shuffle")
+			for _, file := range checkpointFiles(t, dir) {
+				if originOf(t, file).GetPooled() != c.pooled {
+					t.Error("the checkpoint is of the other kind")
+				}
+				if c.replaced {
+					saveOwnIterator(t, w, next, file)
+				}
+			}
+			w.streams.Start(next)
+			if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("got %v\nwant %v", got, want)
+			}
+			recovery := recoveryOf(w)
+			if recovery.Restored != 1 || recovery.Recomputed >= reached || recovery.Damaged != 0 {
+				t.Fatal(recovery)
+			}
+			w.streams.Stop(&pecanv1.StopStream{Id: next.Id})
+			waitFor(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
+		})
 	}
-	recovery := recoveryOf(w)
-	if recovery.Restored != 1 || recovery.Recomputed >= reached || recovery.Damaged != 0 {
-		t.Fatal(recovery)
+}
+
+// saveOwnIterator replaces a checkpoint by one at the same index of an iterator that runs only that stream.
+func saveOwnIterator(t *testing.T, w *Worker, o *pecanv1.StartStream, file string) {
+	t.Helper()
+	header := originOf(t, file)
+	header.Pooled = false
+	graphs, err := w.streams.Graphs.Instantiate(t.Context(), o.GetFingerprint(), o.GetPlan(), rewrite.At{
+		Stream: int(o.GetId().GetStream()), Start: header.GetStart(), Epoch: o.GetId().GetEpoch(), Seed: o.GetOptions().GetSeed(),
+		Mode: o.GetOptions().GetMode(), Source: -1, Job: o.GetId().GetJobId(), Meters: "own_" + filepath.Base(file),
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	w.streams.Stop(&pecanv1.StopStream{Id: next.Id})
-	waitFor(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
+	it, err := w.streams.Plain.NewIterator(graphs.A, []tf.DataType{tf.Int64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Close()
+	if _, err := it.Skip(int64(header.GetIndex())); err != nil {
+		t.Fatal(err)
+	}
+	state, err := it.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Free()
+	to := openDir(t, filepath.Dir(file))
+	defer to.Close()
+	if err := state.Write(func(data []byte) error { return to.Write(".", header, data) }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // D12: whatever happened to a checkpoint, the elements are right, and an invalid one is counted.

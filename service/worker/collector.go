@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/pecan-ml/pecan/service/worker/window"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -10,7 +11,7 @@ type collector struct {
 	info, session, readers, streams             *prometheus.Desc
 	window, buffered, produced, sent, bytes     *prometheus.Desc
 	failedElements, failedStreams, windowsLimit *prometheus.Desc
-	tried, triedCPU                             *prometheus.Desc
+	tried, triedCPU, runs                       *prometheus.Desc
 }
 
 func newCollector(w *Worker) *collector {
@@ -33,6 +34,7 @@ func newCollector(w *Worker) *collector {
 		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
 		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by outcome.", "outcome"),
 		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU time of order trials, in seconds."),
+		runs:           desc("pecan_worker_runs_seconds_total", "Time of the runs, in seconds: computing elements, or blocked without room for more.", "state"),
 	}
 }
 
@@ -40,7 +42,7 @@ func newCollector(w *Worker) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.buffered, c.produced, c.sent, c.bytes, c.failedElements, c.failedStreams,
-		c.tried, c.triedCPU,
+		c.tried, c.triedCPU, c.runs,
 	} {
 		out <- desc
 	}
@@ -81,4 +83,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	total(c.tried, float64(refused), "refused")
 	total(c.tried, float64(passed), "passed")
 	total(c.triedCPU, spent.Seconds())
+	computed, blocked := window.Times()
+	total(c.runs, computed.Seconds(), "computing")
+	total(c.runs, blocked.Seconds(), "blocked")
 }

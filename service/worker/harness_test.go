@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 
 	"github.com/golang/snappy"
 	"go.uber.org/goleak"
@@ -41,7 +42,7 @@ func (files) Instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan,
 	return &rewrite.StreamGraphs{A: data}, err
 }
 
-func (files) Files(context.Context, string, *pecanv1.Plan, uint32) []string { return nil }
+func (files) Files(context.Context, string, *pecanv1.Plan, split.Run) []string { return nil }
 
 func testConfig() Config {
 	return Config{

@@ -4,14 +4,19 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/window"
 	"golang.org/x/sys/unix"
 )
 
 // heartbeat returns the load of the worker.
 func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
+	computed, blocked := window.Times()
+	_, _, sent := w.server.Load()
 	return &pecanv1.WorkerHeartbeat{
+		UptimeS: time.Since(w.begun).Seconds(), ComputedS: computed.Seconds(), BlockedS: blocked.Seconds(), SentBytes: sent, Host: w.host.Report(),
 		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.departing.Load(), Cache: w.streams.Caches.Metrics(), Streams: w.streams.Loads(),
 	}
 }

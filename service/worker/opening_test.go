@@ -27,14 +27,7 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	}
 	waitFor(t, "as many are being opened as there are cores", func() bool { return len(w.streams.BeingOpened()) == runtime.NumCPU() })
 	opened := func(o *pecanv1.StartStream) func() bool {
-		return func() bool {
-			for _, load := range w.streams.Loads() {
-				if load.Lease == o.Lease {
-					return load.Opened
-				}
-			}
-			return false
-		}
+		return func() bool { return loadOf(w, o).GetOpened() }
 	}
 	patient, next := startCommand("thousand"), startCommand("thousand")
 	next.Id.Stream, next.Lease = 1, patient.Lease+1
@@ -51,6 +44,39 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	if waited := time.Since(begun); waited >= time.Second {
 		t.Errorf("it was opened after %v, though it was its turn", waited)
 	}
+}
+
+// loadOf returns what a heartbeat says of a stream; nil if the stream is not held.
+func loadOf(w *Worker, o *pecanv1.StartStream) *pecanv1.WorkerHeartbeat_StreamLoad {
+	for _, load := range w.streams.Loads() {
+		if load.Lease == o.Lease {
+			return load
+		}
+	}
+	return nil
+}
+
+// The guard would blame an element for a worker's death while a graph is opened. So a suspicious element waits for
+// openings, and openings wait for it.
+func TestNoGraphIsOpenedWhileASuspiciousElementIsProduced(t *testing.T) {
+	c := newCommander()
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	until := make(chan struct{})
+	useGraphs(w, stuck{w.streams.Graphs, until})
+	opens, suspicious := startCommand("stuck"), startCommand("thousand")
+	opens.Id.JobId, opens.Lease = "opens", 1
+	suspicious.Id.JobId, suspicious.Lease, suspicious.CrashGuard = "suspicious", 2, &pecanv1.CrashGuard{Below: 1}
+	produced := func() bool { return loadOf(w, suspicious).GetProduced() > 0 }
+	w.streams.Start(opens)
+	waitFor(t, "a graph is being opened", func() bool { return len(w.streams.BeingOpened()) == 1 })
+	w.streams.Start(suspicious)
+	time.Sleep(300 * time.Millisecond)
+	if produced() {
+		t.Error("it was produced while a graph was opened")
+	}
+	close(until)
+	waitFor(t, "it is produced", produced)
 }
 
 // stuck is a planner with a dataset whose opening hangs, as when a table is filled from a dead mount.
@@ -85,14 +111,7 @@ func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
 	w.streams.Start(exclusive)
 	time.Sleep(50 * time.Millisecond)
 	w.streams.Start(other)
-	made := func(o *pecanv1.StartStream) bool {
-		for _, load := range w.streams.Loads() {
-			if load.Lease == o.Lease {
-				return load.Produced > 0
-			}
-		}
-		return false
-	}
+	made := func(o *pecanv1.StartStream) bool { return loadOf(w, o).GetProduced() > 0 }
 	for end := time.Now().Add(20 * time.Second); !made(other); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.streams.Stop(&pecanv1.StopStream{Id: other.Id})

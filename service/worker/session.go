@@ -50,6 +50,17 @@ type session struct {
 	outbox    []*pecanv1.WorkerMessage
 	connected bool
 	signal    chan struct{}
+
+	// commons has what the streams of each epoch have in common, and closings the newest command of each closing stream.
+	// Only the goroutine that receives commands uses them.
+	commons  map[epochKey]*pecanv1.StartStream
+	closings map[pecanv1.StreamKey]*pecanv1.StartStream
+}
+
+// epochKey names an epoch.
+type epochKey struct {
+	job   string
+	epoch uint64
 }
 
 func newSession(w *Worker) *session {
@@ -129,6 +140,7 @@ func (s *session) run(ctx context.Context) error {
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
 	s.worker.running.Go(func() { s.worker.streams.SampleLoop(sampling) })
+	s.worker.running.Go(func() { s.worker.host.Run(sampling) })
 	if s.worker.streams.Caches != nil {
 		s.worker.running.Go(func() { s.worker.streams.Caches.Collect(sampling) })
 	}
@@ -211,6 +223,7 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 	if !leave() {
 		return false, opening.Err()
 	}
+	s.commons, s.closings = map[epochKey]*pecanv1.StartStream{}, map[pecanv1.StreamKey]*pecanv1.StartStream{}
 	s.welcomed(welcome)
 	sent := make(chan struct{})
 	go func() {
@@ -230,7 +243,7 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 			<-sent
 			return true, err
 		}
-		s.worker.handle(command)
+		s.handle(command)
 	}
 }
 
@@ -246,7 +259,7 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 		if !connected {
 			return
 		}
-		for _, message := range messages {
+		for _, message := range mergeReports(messages) {
 			if stream.Send(message) != nil {
 				return
 			}
@@ -269,8 +282,13 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 }
 
 // handle executes a command of the dispatcher.
-func (w *Worker) handle(command *pecanv1.WorkerCommand) {
+func (s *session) handle(command *pecanv1.WorkerCommand) {
+	w := s.worker
 	switch {
+	case command.GetStartStreams() != nil:
+		s.startStreams(command.GetStartStreams())
+	case command.GetStopStreams() != nil:
+		s.stopStreams(command.GetStopStreams())
 	case command.GetStart().GetId() != nil:
 		w.streams.Start(command.GetStart())
 	case command.GetStop().GetId() != nil:

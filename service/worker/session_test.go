@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -65,7 +66,9 @@ func (c *commander) WorkerSession(stream grpc.BidiStreamingServer[pecanv1.Worker
 				received <- err
 				return
 			}
-			c.messages <- message
+			for _, report := range singleReports(message) {
+				c.messages <- report
+			}
 			if message.GetGoodbye() != nil {
 				received <- nil
 				return
@@ -160,6 +163,31 @@ func (c *commander) hello(t *testing.T) *pecanv1.WorkerHello {
 		t.Fatal("no hello")
 		return nil
 	}
+}
+
+// singleReports returns the reports of a list.
+func singleReports(message *pecanv1.WorkerMessage) []*pecanv1.WorkerMessage {
+	started, ended := message.GetStreamsStarted(), message.GetStreamsEnded()
+	if started == nil && ended == nil {
+		return []*pecanv1.WorkerMessage{message}
+	}
+	streams, err := pecanv1.Numbers[uint32](append(slices.Clone(started.GetStreams()), ended.GetStreams()...))
+	leases, leasesErr := pecanv1.Numbers[uint64](append(slices.Clone(started.GetLeases()), ended.GetLeases()...))
+	if err := cmp.Or(err, leasesErr); err != nil {
+		panic(err)
+	}
+	var reports []*pecanv1.WorkerMessage
+	for i, stream := range streams {
+		id := &pecanv1.StreamId{JobId: cmp.Or(started.GetJobId(), ended.GetJobId()), Epoch: started.GetEpoch() + ended.GetEpoch(), Stream: stream}
+		if started != nil {
+			reports = append(reports, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: id, Lease: leases[i]}}})
+		} else {
+			reports = append(reports, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+				Id: id, Lease: leases[i], Count: ended.Counts[i], RemainderRows: ended.RemainderRows[i],
+			}}})
+		}
+	}
+	return reports
 }
 
 func ended(m *pecanv1.WorkerMessage) (*pecanv1.StreamEnded, bool) {

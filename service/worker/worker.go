@@ -11,6 +11,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/proto/hostid"
+	"github.com/pecan-ml/pecan/proto/hostload"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
@@ -30,6 +31,8 @@ type Worker struct {
 	config   Config
 	log      *slog.Logger
 	hostID   string
+	host     *hostload.Sampler
+	begun    time.Time
 	identity *identity.Identity
 	running  sync.WaitGroup
 	// endLifetime ends the lifetime of streams and trials.
@@ -92,7 +95,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: setUserTimeout}).DialContext
 	}
-	w = &Worker{config: config, identity: identity.New()}
+	w = &Worker{config: config, identity: identity.New(), begun: time.Now()}
 	w.log = config.Log.With("worker", w.identity.ID())
 	w.session, w.streams = newSession(w), run.New(w.log)
 	if err := w.openDirectories(); err != nil {
@@ -101,6 +104,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if w.hostID, err = hostid.Get(); err != nil {
 		w.log.Warn("shared memory is off: this host has no id", "error", err)
 	}
+	w.host = hostload.New(w.hostID)
 	if w.server, err = serve.Listen(w.log, w.identity, w.streams, serve.Options{
 		Listen: config.Listen, Advertise: config.Advertise, Dispatcher: config.Dispatcher, ListenOn: config.ListenOn, Version: config.Version,
 		SlotBytes: config.SlotBytes, SharedMemory: w.hostID != "",
@@ -156,7 +160,8 @@ func (w *Worker) startTensorFlow() (err error) {
 	if w.streams.Plain, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads, IntraOpThreads: threads}); err != nil {
 		return err
 	}
-	waiting := tf.ContextOptions{InterOpThreads: threads + w.config.MaxStreams, IntraOpThreads: threads}
+	// A stream may wait in two graphs at once: the closing stream of a group waits for remainders and for its first half.
+	waiting := tf.ContextOptions{InterOpThreads: threads + 2*w.config.MaxStreams, IntraOpThreads: threads}
 	if w.streams.Caches != nil {
 		w.streams.Caches.Runtime = sync.OnceValues(func() (*tf.Context, error) { return tf.NewContext(waiting) })
 	}
@@ -173,6 +178,10 @@ func (w *Worker) close() error {
 	done := make(chan struct{})
 	go func() {
 		w.running.Wait()
+		// Deleting an idle iterator waits for its autotuning thread, which TensorFlow may wake up to a minute late.
+		w.streams.Close()
+		w.streams.Plain.Close()
+		w.streams.Pulling.Close()
 		close(done)
 	}()
 	select {
@@ -185,8 +194,6 @@ func (w *Worker) close() error {
 		}
 		return err
 	}
-	w.streams.Plain.Close()
-	w.streams.Pulling.Close()
 	if w.streams.Checkpoints != nil {
 		err = multierr.Append(err, w.streams.Checkpoints.Close())
 	}

@@ -124,6 +124,28 @@ def until(condition, what: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_cache_has_a_segment_for_each_of_many_streams(tmp_path, deterministic):
+    local = rows(D.range(180).map(lambda x: 3 * x + 1))
+    with Service(tmp_path) as service:
+        cached = D.range(180).map(lambda x: 3 * x).apply(pecan.cache()).map(lambda x: x + 1)
+        dataset = service.read(cached, deterministic=deterministic, streams=60)
+        first = [int(x) for x in dataset]
+        assert sorted(first) == local
+        assert (service.job()["cache"]["state"], len(service.segments())) == ("committed", 60)
+        again = [int(x) for x in dataset]
+        assert service.job()["cache"]["state"] == "used"
+        assert again == first if deterministic else sorted(again) == local
+        if not deterministic:
+            # Without the option, the next job would have 16 streams, and no use for this cache. The job closes when its
+            # dataset is deleted.
+            unasked = service.read(cached)
+            assert sorted(int(x) for x in unasked) == local
+            (job,) = (job for job in service.status()["jobs"] if not job["options"].get("streams"))
+            assert (job["cache"]["state"], job["plan"]["num_streams"]) == ("used", 60)
+            assert "The cache that an earlier job wrote" in job["plan"]["streams_why"]
+
+
 @pytest.mark.parametrize(("workers", "deterministic"), cases([(1, False), (3, False), (2, True)], soak=[(1, False)]))
 def test_the_second_epoch_skips_the_steps_upstream(tmp_path, records, workers, deterministic):
     local = rows(numbers(records, nothing))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -13,6 +11,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from script import Script
 
 D = tf.data.Dataset
 PATIENCE_S = 180
@@ -33,14 +32,12 @@ def test_an_epoch_that_others_consumed_is_reported_as_empty(cluster):
 
     first = name(D.range(10))
     assert len(list(first)) == 10
-    code = (
-        "import tensorflow as tf, pecan, sys\n"
-        "print(len(list(tf.data.Dataset.range(10).apply(pecan.distribute(sys.argv[1], job_name='had-by-others')))))"
-    )
-    late = subprocess.run([sys.executable, "-c", code, cluster.target], capture_output=True, text=True, timeout=180)
-    assert late.stdout == "0\n"
+    late = "say(len(list(D.range(10).apply(pecan.distribute(sys.argv[1], job_name='had-by-others')))))"
+    with Script(late, cluster.target) as script:
+        _, out, err = script.rest(180)
+    assert out == "0\n"
     for words in ("epoch 0 has no elements left", "had-by-others", "another job_name"):
-        assert words in late.stderr
+        assert words in err
     assert len(list(first)) == 10
 
 

@@ -73,7 +73,7 @@ class Hosts:
             assert not any("pecan-slot" in line for line in open("/proc/self/maps"))
             say(*[after - before for before, after in zip(before, received())])
             """,
-            through=self.inside(self.names[host]),
+            network=self.names[host],
         ) as script:
             link, loopback = script.line().split()
             assert script.rest()[0] == 0

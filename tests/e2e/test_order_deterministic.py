@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import time
 
 import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from script import ROOT, Script
 
-from tests.e2e.script import ROOT
 from tests.e2e.test_epochs import PATIENCE_S
 
 D = tf.data.Dataset
@@ -92,8 +90,7 @@ def _until_decided(link, dataset) -> None:
 
 
 RESUME = """
-import json, sys
-import pecan
+import json
 from pecan._src.client import session
 from tests.e2e.test_order_deterministic import READ, STOP, _distributed, _is_ordered, _job, _read
 state = json.load(sys.stdin)
@@ -106,17 +103,10 @@ print(json.dumps([rest, _is_ordered(job, 2), job["order"]["state"]]))
 
 
 def _resume_in_another_process(target: str, state: dict) -> list:
-    run = subprocess.run(
-        [sys.executable, "-c", RESUME, target],
-        input=json.dumps(state),
-        capture_output=True,
-        text=True,
-        cwd=ROOT.parent,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    with Script(RESUME, target, directory=ROOT) as script:
+        code, out, err = script.rest(PATIENCE_S, json.dumps(state))
+    assert code == 0, err
+    return json.loads(out)
 
 
 def test_an_adopted_order_changes_no_byte(cluster, undisturbed):

@@ -182,7 +182,7 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     """O5: production contradicts the trial. The order is rolled back in the stream that has it, and every element comes once."""
     service, images = Service(programs, tmp_path), Images(tmp_path)
     dataset = images.dataset().apply(
-        pecan.distribute(service.address, job_name=NAME, order="auto", order_tolerance="exact", max_outstanding_bytes=1 << 12)
+        pecan.distribute(service.address, job_name=NAME, order="auto", order_tolerance="exact", streams=16, max_outstanding_bytes=1 << 12)
     )
     _read_until(service, dataset, "piloted", "refused", "kept")
     found, text = service.explained()

@@ -19,6 +19,8 @@ import tensorflow as tf
 COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "20"))
 FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
 WORKERS = (1, 3)
+# A number above that of the splits gives a stream for each split.
+STREAMS = ("auto", "auto", 1, 7, 20, 33, 150, 1024)
 Dataset = tf.data.Dataset
 
 
@@ -152,10 +154,12 @@ def clusters():
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_random_pipelines_give_the_elements_of_a_local_run(seed, files, clusters):
-    state, workers = pipeline(seed, files), random.Random(-seed).choice(WORKERS)
-    description = f"seed {seed}, {workers} workers: {' → '.join(state.words)}"
+    chance = random.Random(-seed)
+    state, workers, streams = pipeline(seed, files), chance.choice(WORKERS), chance.choice(STREAMS)
+    description = f"seed {seed}, {workers} workers, streams={streams}: {' → '.join(state.words)}"
     local = oracle.run(state.dataset)
-    ours = oracle.run(pipeline(seed, files).dataset.apply(pecan.distribute(clusters(workers).target)))
+    distribute = pecan.distribute(clusters(workers).target, streams=streams)
+    ours = oracle.run(pipeline(seed, files).dataset.apply(distribute))
     try:
         oracle.compare(ours, local, "rows" if state.batched and state.mixed else "elements")
     except AssertionError as difference:

@@ -14,6 +14,7 @@ import tensorflow as tf
 FULL = bool(os.environ.get("PECAN_FAULTS_FULL"))
 TOTAL = 10_000 if FULL else 2_000
 PAYLOAD = 8 << 10
+GROUP = 16
 
 
 class Records:
@@ -23,10 +24,13 @@ class Records:
         sizes: The number of records in each file.
         files: The paths of the files.
         total: The number of records.
+        streams: The option `streams` of jobs over them.
     """
 
-    def __init__(self, root: pathlib.Path, total: int, files: int = 40, payload: int = PAYLOAD) -> None:
-        self.payload, self.total = payload, total
+    def __init__(
+        self, root: pathlib.Path, total: int, files: int = 40, payload: int = PAYLOAD, streams: int | str = "auto"
+    ) -> None:
+        self.payload, self.total, self.streams = payload, total, streams
         self.sizes = uneven(total, files)
         self.files = []
         first = 0
@@ -45,6 +49,16 @@ class Records:
             number -= size
         raise IndexError(number)
 
+    def files_of(self, stream: int, streams: int) -> list[str]:
+        """The files that a stream reads. Each group of 16 streams has a contiguous part of the files, and takes them in turn."""
+        first, step, stop = stream, streams, len(self.files)
+        if streams > GROUP:
+            group = stream // GROUP * GROUP
+            below = min(group + GROUP, streams)
+            begins = [stop // streams * s + min(s, stop % streams) for s in (group, below)]
+            first, step, stop = begins[0] + stream - group, below - group, begins[1]
+        return self.files[first:stop:step]
+
     def dataset(self) -> tf.data.Dataset:
         """Elements of three components: the id, the bytes, and a number computed from both."""
         files = tf.data.Dataset.from_tensor_slices(self.files)
@@ -57,7 +71,7 @@ class Records:
 
     def truth(self) -> dict[int, int]:
         """The CRC of each element of an independent local run, by id."""
-        found = {int(element[0]): crc(element) for element in self.dataset()}
+        found = {int(element[0]): crc(element) for element in self.dataset().as_numpy_iterator()}
         assert sorted(found) == list(range(self.total))
         return found
 
@@ -76,8 +90,8 @@ def uneven(total: int, files: int) -> list[int]:
 
 
 def crc(element: tuple) -> int:
-    """CRC over the bytes of all components of an element."""
+    """CRC over the bytes of all components of an element, which are tensors or arrays."""
     value = 0
     for part in element:
-        value = zlib.crc32(np.ascontiguousarray(part.numpy()).tobytes(), value)
+        value = zlib.crc32(np.ascontiguousarray(part), value)
     return value

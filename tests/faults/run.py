@@ -34,7 +34,7 @@ class Run:
         **options: object,
     ) -> None:
         self.cluster, self.data, self.mode, self.passes = cluster, data, mode, passes
-        options = {"max_outstanding_bytes": MAX_OUTSTANDING_BYTES, "seed": 7, **options}
+        options = {"max_outstanding_bytes": MAX_OUTSTANDING_BYTES, "seed": 7, "streams": data.streams, **options}
         target = str(options.pop("target", cluster.target))
         plain = data.dataset() if dataset is None else dataset
         self.dataset = plain.apply(pecan.distribute(target, processing_mode=mode, **options))

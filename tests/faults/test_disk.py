@@ -107,7 +107,7 @@ def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, smal
     dataset = data.dataset().map(_expensive).shuffle(400, seed=5)
     with running_cluster(Cluster(tmp_path, worker_flags=flags)) as cluster:
         cluster.add_all(2)
-        with Run(cluster, data, "exactly_once", 1, dataset=dataset) as run:
+        with Run(cluster, data, "exactly_once", 1, dataset=dataset, streams="auto") as run:
             run.read_until(0, 1)
             while not _metric(cluster, "recovery", "not_saved"):
                 run.read_until(0, run.position + 1)

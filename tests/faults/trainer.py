@@ -1,6 +1,6 @@
 """A trainer in a separate process, which a test kills at any time. It writes its elements to a ledger, and saves its position.
 
-Usage: `trainer.py TARGET MODE DIRECTORY HALT`. With HALT above 0 it stops after that many elements, before the next save.
+With `halt` above 0 it stops after that many elements, before the next save.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ def save(path: pathlib.Path, state: dict) -> None:
     fresh.rename(path)
 
 
-def main(target: str, mode: str, directory: pathlib.Path, halt: int) -> None:
+def main(target: str, mode: str, path: str, halt: str) -> None:
+    directory = pathlib.Path(path)
     data = pickle.loads((directory / "records.pickle").read_bytes())
-    dataset = data.dataset().apply(pecan.distribute(target, processing_mode=mode, seed=7, max_outstanding_bytes=256 << 10))
+    options = dict(processing_mode=mode, seed=7, streams=data.streams, max_outstanding_bytes=256 << 10)
+    dataset = data.dataset().apply(pecan.distribute(target, **options))
     iterator = pecan.Iterator(dataset)
     used, saved = 0, directory / "saved.json"
     if saved.exists():
@@ -40,12 +42,8 @@ def main(target: str, mode: str, directory: pathlib.Path, halt: int) -> None:
     for element in iterator:
         book.write(0, used, element)
         used += 1
-        if used == halt:
+        if used == int(halt):
             print("halted", flush=True)
             sys.stdin.read()
         if used % SAVE_EVERY == 0:
             save(saved, {"used": used, "state": iterator.state_dict()})
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]), int(sys.argv[4]))

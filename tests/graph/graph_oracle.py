@@ -124,6 +124,15 @@ class Cut:
         return int(self.plan["num_streams"])
 
     @property
+    def epochs(self) -> int:
+        """Number of epochs that were written."""
+        return 1 + max(epoch for epoch, _ in self.graphs)
+
+    @property
+    def group(self) -> int:
+        return int(self.plan["group"])
+
+    @property
     def strategy(self) -> str:
         return self.plan["batch_strategy"].removeprefix("BATCH_STRATEGY_")
 
@@ -156,7 +165,7 @@ def read_cut(work: pathlib.Path, name: str) -> Cut:
     """Reads the output of the command for one dataset."""
     failed = work / f"{name}.error.json"
     if failed.exists():
-        return Cut({}, {}, json.loads(failed.read_text()))
+        return Cut({}, {}, error=json.loads(failed.read_text()))
     found: dict[str, dict] = {"e": {}, "i": {}}
     for kind, graphs in found.items():
         for path in work.glob(f"{name}.{kind}*.s*.A.pb"):
@@ -167,14 +176,23 @@ def read_cut(work: pathlib.Path, name: str) -> Cut:
 
 
 def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int | None = None) -> list[list[Element]]:
-    """Runs all streams of an epoch, and returns the elements of each. The closing stream comes last."""
+    """Runs all streams of an epoch, and returns the elements of each. Closing streams come last."""
     rows = int(cut.plan["batch_rows"])
     out: list[list[Element]] = []
-    remainders: list[Element] = []
+    # What the streams keep back, by the closing stream that joins it.
+    remainders: dict[int, list[Element]] = collections.defaultdict(list)
     batch_types: list[tf.DType] = []
     final = [s.dtype for s in tf.nest.flatten(flatten(like).element_spec)]
-    for stream in range(max(cut.streams, 1)):
-        first, second = cut.graphs[epoch, stream]
+    streams = max(cut.streams, 1)
+    group = cut.group or streams
+    groups = -(-streams // group)
+    last = streams + (groups if groups > 1 else 0)
+    for stream in range(last):
+        first, second = cut.graphs.get((epoch, stream), (b"", None))
+        if stream >= streams:
+            if cut.strategy == "EXACT":
+                break
+            first = with_feed(first, remainders[stream], batch_types)
         batch_types = batch_types or (batch_dtypes(first) if cut.strategy == "CLOSING" else final)
         dataset = load_types(first, batch_types if cut.strategy == "CLOSING" else final)
         if limit is not None:
@@ -183,16 +201,17 @@ def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int |
         if cut.strategy != "EXACT":
             full = [e for e in got if len(e[0]) == rows]
             assert all(len(e[0]) == rows for e in got[:-1]), "only the last batch may be partial"
-            remainders += got[len(full) :]
+            closing = last if stream >= streams or groups == 1 else streams + stream // group
+            remainders[closing] += got[len(full) :]
             got = full
         if cut.strategy == "CLOSING":
             got = [tuple(np.asarray(t.numpy()) for t in e) for e in load_types(with_feed(second, got, batch_types), final)]
         out.append(got)
     if cut.strategy != "EXACT":
-        graph, second = cut.graphs[epoch, cut.streams]
+        graph, second = cut.graphs[epoch, last]
         assert second is None
-        closing = load_types(with_feed(graph, remainders, batch_types), final)
-        out.append([tuple(np.asarray(t.numpy()) for t in e) for e in closing])
+        dataset = load_types(with_feed(graph, remainders[last], batch_types), final)
+        out.append([tuple(np.asarray(t.numpy()) for t in e) for e in dataset])
     return out
 
 
@@ -235,6 +254,12 @@ def round_robin(streams: list[list[Element]]) -> list[Element]:
     for i in range(max((len(s) for s in streams), default=0)):
         out += [s[i] for s in streams if i < len(s)]
     return out
+
+
+def in_groups(cut: Cut, streams: list[list[Element]]) -> list[Element]:
+    """Reads the streams of one group in turn to their end, then those of the next group. Closing streams are left out."""
+    group = cut.group or cut.streams
+    return [e for at in range(0, cut.streams, group) for e in round_robin(streams[at : min(at + group, cut.streams)])]
 
 
 def compare(how: str, got: list[Element], want: list[Element]) -> None:

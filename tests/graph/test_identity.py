@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 
 import graph_oracle as oracle
 import graph_pipelines as pipelines
 import numpy as np
 import pytest
 import tensorflow as tf
+from script import Script
 
 D = tf.data.Dataset
 
@@ -43,7 +42,9 @@ def test_fingerprints_agree_within_and_across_processes(cutgraph: pathlib.Path, 
             datasets[f"{copy}-{name}"] = (case.build(data / name), {"mode": case.mode})
     out.mkdir()
     script = CHILD.format(here=str(here), names=PIPELINES, data=str(data), out=str(out))
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=200, capture_output=True)
+    with Script(script) as child:
+        code, _, err = child.rest(200)
+    assert code == 0, err
     cuts = oracle.cut_all(cutgraph, out, datasets)
     seen = {}
     for name in PIPELINES:

@@ -1,4 +1,4 @@
-"""The streams of each typical pipeline together give the elements of a local run."""
+"""The streams of each typical pipeline together give the elements of a local run, also those that start at an index."""
 
 from __future__ import annotations
 
@@ -7,22 +7,44 @@ import pathlib
 
 import graph_oracle as oracle
 import graph_pipelines as pipelines
+import numpy as np
 import pytest
 import tensorflow as tf
+
+STARTS = (1, 3, 1000)
+# A stream that starts at an index is compared up to this many elements.
+LIMIT = 40
+# Mode deterministic refuses the other cases.
+DETERMINISTIC = {name: case for name, case in pipelines.CASES.items() if case.mode == "EXACTLY_ONCE"}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tf.data.Dataset]:
+    """All pipelines, and the files that they read."""
+    work = tmp_path_factory.mktemp("data")
+    for name in pipelines.CASES:
+        (work / name).mkdir(parents=True)
+    return {name: case.build(work / name) for name, case in pipelines.CASES.items()}
 
 
 @pytest.fixture(scope="module")
 def cuts(
-    cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+    cutgraph: pathlib.Path, datasets: dict[str, tf.data.Dataset], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
     """The streams of all pipelines, written with one call."""
-    work = tmp_path_factory.mktemp("pipelines")
-    for name in pipelines.CASES:
-        (work / "data" / name).mkdir(parents=True)
-    datasets = {name: case.build(work / "data" / name) for name, case in pipelines.CASES.items()}
     requests = {name: (ds, {"mode": pipelines.CASES[name].mode}) for name, ds in datasets.items()}
-    found = oracle.cut_all(cutgraph, work / "graphs", requests)
+    found = oracle.cut_all(cutgraph, tmp_path_factory.mktemp("pipelines"), requests)
     return {name: (datasets[name], found[name]) for name in datasets}
+
+
+@pytest.fixture(scope="module")
+def starting(
+    cutgraph: pathlib.Path, datasets: dict[str, tf.data.Dataset], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
+    """The pipelines with the graphs of streams that start at an index, in mode deterministic."""
+    options = {"mode": "DETERMINISTIC", "starts": STARTS, "epochs": 1}
+    found = oracle.cut_all(cutgraph, tmp_path_factory.mktemp("starts"), {name: (datasets[name], options) for name in DETERMINISTIC})
+    return {name: (datasets[name], found[name]) for name in DETERMINISTIC}
 
 
 @pytest.mark.parametrize("name", pipelines.CASES)
@@ -61,4 +83,32 @@ def test_streams_give_the_local_elements(cuts, name: str) -> None:
         assert len(got) == case.take, "`take` must be a number of complete passes"
     oracle.compare(case.how, got, local)
     if case.ordered:
-        assert [oracle.key(e) for e in oracle.round_robin(epochs[0])] == [oracle.key(e) for e in local]
+        assert [oracle.key(e) for e in oracle.in_groups(cut, epochs[0])] == [oracle.key(e) for e in local]
+
+
+def first_elements(graph: bytes, cut: oracle.Cut, like: tf.data.Dataset) -> list[tuple]:
+    """The first elements of a stream's first graph, with a partial last batch."""
+    types = [s.dtype for s in tf.nest.flatten(oracle.flatten(like).element_spec)]
+    if cut.strategy == "CLOSING":
+        types = oracle.batch_dtypes(graph)
+    return [oracle.key(tuple(np.asarray(t.numpy()) for t in element)) for element in oracle.load_types(graph, types).take(LIMIT)]
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_a_stream_starts_at_an_index(starting, name: str) -> None:
+    dataset, cut = starting[name]
+    if cut.plan["resume"]["strategy"] == "RECOMPUTE":
+        assert not cut.starts
+        return
+    for stream in {0, cut.streams - 1}:
+        whole = first_elements(cut.graphs[0, stream][0], cut, dataset)
+        for start in STARTS:
+            got = first_elements(cut.starts[start, stream][0], cut, dataset)
+            want = whole[start:]
+            assert got[: len(want)] == want, (stream, start)
+            assert len(got) == len(want) or len(whole) == LIMIT, (stream, start)
+
+
+def test_every_resume_strategy_is_covered(starting) -> None:
+    strategies = {name: cut.plan["resume"]["strategy"] for name, (_, cut) in starting.items()}
+    assert {"SEEK", "PARTIAL", "RECOMPUTE"} <= set(strategies.values())

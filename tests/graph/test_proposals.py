@@ -24,7 +24,7 @@ import tensorflow as tf
 D = tf.data.Dataset
 Step = Callable[[tf.data.Dataset], tf.data.Dataset]
 Metrics = Sequence[Sequence[float]]
-COUNT = int(os.environ.get("PECAN_RANDOM_ORDERS", "40"))
+COUNT = int(os.environ.get("PECAN_RANDOM_ORDERS", "20"))
 FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
 CHUNK = 20
 MEASUREMENTS = 8

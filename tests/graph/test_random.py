@@ -199,6 +199,37 @@ def test_random_pipelines_give_the_local_elements(cutgraph: pathlib.Path, tmp_pa
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.parametrize("first", range(FIRST, FIRST + max(1, COUNT // 5), CHUNK))
+def test_random_pipelines_with_many_streams_give_the_local_elements(
+    cutgraph: pathlib.Path, tmp_path: pathlib.Path, first: int
+) -> None:
+    """A user asks for up to 1,024 streams, so that there are groups and their closing streams."""
+    rng = random.Random(first)
+    seeds = [s for s in range(first, first + 20 * CHUNK) if has_many_splits(s)][: min(CHUNK, max(1, COUNT // 5))]
+    built = {f"seed-{seed}": make(seed, tmp_path / f"data-{seed}") for seed in seeds}
+    requests = {
+        name: (m.dataset, {"streams": rng.choice([17, 33, 40, 101, 1024]), "epochs": 1})
+        for name, m in built.items()
+        if m.dataset.cardinality() != tf.data.INFINITE_CARDINALITY
+    }
+    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", requests)
+    failures = []
+    for name, cut in cuts.items():
+        try:
+            check(built[name], cut)
+        except (AssertionError, tf.errors.OpError) as error:  # The report starts with the seed and the steps.
+            failures.append(f"{name}: {' -> '.join(built[name].steps)}\n  {str(error)[:300]}\n  {cut.plan}")
+    assert not failures, "\n".join(failures)
+    assert any(cut.group for cut in cuts.values()), "no plan has groups"
+
+
+def has_many_splits(seed: int) -> bool:
+    """Whether the source of a pipeline has at least 40 elements."""
+    rng = random.Random(seed)
+    kind, n = rng.choice(["range", "range", "slices", "lines", "records", "interleave", "parallel"]), rng.choice([1, 5, 17, 40, 101])
+    return kind in ("range", "slices") and n >= 40
+
+
 def check(m: Pipeline, cut: oracle.Cut) -> None:
     """Compares one pipeline."""
     assert cut.error is None, cut.error
@@ -209,7 +240,7 @@ def check(m: Pipeline, cut: oracle.Cut) -> None:
         if "Incompatible shapes at component 0: expected" not in str(error):
             raise
         return
-    epochs = [oracle.run_streams(cut, m.dataset, epoch=e % 2) for e in range(cut.repeat)]
+    epochs = [oracle.run_streams(cut, m.dataset, epoch=e % cut.epochs) for e in range(cut.repeat)]
     got = list(itertools.chain.from_iterable(itertools.chain.from_iterable(epochs)))
     if m.drops:
         oracle.compare("count", got, local)

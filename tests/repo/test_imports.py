@@ -18,6 +18,15 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         (),
         "policies are pure functions from measurements to decisions, so that they run in a simulator",
     ),
+    "policies/autoscale": ((), "every policy for workers imports autoscale, which knows none of them"),
+    "policies/autoplacement": (
+        ("policies/autoscale",),
+        "the place of workers is decided from their measurements, without orders or caches",
+    ),
+    "policies/sim": (
+        ("policies/autoscale", "policies/autoplacement"),
+        "the simulation of workers runs policies only, and no policy knows that it is simulated",
+    ),
     "service/graph/nodedef": (("proto",), "nodedef reads single nodes, and every package that reads graphs imports it"),
     "service/graph/ops": (("proto",), "ops describes TensorFlow's ops and knows no datasets"),
     "service/graph/analysis": (
@@ -43,6 +52,10 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "rewrite writes graphs by a plan, and does not plan or reorder",
     ),
+    "service/graph/pooled": (
+        ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops"),
+        "a pooled graph follows from the written graph of one stream, without its plan or dataset",
+    ),
     "service/graph/order": (
         (
             "proto",
@@ -54,19 +67,27 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "order moves steps of the registered graph and knows no streams",
     ),
+    "service/graph/extents": (
+        ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops", "service/graph/analysis"),
+        "extents reads files in the trainer, before there is a plan",
+    ),
     "service/graph/graphtest": (("proto", "service/graph"), "graphtest plans and writes streams for tests"),
     "service/graph": (
         ("proto", "service/graph/nodedef", "service/graph/ops"),
         "the graph code runs in trainers, dispatchers and workers, so it depends only on messages",
     ),
     "service/store": ((), "the store keeps bytes, and only the dispatcher knows their meaning"),
+    "service/prices": (("policies/autoscale",), "prices are numbers from a table, and policies decide what follows from them"),
+    "service/provision": (("proto",), "a provider gets numbers and addresses, and knows no jobs, sessions or decisions"),
     "service/cache": (
         ("service/internal",),
         "the cache keeps segments, and only worker and dispatcher know their meaning",
     ),
     "service/internal": (("proto",), "code that all services share must not depend on one of them"),
     "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics depend only on messages"),
+    "service/dispatcher/core/measure": (("proto",), "measurements depend only on reports, and others decide what follows"),
     "service/dispatcher/core/crashguard": (("proto",), "the crash guard decides only from stored messages"),
+    "service/dispatcher/core/journaltest": (("proto",), "journaltest reads records for tests and knows nothing of their meaning"),
     "service/dispatcher/core/durable": (
         ("proto", "service/dispatcher/core/crashguard", "service/dispatcher/core/jobmetrics"),
         "the durable state follows only from records, because a replay has no configuration, sessions or graphs",
@@ -83,6 +104,10 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("policies", "proto", "service/graph"),
         "a proposal is a pure function of the graph and metrics",
     ),
+    "service/dispatcher/placing": (
+        ("policies", "proto", "service/dispatcher/core/measure"),
+        "a placement is a pure function of measurements and earlier decisions",
+    ),
     "service/dispatcher/validate": (("proto",), "a check of a request's form depends only on the request"),
     "service/dispatcher/metrics": (
         ("proto", "service/store"),
@@ -93,7 +118,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "the core decides, and only the dispatcher uses clock, network and disk",
     ),
     "service/dispatcher": (
-        ("policies", "proto", "service/graph", "service/store", "service/internal"),
+        ("policies", "proto", "service/graph", "service/store", "service/provision", "service/internal"),
         "the dispatcher is a static program in pure Go, without the workers' code or TensorFlow",
     ),
     "service/worker/identity": ((), "the identity of a worker depends on nothing"),
@@ -166,6 +191,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("proto", "policies", "service", "native"),
         "commands connect all parts, and no package imports a command",
     ),
+    "native/client/pace": (("proto",), "a pace follows from the times at which elements were taken, and knows no epochs"),
     "native/client/wait": ((), "the code that waits does not know what it waits for"),
     "native/client/element": (
         ("proto", "native/buffer"),
@@ -257,6 +283,9 @@ def test_go_packages_follow_the_import_rules():
     ("path", "imported"),
     [
         ("policies/autoorder", "proto/pecan/v1"),
+        ("policies/autoscale", "policies/autoplacement"),
+        ("policies/autoplacement", "policies/sim"),
+        ("policies/sim", "policies/autoorder"),
         ("service/graph", "native/tf"),
         ("service/graph", "service/graph/analysis"),
         ("service/graph/ops", "service/graph"),
@@ -265,6 +294,8 @@ def test_go_packages_follow_the_import_rules():
         ("service/graph/rewrite", "service/graph/dataflow"),
         ("service/graph/order", "service/graph/split"),
         ("service/store", "proto/pecan/v1"),
+        ("service/prices", "policies/autoplacement"),
+        ("service/provision", "service/dispatcher"),
         ("service/dispatcher", "service/worker"),
         ("service/dispatcher/core", "service/store"),
         ("service/dispatcher/core/durable", "service/dispatcher/core"),
@@ -294,8 +325,8 @@ def test_a_broken_import_rule_is_detected(path, imported):
     assert broken_rules(path, [imported])
 
 
-def test_the_core_of_the_dispatcher_is_pure():
-    pure = ("service/dispatcher/core", "service/dispatcher/ordering")
+def test_the_core_of_the_dispatcher_and_policies_are_pure():
+    pure = ("service/dispatcher/core", "service/dispatcher/ordering", "policies/autoscale", "policies/autoplacement")
     cores = [p for p in repository.go_packages() if any(inside(p.path, package) for package in pure)]
     names = {p.path.removeprefix("service/dispatcher/") for p in cores}
     assert names >= {
@@ -303,6 +334,8 @@ def test_the_core_of_the_dispatcher_is_pure():
         "core/crashguard",
         "core/durable",
         "core/jobmetrics",
+        "core/journaltest",
+        "core/measure",
         "core/rollout",
         "core/schedule",
         "ordering",

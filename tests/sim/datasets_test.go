@@ -11,16 +11,22 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pecan-ml/pecan/native/client/element"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tensorflow "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
 const (
 	dtInt64  = 9
 	dtString = 7
-	// sources is the number of shares of each source, streams the number of streams they are divided into.
+	// sources is the number of shares of each source, streams the number of streams they are divided into, unless the
+	// dataset says something else.
 	sources = 16
 	streams = 4
+	// inTurn is how many streams deterministic mode reads in turn.
+	inTurn = 16
 )
 
 // dataset is a graph of testdata with its expected elements.
@@ -37,10 +43,31 @@ type dataset struct {
 	cached bool
 	// shuffled: seeds decide the order in a stream. An undisturbed run shows it.
 	shuffled bool
+	// shares is the number of shares of the source, if it is not sources. asked is the number of streams that the job
+	// asks for; 0 lets the plan choose.
+	shares, asked int64
 
 	once   sync.Once
 	bytes  []byte
 	orders map[uint64][]int64
+}
+
+// divided returns the dataset with another number of streams. If there are more streams than shares, its source is
+// longer.
+func (d *dataset) divided(streams int64) *dataset {
+	return &dataset{
+		name: d.name, spec: d.spec, share: d.share, words: d.words, known: d.known, cached: d.cached, shuffled: d.shuffled,
+		shares: max(sources, streams), asked: streams,
+	}
+}
+
+func (d *dataset) numShares() int64 { return max(d.shares, sources) }
+
+func (d *dataset) numStreams() int64 {
+	if d.asked > 0 {
+		return d.asked
+	}
+	return streams
 }
 
 func scalars(ids ...int64) [][]int64 {
@@ -105,15 +132,41 @@ func (d *dataset) graph() []byte {
 		if err != nil {
 			panic(err)
 		}
+		if d.shares > sources {
+			data = longer(data, d.shares)
+		}
 		d.bytes = data
 	})
 	return d.bytes
 }
 
+// longer returns a graph whose ranges have so many shares.
+func longer(data []byte, shares int64) []byte {
+	graph := new(tensorflow.GraphDef)
+	if err := proto.Unmarshal(data, graph); err != nil {
+		panic(err)
+	}
+	nodes := map[string]*tensorflow.NodeDef{}
+	for _, node := range graph.GetNode() {
+		nodes[node.GetName()] = node
+	}
+	for _, node := range graph.GetNode() {
+		if node.GetOp() == "RangeDataset" {
+			stop := nodes[node.GetInput()[1]].GetAttr()["value"].GetTensor()
+			stop.Int64Val = []int64{stop.GetInt64Val()[0] / sources * shares}
+		}
+	}
+	data, err := proto.Marshal(graph)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
 // ids returns all ids of an epoch.
 func (d *dataset) ids() []int64 {
 	var ids []int64
-	for share := range int64(sources) {
+	for share := range d.numShares() {
 		for _, element := range d.share(share) {
 			ids = append(ids, element...)
 		}
@@ -121,10 +174,19 @@ func (d *dataset) ids() []int64 {
 	return ids
 }
 
-// stream returns the elements of a stream. A shuffled stream yields them in another order.
-func (d *dataset) stream(number uint32) [][]int64 {
+// stream returns the elements of a stream. A shuffled stream yields them in another order. Up to 16 streams take the
+// shares in turn. Of more streams, each group of 16 does so with a contiguous part of the shares, and the parts are as
+// equal as possible.
+func (d *dataset) stream(number int64) [][]int64 {
+	first, step, stop := number, d.numStreams(), d.numShares()
+	if step > inTurn {
+		group := number / inTurn * inTurn
+		next := min(group+inTurn, step)
+		before := func(stream int64) int64 { return stop/step*stream + min(stream, stop%step) }
+		first, step, stop = before(group)+number-group, next-group, before(next)
+	}
 	var elements [][]int64
-	for share := int64(number); share < sources; share += streams {
+	for share := first; share < stop; share += step {
 		elements = append(elements, d.share(share)...)
 	}
 	return elements
@@ -133,30 +195,32 @@ func (d *dataset) stream(number uint32) [][]int64 {
 // elements counts the elements of an epoch.
 func (d *dataset) elements() int {
 	n := 0
-	for share := range int64(sources) {
+	for share := range d.numShares() {
 		n += len(d.share(share))
 	}
 	return n
 }
 
-// order returns the order of deterministic mode: element 0 of each stream, then element 1 of each, without ended
-// streams.
+// order returns the order of deterministic mode: element 0 of each stream of a group, then element 1 of each, without
+// ended streams; then the next group.
 func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	if d.shuffled {
 		return d.orders[epoch]
 	}
-	var queues [streams][][]int64
-	for i := range queues {
-		queues[i] = d.stream(uint32(i))
-	}
 	var ids []int64
-	for left := true; left; {
-		left = false
-		for i := range queues {
-			if len(queues[i]) > 0 {
-				ids = append(ids, queues[i][0]...)
-				queues[i] = queues[i][1:]
-				left = true
+	for group := int64(0); group < d.numStreams(); group += inTurn {
+		var queues [][][]int64
+		for number := group; number < min(group+inTurn, d.numStreams()); number++ {
+			queues = append(queues, d.stream(number))
+		}
+		for left := true; left; {
+			left = false
+			for i := range queues {
+				if len(queues[i]) > 0 {
+					ids = append(ids, queues[i][0]...)
+					queues[i] = queues[i][1:]
+					left = true
+				}
 			}
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/journaltest"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// journal returns the records that a starting dispatcher would find after the last snapshot.
+// journal returns the records that a starting dispatcher would find after the last snapshot. The entries of lists are
+// records of their own.
 func (c *cluster) journal() (records []*pecanv1.Record) {
 	c.t.Helper()
 	var err error
@@ -20,10 +22,20 @@ func (c *cluster) journal() (records []*pecanv1.Record) {
 		if s, err = store.Open(store.Options{Dir: "work", FS: c.disk.mem.CrashClone(vfs.CrashCloneCfg{})}); err != nil {
 			return
 		}
-		err = s.Load(func([]byte) error { return nil }, func(data []byte) error {
+		lists := journaltest.NewLists(nil)
+		err = s.Load(func(data []byte) error {
+			snapshot := new(pecanv1.Snapshot)
+			err := proto.Unmarshal(data, snapshot)
+			lists = journaltest.NewLists(snapshot)
+			return err
+		}, func(data []byte) error {
 			record := new(pecanv1.Record)
-			records = append(records, record)
-			return proto.Unmarshal(data, record)
+			if err := proto.Unmarshal(data, record); err != nil {
+				return err
+			}
+			singles, err := lists.Next(record)
+			records = append(records, singles...)
+			return err
 		})
 		if closed := s.Close(); err == nil {
 			err = closed
@@ -39,13 +51,7 @@ func (c *cluster) journal() (records []*pecanv1.Record) {
 // lease at a time, and no stream ended before its last element. In mode at-most-once a stream may be truncated
 // and then counts as delivered, but it is never recorded as produced.
 func (c *cluster) inspect() {
-	type stream struct {
-		job    string
-		epoch  uint64
-		number uint32
-	}
-	of := func(id *pecanv1.StreamId) stream { return stream{id.GetJobId(), id.GetEpoch(), id.GetStream()} }
-	leased, delivered, requests, last := map[stream]uint64{}, map[stream]bool{}, map[string]bool{}, uint64(0)
+	leased, delivered, requests, last := map[pecanv1.StreamKey]uint64{}, map[pecanv1.StreamKey]bool{}, map[string]bool{}, uint64(0)
 	once := func(what, key string) {
 		if requests[what+key] {
 			c.t.Errorf("the journal has %s of %s twice", what, key)
@@ -53,8 +59,8 @@ func (c *cluster) inspect() {
 		requests[what+key] = true
 	}
 	whole := func(id *pecanv1.StreamId, count uint64) {
-		if d := c.jobs[id.GetJobId()]; d != nil && int(count) != len(d.stream(id.GetStream())) {
-			c.t.Errorf("stream %v is recorded with %d elements, it has %d", id, count, len(d.stream(id.GetStream())))
+		if d := c.jobs[id.GetJobId()]; d != nil && int(count) != len(d.stream(int64(id.GetStream()))) {
+			c.t.Errorf("stream %v is recorded with %d elements, it has %d", id, count, len(d.stream(int64(id.GetStream()))))
 		}
 	}
 	for _, record := range c.journal() {
@@ -69,8 +75,9 @@ func (c *cluster) inspect() {
 			// An epoch that begins at a position may have been read and closed before.
 			if opened := kind.EpochOpened; opened.GetPosition() != nil {
 				for number := range opened.GetStreams() {
-					delete(leased, stream{opened.GetJobId(), opened.GetEpoch(), number})
-					delete(delivered, stream{opened.GetJobId(), opened.GetEpoch(), number})
+					key := pecanv1.StreamKey{Job: opened.GetJobId(), Epoch: opened.GetEpoch(), Stream: number}
+					delete(leased, key)
+					delete(delivered, key)
 				}
 			}
 		case *pecanv1.Record_EpochJoined:
@@ -81,12 +88,12 @@ func (c *cluster) inspect() {
 				c.t.Errorf("lease %d was granted after lease %d", granted.GetLease(), last)
 			}
 			last = granted.GetLease()
-			if before := leased[of(granted.GetId())]; before > 0 {
+			if before := leased[granted.GetId().Key()]; before > 0 {
 				c.t.Errorf("stream %v was leased under %d while it was under %d", granted.GetId(), granted.GetLease(), before)
 			}
-			leased[of(granted.GetId())] = granted.GetLease()
+			leased[granted.GetId().Key()] = granted.GetLease()
 		case *pecanv1.Record_LeaseLost:
-			delete(leased, of(kind.LeaseLost.GetId()))
+			delete(leased, kind.LeaseLost.GetId().Key())
 		case *pecanv1.Record_StreamProduced:
 			whole(kind.StreamProduced.GetId(), kind.StreamProduced.GetCount())
 		case *pecanv1.Record_StreamDelivered:
@@ -94,22 +101,24 @@ func (c *cluster) inspect() {
 			if !c.loses[id.GetJobId()] {
 				whole(id, kind.StreamDelivered.GetCount())
 			}
-			if delivered[of(id)] {
+			if delivered[id.Key()] {
 				c.t.Errorf("stream %v was delivered twice", id)
 			}
-			delivered[of(id)] = true
+			delivered[id.Key()] = true
+			// With its delivery a stream loses its lease, if no closing stream needs its remainder. No plan here has one.
+			delete(leased, id.Key())
 		}
 	}
 }
 
 // abandonedByTrainers counts the streams that trainers abandoned before the dispatcher did.
 func (c *cluster) abandonedByTrainers() (n int) {
-	truncated := map[string]bool{}
+	truncated := map[pecanv1.StreamKey]bool{}
 	for _, record := range c.journal() {
 		if lost := record.GetLeaseLost(); lost.GetTruncated() {
-			truncated[lost.GetId().String()] = true
+			truncated[lost.GetId().Key()] = true
 		}
-		if reported := record.GetStreamDelivered(); reported.GetTruncated() && !truncated[reported.GetId().String()] {
+		if reported := record.GetStreamDelivered(); reported.GetTruncated() && !truncated[reported.GetId().Key()] {
 			n++
 		}
 	}

@@ -33,9 +33,7 @@ type visit struct {
 
 type streamOf struct {
 	trainer int
-	job     string
-	epoch   uint64
-	stream  uint32
+	stream  pecanv1.StreamKey
 }
 
 // ledger records what really happened: every element that a trainer took, and every stream that it requested from
@@ -150,7 +148,7 @@ func (l *ledger) audit(d *dataset, promised promise, epochs int) {
 	next := map[streamOf]uint64{}
 	for _, v := range l.visits {
 		byEpoch[v.epoch] = append(byEpoch[v.epoch], v.ids...)
-		key := streamOf{trainer: v.trainer, epoch: v.epoch, stream: v.stream}
+		key := streamOf{v.trainer, pecanv1.StreamKey{Epoch: v.epoch, Stream: v.stream}}
 		if at, seen := next[key]; seen && v.index != at && promised == inOrder || seen && v.index < at && promised != atLeast {
 			l.t.Errorf("trainer %d took element %d of stream %d, epoch %d, where %d was next", v.trainer, v.index, v.stream, v.epoch, at)
 		}
@@ -325,10 +323,10 @@ func (t *tapped) Write(p []byte) (int, error) {
 func (l *ledger) opened(trainer int, open *pecanv1.OpenStream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := streamOf{trainer, open.GetId().GetJobId(), open.GetId().GetEpoch(), open.GetId().GetStream()}
+	key := streamOf{trainer, open.GetId().Key()}
 	before := l.leases[key]
 	if open.GetLease() < before {
-		l.t.Errorf("trainer %d asks for stream %d of epoch %d under lease %d, after it knew %d", trainer, key.stream, key.epoch, open.GetLease(), before)
+		l.t.Errorf("trainer %d asks for %s under lease %d, after it knew %d", trainer, key.stream, open.GetLease(), before)
 	}
 	if before > 0 && open.GetLease() > before {
 		l.moves[trainer]++

@@ -32,8 +32,8 @@ type proxy struct {
 	random  *random
 	// repeats counts calls that came more than once.
 	repeats atomic.Int64
-	// upset, if set, may replace message number n of a method's stream.
-	upset atomic.Pointer[func(method string, n int, message []byte) [][]byte]
+	// upset, if set, may replace message number n of a method's stream that answers a request.
+	upset atomic.Pointer[func(method, request string, n int, message []byte) [][]byte]
 	// always repeats every call.
 	always atomic.Bool
 }
@@ -130,6 +130,7 @@ func (p *proxy) pass(method string, s *grpc.StreamDesc, stream grpc.ServerStream
 	if err != nil {
 		return err
 	}
+	var request atomic.Pointer[string]
 	p.late.Go(func() {
 		for {
 			var message []byte
@@ -137,6 +138,8 @@ func (p *proxy) pass(method string, s *grpc.StreamDesc, stream grpc.ServerStream
 				_ = out.CloseSend()
 				return
 			}
+			first := string(message)
+			request.CompareAndSwap(nil, &first)
 			if out.SendMsg(&message) != nil {
 				return
 			}
@@ -150,8 +153,8 @@ func (p *proxy) pass(method string, s *grpc.StreamDesc, stream grpc.ServerStream
 			return err
 		}
 		messages := [][]byte{message}
-		if upset := p.upset.Load(); upset != nil {
-			messages = (*upset)(method, number, message)
+		if upset, request := p.upset.Load(), request.Load(); upset != nil && request != nil {
+			messages = (*upset)(method, *request, number, message)
 		}
 		for _, message := range messages {
 			if err := stream.SendMsg(&message); err != nil {

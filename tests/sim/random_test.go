@@ -95,6 +95,20 @@ func TestSimulation(t *testing.T) {
 // epochsRead is the number of epochs in each run.
 const epochsRead = 2
 
+// anyStreams returns a number of streams. Small numbers are as frequent as large ones. A dataset with many bytes for each
+// share has at most 127, and a cached one 15: TensorFlow takes up to a second to delete an iterator, and the clock stands still.
+func anyStreams(rng *rand.Rand, data *dataset) int64 {
+	bits := 7
+	if data.name == batches.name || data.name == free.name {
+		bits = 11
+	}
+	if data.cached {
+		bits = 4
+	}
+	n := int64(1) << rng.IntN(bits)
+	return min(n+rng.Int64N(n), 1024)
+}
+
 // runSeed takes everything from the seed: the cluster, what is read, what breaks and when.
 func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -103,8 +117,14 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 	if later := rand.New(rand.NewPCG(seed, 5)); later.IntN(3) == 0 {
 		data = []*dataset{free, cached}[later.IntN(2)]
 	}
+	if divided := rand.New(rand.NewPCG(seed, 9)); divided.IntN(2) == 0 {
+		data = data.divided(anyStreams(divided, data))
+	}
 	mode := []pecanv1.Mode{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Mode_MODE_DETERMINISTIC,
 		pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[rng.IntN(6)]
+	if data.shuffled && mode == pecanv1.Mode_MODE_DETERMINISTIC {
+		data.recordOrders(t, epochsRead)
+	}
 	want := wanted{
 		dataset: data, mode: mode, pace: time.Duration(1+rng.IntN(4000)/data.elements()) * time.Millisecond, ahead: []int64{1, 20_000, 1 << 20}[rng.IntN(3)],
 		checksum: true,
@@ -159,12 +179,12 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		t.Logf("trainer 1 leaves its first pass after %d elements", leavesAt)
 	}
 	// A single reader may restart its epochs at their positions. Its earlier calls are repeated then too.
-	if again := rand.New(rand.NewPCG(seed, 8)); readers == 1 && data != free && promiseOf(mode) != atMost && promiseOf(mode) != atLeast && again.IntN(2) == 0 {
+	if again := rand.New(rand.NewPCG(seed, 8)); readers == 1 && data.name != free.name && promiseOf(mode) != atMost && promiseOf(mode) != atLeast && again.IntN(2) == 0 {
 		want.again = 1 + again.IntN(data.elements()-1)
 		t.Logf("the trainer begins each epoch again after %d elements", want.again)
 	}
 	slices.SortStableFunc(plan, func(a, b planned) int { return a.at - b.at })
-	t.Logf("%s, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
+	t.Logf("%s in %d streams, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, data.numStreams(), mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
 	for _, p := range plan {
 		t.Logf("after %d elements, for %v: %s", p.at, p.lasts, p.fault.name)
 	}

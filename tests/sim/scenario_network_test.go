@@ -144,14 +144,22 @@ var wallClock = map[string]bool{
 // the harmless calls below.
 func TestC1NothingReadsTheWallClock(t *testing.T) {
 	harmless := map[string]string{
-		"native/client/transport/dial.go: Unix":     "a deadline in the past, whatever time it is",
-		"native/op/handles.go: Round":               "of a duration, for people",
-		"service/cmd/pecanctl/show.go: Round":       "of a duration, for people",
-		"service/dispatcher/core/workers.go: Round": "of a duration, for people",
-		"service/internal/cli/cli.go: Parse":        "of flags",
-		"service/internal/clock/fake.go: Unix":      "the fake clock",
-		"service/worker/drain.go: Round":            "of a duration, for the log",
-		"service/worker/session.go: Round":          "of a duration, for the log",
+		"native/client/transport/dial.go: Unix":       "a deadline in the past, whatever time it is",
+		"native/op/handles.go: Round":                 "of a duration, for people",
+		"service/cmd/pecanctl/show.go: Round":         "of a duration, for people",
+		"service/dispatcher/core/placement.go: Local": "a number of workers on the trainers' hosts",
+		"service/dispatcher/placing/placer.go: Local": "a number of workers on the trainers' hosts",
+		"service/dispatcher/core/workers.go: Round":   "of a duration, for people",
+		"service/graph/extents/keep.go: UnixNano":     "of a file's time of change, which only has to be equal",
+		"service/internal/cli/cli.go: Parse":          "of flags",
+		"service/internal/clock/fake.go: Unix":        "the fake clock",
+		"service/provision/kubernetes.go: Format":     "of the mark of a pod that leaves, for a dispatcher that starts again",
+		"service/provision/kubernetes.go: Parse":      "of that mark",
+		"service/provision/kubernetes.go: UTC":        "of that mark",
+		"service/provision/local.go: Round":           "of a duration, for people",
+		"service/provision/plan.go: Round":            "of a duration, for people",
+		"service/worker/drain.go: Round":              "of a duration, for the log",
+		"service/worker/session.go: Round":            "of a duration, for the log",
 	}
 	seen := map[string]bool{}
 	for _, directory := range []string{"native", "service", "proto/frame", "policies"} {

@@ -97,12 +97,22 @@ func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
 // points are where the dispatcher dies around a write: K1, K2 and K3.
 var points = map[string]point{"before the write": beforeWrite, "before the sync": beforeSync, "before the response": beforeResponse}
 
-func opensEpoch(r *pecanv1.Record) bool     { return r.GetEpochOpened() != nil }
-func createsJob(r *pecanv1.Record) bool     { return r.GetJobCreated() != nil }
-func grantsLease(r *pecanv1.Record) bool    { return r.GetLeaseGranted() != nil }
-func addsDataset(r *pecanv1.Record) bool    { return r.GetDatasetAdded() != nil }
-func endsStream(r *pecanv1.Record) bool     { return r.GetStreamProduced() != nil }
-func deliversStream(r *pecanv1.Record) bool { return r.GetStreamDelivered() != nil }
-func closesEpoch(r *pecanv1.Record) bool    { return r.GetEpochClosed() != nil }
-func removesJob(r *pecanv1.Record) bool     { return r.GetJobRemoved() != nil }
-func (r *run) elements() int                { return r.jobs[r.tr.job.ID()].elements() }
+func opensEpoch(r *pecanv1.Record) bool  { return r.GetEpochOpened() != nil }
+func createsJob(r *pecanv1.Record) bool  { return r.GetJobCreated() != nil }
+func addsDataset(r *pecanv1.Record) bool { return r.GetDatasetAdded() != nil }
+func closesEpoch(r *pecanv1.Record) bool { return r.GetEpochClosed() != nil }
+func removesJob(r *pecanv1.Record) bool  { return r.GetJobRemoved() != nil }
+func (r *run) elements() int             { return r.jobs[r.tr.job.ID()].elements() }
+
+// The disk writes lists. The journal of a cluster has their entries.
+func grantsLease(r *pecanv1.Record) bool {
+	return r.GetLeasesGranted() != nil || r.GetLeaseGranted() != nil
+}
+
+func endsStream(r *pecanv1.Record) bool {
+	return r.GetStreamsProduced() != nil || r.GetStreamProduced() != nil
+}
+
+func deliversStream(r *pecanv1.Record) bool {
+	return r.GetStreamsDelivered() != nil || r.GetStreamDelivered() != nil
+}

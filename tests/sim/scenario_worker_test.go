@@ -2,8 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
@@ -68,18 +72,28 @@ func TestK15AnElementUnderAnOldLeaseIsDropped(t *testing.T) {
 // not go back.
 func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	scenario{options: options{workers: 2, repeated: true}, data: uneven, ahead: 1, before: func(r *run) {
-		var old []byte
+		// By watch: what its updates add up to, and that as it was when all streams had workers.
+		var mu sync.Mutex
+		whole, old := map[string]*pecanv1.EpochUpdate{}, map[string][]byte{}
 		replayed := 0
-		upset := func(method string, number int, message []byte) [][]byte {
-			switch {
-			case method != pecanv1.Dispatcher_WatchEpoch_FullMethodName || number > 0:
-			case r.ledger.moved(r.tr) > 0 && old != nil:
-				replayed++
-				return [][]byte{old, message}
-			}
+		upset := func(method, watch string, number int, message []byte) [][]byte {
 			update := new(pecanv1.EpochUpdate)
-			if method == pecanv1.Dispatcher_WatchEpoch_FullMethodName && old == nil && unmarshal(message, update) && leased(update) {
-				old = message
+			if method != pecanv1.Dispatcher_WatchEpoch_FullMethodName || !unmarshal(message, update) {
+				return [][]byte{message}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if number == 0 && r.ledger.moved(r.tr) > 0 && old[watch] != nil {
+				replayed++
+				return [][]byte{old[watch], message}
+			}
+			if old[watch] == nil {
+				if whole[watch] == nil {
+					whole[watch] = new(pecanv1.EpochUpdate)
+				}
+				if addUpdate(whole[watch], update); leased(whole[watch]) {
+					old[watch], _ = proto.Marshal(whole[watch])
+				}
 			}
 			return [][]byte{message}
 		}
@@ -102,10 +116,26 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	}}.check(t)
 }
 
+// addUpdate adds an update of a watch to the snapshot of the updates before it.
+func addUpdate(whole, update *pecanv1.EpochUpdate) {
+	if update.GetSnapshot() {
+		proto.Reset(whole)
+	}
+	listed := map[uint32]bool{}
+	for _, stream := range update.GetStreams() {
+		listed[stream.GetStream()] = true
+	}
+	streams := slices.DeleteFunc(whole.Streams, func(stream *pecanv1.ConsumerStream) bool { return listed[stream.GetStream()] })
+	workers := append(whole.Workers, update.GetWorkers()...)
+	proto.Reset(whole)
+	proto.Merge(whole, update)
+	whole.Streams, whole.Workers, whole.Snapshot = append(streams, update.GetStreams()...), workers, true
+}
+
 // leased reports whether all streams of an epoch have workers.
 func leased(update *pecanv1.EpochUpdate) bool {
 	for _, stream := range update.GetStreams() {
-		if stream.GetWorker() == nil {
+		if stream.GetWorkerNumber() == 0 {
 			return false
 		}
 	}

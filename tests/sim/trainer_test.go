@@ -85,7 +85,7 @@ func (c *cluster) join(n int, w wanted) *trainer {
 		c.t.Fatalf("register: %v", err)
 	}
 	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: id, Name: w.name, Options: &pecanv1.JobOptions{
-		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum,
+		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked),
 	}})
 	if err != nil {
 		c.t.Fatalf("create the job: %v", err)

@@ -25,8 +25,8 @@ type Job interface {
 	CountPass(e *Epoch)
 	// NoteOpened records the number of an epoch at the dispatcher. begun: an iteration begins with it.
 	NoteOpened(number uint64, begun bool)
-	// Prefetch opens the next pass if it is not open yet. It must not block.
-	Prefetch()
+	// Prefetch opens the pass after an epoch if it is not open yet. It must not block.
+	Prefetch(after *Epoch)
 	// Expected returns how many elements a pass of this client probably has; -1 if unknown.
 	Expected() int64
 	// ClientUnknown is called when the dispatcher does not know this client.

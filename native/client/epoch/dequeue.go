@@ -26,7 +26,8 @@ func (e *Epoch) LookAhead() Lookahead {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	queued := 0
-	for _, st := range e.list {
+	for at := e.streams.ready.Front(); at != nil; at = at.Next() {
+		st := at.Value.(*stream)
 		for i := range st.queue {
 			if st.queue[i].Err != nil {
 				return NothingToHold
@@ -132,7 +133,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 		e.link.RequestHeartbeat()
 		return nil, Nothing, nil
 	case st != nil:
-	case e.received() && e.drained():
+	case e.received() && e.streams.ready.Len() == 0:
 		return nil, End, nil
 	case e.err != nil:
 		return nil, Broken, e.err
@@ -141,6 +142,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 	default:
 		return nil, Nothing, nil
 	}
+	defer e.settle(st)
 	e.advance(st)
 	head := &st.queue[0]
 	if err := head.Err; err != nil {
@@ -149,7 +151,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 		return failed, ElementFailed, err
 	}
 	n := 1
-	if head.Columnar && !(e.options.Deterministic && len(e.list) > 1) {
+	if head.Columnar && !(e.options.Deterministic && e.streams.known() > 1) {
 		n = min(max, head.Remaining())
 	}
 	if err := e.checkSpec(st, head); err != nil {
@@ -168,16 +170,6 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 		st.pop()
 	}
 	return rows, Ready, nil
-}
-
-// drained reports whether nothing is queued. e.mu is held.
-func (e *Epoch) drained() bool {
-	for _, st := range e.list {
-		if len(st.queue) > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // checkSpec compares an element with the dataset's spec, so that nobody reads a buffer of another type.

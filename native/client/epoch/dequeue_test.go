@@ -26,9 +26,10 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	defer buf.Release()
 	binary.LittleEndian.PutUint64(buf.Bytes(), 1<<40)
 	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: frame.DTString, Bytes: 11}}}
-	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}, streams: map[uint32]*stream{}}
+	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}}
 	st := e.streamOf(0)
 	st.queue = []element.Chunk{{Rows: 1, Table: table, Buffer: buf}}
+	e.settle(st)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -52,10 +53,11 @@ func TestAFailedEpochDialsNoWorker(t *testing.T) {
 		"waits a bit": {next: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := &Epoch{active: true, streams: map[uint32]*stream{}, err: c.err}
+			e := &Epoch{active: true, err: c.err}
 			now := time.Now()
 			st := e.streamOf(0)
 			st.worker, st.retryAt = &pecanv1.WorkerAddress{WorkerId: "w"}, now.Add(c.next)
+			e.settle(st)
 			if next := e.reconcile(now); next != c.next || st.receiver != nil {
 				t.Errorf("its streams are looked at again in %v", next)
 			}

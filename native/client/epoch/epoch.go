@@ -32,6 +32,7 @@ type Epoch struct {
 	// previous is closed when the preceding epoch is open or will never be; it is nil without one. Answered
 	// is the same for this epoch.
 	previous, Answered chan struct{}
+	carryState
 	// Notify wakes the consumer, kick wakes the pump.
 	Notify chan struct{}
 	kick   chan struct{}
@@ -56,6 +57,12 @@ type Epoch struct {
 	// staleHeartbeats counts heartbeats in a row for which that was so.
 	stale           bool
 	staleHeartbeats int
+	// deliveredStreams is the greatest number of delivered streams that the dispatcher has reported. marked: the streams
+	// that ended before the start position are past.
+	deliveredStreams uint32
+	marked           bool
+	// update has what the updates of the current watch said.
+	update updates
 	// noWorkers: the epoch waits for a worker.
 	noWorkers bool
 	err       error
@@ -63,15 +70,15 @@ type Epoch struct {
 	// is known.
 	disowned bool
 
-	streams map[uint32]*stream
-	// list holds the streams by number. cursor is the index in it to dequeue from next; in deterministic mode
-	// it is the stream's number.
-	list   []*stream
-	cursor uint32
-	// live is how many streams share the memory budget.
-	live int
+	streams streams
+	// In deterministic mode cursor is one more than the number of the stream that was dequeued from last. All streams of
+	// the groups below turnGroup have ended.
+	cursor, turnGroup uint32
+	// reports are the ends and releases of streams that are on their way to the dispatcher.
+	reports streamReports
 
-	// accepted counts elements that arrived since first.
+	// largest is the size of the largest frame that arrived. accepted counts elements that arrived since first.
+	largest       uint64
 	accepted      uint64
 	first         time.Time
 	prefetchAsked bool
@@ -103,11 +110,15 @@ type Options struct {
 
 // Open opens a pass of the job in the background: the one with this number, or the next one. previous is
 // closed when the preceding epoch is open or will never be; it is nil without one.
-func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position) *Epoch {
+//
+// The batches of the epoch after go on in this one; nil: it begins with its own rows, or with those of start.
+func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position, after *Epoch) *Epoch {
 	e := &Epoch{
-		Consumer: c, link: c.Link, Pass: pass, prefetch: ahead, ResumeAt: start, requestID: uuid.NewString(), cursor: start.GetTurn(), streams: map[uint32]*stream{},
+		carryState: newCarryState(after, start),
+		Consumer:   c, link: c.Link, Pass: pass, prefetch: ahead, ResumeAt: start, requestID: uuid.NewString(), cursor: start.GetTurn(),
 		previous: earlier, Answered: make(chan struct{}), Notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 	}
+	e.streams.resumed = e.StartProgress().Next
 	e.ctx, e.cancel = context.WithCancel(c.Link.Context())
 	c.Link.Go(e.run)
 	return e
@@ -154,9 +165,10 @@ func (e *Epoch) Disown() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.disowned = true
-	for _, st := range e.list {
+	for _, st := range slices.Clone(e.streams.byNumber) {
 		st.closeChannel()
 		st.drop()
+		e.settle(st)
 	}
 }
 
@@ -181,12 +193,13 @@ func (e *Epoch) Close() {
 		// the close.
 		e.Consumer.Leaving.add(e)
 	}
-	for _, st := range e.list {
+	for _, st := range slices.Clone(e.streams.byNumber) {
 		if e.Consumer.Shared() {
 			st.release()
 		}
 		st.closeChannel()
 		st.drop()
+		e.settle(st)
 	}
 	e.mu.Unlock()
 	e.cancel()
@@ -202,7 +215,26 @@ func (e *Epoch) Close() {
 // same files, or with the same number, would find the epoch open until a heartbeat omits it. Heartbeats name
 // the epoch until the report has arrived. Otherwise a heartbeat that overtakes the reports of the epoch's
 // streams would end the epoch without them.
+//
+// If the batches go on in another epoch, the report waits until that one is open. The dispatcher then keeps the rows.
 func (e *Epoch) reportClosed(id uint64) {
+	e.mu.Lock()
+	next := e.next
+	e.mu.Unlock()
+	if !Unanswered(next) {
+		e.deliverClosed(id)
+		return
+	}
+	e.link.Go(func() {
+		select {
+		case <-next:
+			e.deliverClosed(id)
+		case <-e.link.Context().Done():
+		}
+	})
+}
+
+func (e *Epoch) deliverClosed(id uint64) {
 	request := &pecanv1.CloseEpochRequest{ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: id, RequestId: e.requestID}
 	e.link.Deliver(func(ctx context.Context) error {
 		_, err := e.link.API().CloseEpoch(ctx, request)
@@ -240,15 +272,21 @@ func (s *Set) List() []*Epoch {
 	return slices.Collect(maps.Keys(s.epochs))
 }
 
-// Retire closes the epoch, returns its counters, once, and how many elements were dequeued.
-func (e *Epoch) Retire() (taken uint64, counters Counters) {
-	counters = e.Counters()
+// Retire closes the epoch and returns its counters, once.
+func (e *Epoch) Retire() Counters {
+	counters := e.Counters()
 	e.mu.Lock()
 	e.retired = true
-	taken = e.dequeued
 	e.mu.Unlock()
 	e.Close()
-	return taken, counters
+	return counters
+}
+
+// Taken returns how many elements were dequeued.
+func (e *Epoch) Taken() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.dequeued
 }
 
 // Empty reports whether no element has arrived, not even a failed one.

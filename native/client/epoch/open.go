@@ -84,7 +84,7 @@ func (e *Epoch) open(pause *wait.Backoff) (follow bool) {
 	}
 	request := &pecanv1.OpenEpochRequest{
 		RequestId: e.requestID, ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Pass: e.Consumer.Job.NumberPass(e), Prefetch: e.prefetch, Position: e.ResumeAt,
-		HeartbeatNumber: e.Consumer.Heartbeats.Load(),
+		HeartbeatNumber: e.Consumer.Heartbeats.Load(), After: e.afterNumber,
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, control.CallTimeout)

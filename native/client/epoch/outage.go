@@ -119,16 +119,5 @@ func (e *Epoch) Waiting() (why string, computing bool) {
 	case len(awaited) == 0:
 		return "the dispatcher has not assigned a stream yet", false
 	}
-	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list))), true
-}
-
-// unfinished counts known streams that have not ended. e.mu is held.
-func (e *Epoch) unfinished() int {
-	n := 0
-	for _, st := range e.list {
-		if !st.ended {
-			n++
-		}
-	}
-	return n
+	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", e.streams.ended, max(int(e.total), e.streams.known())), true
 }

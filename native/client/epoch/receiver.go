@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"container/list"
 	"fmt"
 	"time"
 
@@ -24,6 +25,9 @@ type receiver struct {
 	granted  uint64
 	// acked is the index of the last CREDIT.
 	acked uint64
+	// asks is the size of the frame that the worker has announced, while the receiver waits for its turn in the rotation.
+	asks uint64
+	turn *list.Element
 }
 
 // openChannel requests the stream from its worker. An error is final: no other try can succeed. e.mu is held.
@@ -40,10 +44,7 @@ func (e *Epoch) openChannel(st *stream) error {
 		// else would get the queued ones. The queue is therefore dropped and requested again.
 		st.drop()
 	}
-	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next}
-	if window := st.window(); window > st.queued {
-		r.granted = window - st.queued
-	}
+	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next, granted: st.grantable()}
 	open := &pecanv1.OpenStream{
 		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: r.granted, Compression: e.options.Compression, PayloadChecksum: e.Consumer.Options.GetPayloadChecksum(),
 	}
@@ -54,7 +55,7 @@ func (e *Epoch) openChannel(st *stream) error {
 		return nil
 	}
 	r.channel = channel
-	st.receiver = r
+	st.receiver, st.opened, st.parked = r, true, false
 	if st.failures > 0 {
 		e.reopened++
 	}
@@ -75,6 +76,7 @@ func (r *receiver) Lost(why error, unreachable bool) {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer e.settle(st)
 	if st.receiver == r {
 		st.receiver = nil
 		st.disconnected(why, unreachable)
@@ -86,6 +88,7 @@ func (r *receiver) Refused(why *reason.Error) {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer e.settle(st)
 	if st.receiver != r {
 		return
 	}
@@ -115,6 +118,7 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer e.settle(st)
 	rows := uint64(max(1, h.Count))
 	switch {
 	case st.receiver != r || st.ended:
@@ -159,7 +163,11 @@ func (r *receiver) Add(en element.Chunk) bool {
 	}
 	st.next = en.First + uint64(en.Rows)
 	st.queued += en.Bytes
-	st.largest = max(st.largest, en.Bytes)
+	if e.largest == 0 {
+		// The size of frames decides how many channels have steady credit.
+		wait.Signal(e.kick)
+	}
+	st.largest, e.largest = max(st.largest, en.Bytes), max(e.largest, en.Bytes)
 	st.queue = append(st.queue, en)
 	st.failures, st.lastError, st.denied = 0, nil, false
 	st.pause.Reset()
@@ -171,11 +179,12 @@ func (r *receiver) Add(en element.Chunk) bool {
 		st.parked = true
 		st.closeChannel()
 	}
+	e.settle(st)
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
 	wait.Signal(e.Notify)
 	if ahead {
-		e.Consumer.Job.Prefetch()
+		e.Consumer.Job.Prefetch(e)
 	}
 	return true
 }
@@ -190,18 +199,16 @@ func (r *receiver) End(count, lease uint64) {
 	}
 	if count > st.next || lease > r.lease {
 		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: it ended with %d elements where element %d is next", st.number, count, st.next))
+		e.settle(st)
 		e.mu.Unlock()
 		return
 	}
 	st.end()
-	e.countLive()
+	e.settle(st)
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
 	e.wake(ahead)
 }
-
-// Name names an element of the stream for messages.
-func (r *receiver) Name(index uint64) string { return formatElement(r.stream, index) }
 
 func formatElement(st *stream, index uint64) string {
 	return fmt.Sprintf("element %d of stream %d, epoch %d, job %s", index, st.number, st.epoch.id, st.epoch.Consumer.JobID)

@@ -40,6 +40,19 @@ func (e *Epoch) SetStarved(starved bool) {
 	e.starved = starved
 }
 
+// Queued returns the number of elements that are ready.
+func (e *Epoch) Queued() (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for at := e.streams.ready.Front(); at != nil; at = at.Next() {
+		st := at.Value.(*stream)
+		for i := range st.queue {
+			n += st.queue[i].Remaining()
+		}
+	}
+	return n
+}
+
 // Report returns the epoch's part of a heartbeat. It is nil before the dispatcher knows the epoch. After
 // Close it is nil unless leaving is set, for an epoch whose close the dispatcher has not received.
 func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
@@ -87,11 +100,16 @@ type StreamState struct {
 func (e *Epoch) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	state := State{Version: e.version, Accepted: e.accepted, NoWorkers: e.noWorkers, Streams: make([]StreamState, len(e.list))}
-	for i, st := range e.list {
-		state.Streams[i] = StreamState{
-			Number: st.number, Lease: st.lease, Next: st.next, Queued: len(st.queue), Ended: st.ended, Parked: st.parked, Open: st.receiver != nil,
-			Failures: st.failures, LastError: st.lastError,
+	state := State{Version: e.version, Accepted: e.accepted, NoWorkers: e.noWorkers}
+	for number := range e.streams.highest() {
+		if st := e.streams.find(number); st != nil {
+			state.Streams = append(state.Streams, StreamState{
+				Number: st.number, Lease: st.lease, Next: st.next, Queued: len(st.queue), Ended: st.ended, Parked: st.parked, Open: st.receiver != nil,
+				Failures: st.failures, LastError: st.lastError,
+			})
+		} else if e.streams.isPast(number) {
+			p := e.streams.past[number]
+			state.Streams = append(state.Streams, StreamState{Number: number, Lease: p.lease, Next: p.next, Ended: p.ended})
 		}
 	}
 	return state

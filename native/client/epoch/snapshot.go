@@ -34,7 +34,17 @@ func (e *Epoch) watch(pause *wait.Backoff) error {
 	}
 }
 
-// apply takes over a snapshot.
+// updates is what is known from the updates of one watch.
+type updates struct {
+	// workers are numbered from 1.
+	workers []*pecanv1.WorkerAddress
+	// listed has the streams of a snapshot until its last part has come; nil otherwise.
+	listed map[uint32]bool
+	// older has the streams that were last listed with an older lease or assignment than this client had.
+	older map[uint32]bool
+}
+
+// apply takes over an update.
 func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	e.mu.Lock()
 	if e.closed || !fresh && update.GetVersion() <= e.version {
@@ -42,6 +52,25 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 		return
 	}
 	e.version = update.GetVersion()
+	u := &e.update
+	if fresh || update.GetSnapshot() {
+		*u = updates{listed: map[uint32]bool{}, older: map[uint32]bool{}}
+	}
+	e.applyLists(update)
+	if update.GetMore() {
+		e.mu.Unlock()
+		return
+	}
+	if u.listed != nil {
+		for _, st := range slices.Clone(e.streams.byNumber) {
+			if !u.listed[st.number] {
+				st.revoke()
+				e.settle(st)
+			}
+		}
+		u.listed = nil
+	}
+	e.applyCarry(update)
 	e.waiting, e.noWorkers = update.GetWaiting(), update.GetNoWorkers()
 	if update.GetStreamsFinal() {
 		e.final, e.total = true, update.GetTotalStreams()
@@ -50,24 +79,80 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	if detail := update.GetError(); detail != nil && e.err == nil {
 		e.err = reason.FromDetail(detail)
 	}
-	listed := map[uint32]bool{}
-	e.stale = slices.ContainsFunc(update.GetStreams(), e.isOlder)
-	for _, one := range update.GetStreams() {
-		listed[one.GetStream()] = true
-		e.applyStream(one)
-	}
-	for _, st := range e.list {
-		if !listed[st.number] {
-			st.revoke()
-		}
-	}
-	e.countLive()
+	e.stale = len(u.older) > 0 || update.GetDelivered() < e.deliveredStreams && !e.Consumer.RestartsStreams()
+	e.deliveredStreams = max(e.deliveredStreams, update.GetDelivered())
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
 	if trouble := update.GetCacheProblem(); trouble != "" {
 		e.Consumer.warnOfCache(trouble)
 	}
 	e.wake(ahead)
+}
+
+// applyLists takes over the lists of an update. e.mu is held.
+func (e *Epoch) applyLists(update *pecanv1.EpochUpdate) {
+	u := &e.update
+	if update.GetSnapshot() {
+		e.markResumed()
+	}
+	u.workers = append(u.workers, update.GetWorkers()...)
+	for _, one := range update.GetStreams() {
+		number := one.GetStream()
+		if u.listed != nil {
+			u.listed[number] = true
+		}
+		delete(u.older, number)
+		switch lease, assignment := e.leaseOf(number); {
+		case outdated(one.GetLease(), lease) || one.GetAssignment() < assignment:
+			u.older[number] = true
+		case e.streams.isPast(number) && one.GetLease() == lease && one.GetAssignment() == assignment:
+		default:
+			st := e.streamOf(number)
+			e.applyStream(st, one)
+			e.settle(st)
+		}
+	}
+	for _, number := range update.GetRevoked() {
+		if st := e.streams.find(number); st != nil {
+			st.revoke()
+			e.settle(st)
+		}
+	}
+}
+
+// leaseOf returns the newest lease and assignment of a stream. e.mu is held.
+func (e *Epoch) leaseOf(number uint32) (lease, assignment uint64) {
+	if st := e.streams.find(number); st != nil {
+		return st.lease, st.assignment
+	}
+	if e.streams.isPast(number) {
+		return e.streams.past[number].lease, e.streams.past[number].assignment
+	}
+	return 0, 0
+}
+
+// markResumed takes over the streams that ended before the start position. Differences do not list them. e.mu is held.
+func (e *Epoch) markResumed() {
+	if e.marked || e.ResumeAt == nil {
+		return
+	}
+	e.marked = true
+	ended, err := e.ResumeAt.EndedStreams(e.Consumer.Plan.TotalStreams())
+	if err != nil {
+		// The dispatcher refuses such a position.
+		return
+	}
+	for stream := range uint32(len(ended)) * 8 {
+		if !Bitmap(ended).Has(stream) || e.streams.find(stream) != nil || e.streams.isPast(stream) {
+			continue
+		}
+		var next uint64
+		if list := e.ResumeAt.GetNext(); int(stream) < len(list) {
+			next = list[stream]
+		}
+		delete(e.streams.resumed, stream)
+		e.streams.putPast(stream, pastStream{next: next, count: next, counted: true, ended: true, finished: true})
+	}
 }
 
 // staleHeartbeats is after how many heartbeats in a row an old snapshot is no late message any more.
@@ -85,33 +170,8 @@ func (e *Epoch) WentBack() bool {
 	return e.staleHeartbeats >= staleHeartbeats
 }
 
-// streamOf finds or creates a stream. e.mu is held.
-func (e *Epoch) streamOf(number uint32) *stream {
-	if st := e.streams[number]; st != nil {
-		return st
-	}
-	st := &stream{epoch: e, number: number}
-	e.streams[number] = st
-	at, _ := slices.BinarySearchFunc(e.list, number, func(st *stream, n uint32) int {
-		return int(int64(st.number) - int64(n))
-	})
-	e.list = slices.Insert(e.list, at, st)
-	return st
-}
-
-// isOlder reports whether a snapshot has an older lease or assignment of a stream than this client had. e.mu
-// is held.
-func (e *Epoch) isOlder(update *pecanv1.ConsumerStream) bool {
-	st := e.streamOf(update.GetStream())
-	return outdated(update.GetLease(), st.lease) || update.GetAssignment() < st.assignment
-}
-
-// applyStream takes over one stream of a snapshot. e.mu is held.
-func (e *Epoch) applyStream(update *pecanv1.ConsumerStream) {
-	if e.isOlder(update) {
-		return
-	}
-	st := e.streamOf(update.GetStream())
+// applyStream takes over one stream of an update. e.mu is held.
+func (e *Epoch) applyStream(st *stream, update *pecanv1.ConsumerStream) {
 	if update.GetAssignment() > st.assignment {
 		// The stream is assigned for the first time, or again after others had it. The state of an earlier
 		// assignment does not apply.
@@ -134,7 +194,7 @@ func (e *Epoch) applyStream(update *pecanv1.ConsumerStream) {
 	}
 	// Without a new address the last one stays: the dispatcher may have lost a worker that this client still
 	// reaches.
-	if worker := update.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
+	if worker := e.workerOf(update); worker != nil && !proto.Equal(worker, st.worker) {
 		st.worker, st.denied, st.retryAt = worker, false, time.Time{}
 		st.closeChannel()
 	}
@@ -172,4 +232,12 @@ func (e *Epoch) applyStream(update *pecanv1.ConsumerStream) {
 		// All elements have arrived; only the END frame was lost.
 		st.end()
 	}
+}
+
+// workerOf returns the worker of a stream; nil if none holds the lease.
+func (e *Epoch) workerOf(update *pecanv1.ConsumerStream) *pecanv1.WorkerAddress {
+	if n := update.GetWorkerNumber(); n > 0 && int(n) <= len(e.update.workers) {
+		return e.update.workers[n-1]
+	}
+	return nil
 }

@@ -1,7 +1,7 @@
 package epoch
 
 import (
-	"context"
+	"container/list"
 	"time"
 
 	"github.com/pecan-ml/pecan/native/client/element"
@@ -46,6 +46,14 @@ type stream struct {
 	// released: the stream was released for another consumer.
 	released bool
 	parked   bool
+	// opened: a channel was opened for the stream.
+	opened bool
+	// rotates: its channel was opened without credit, and gets credit in rotation with others.
+	rotates bool
+
+	// streams.settle keeps these: how the set counts the stream, and its places in the lists of the set.
+	tally              tally
+	readyAt, pendingAt *list.Element
 
 	receiver *receiver
 	failures int
@@ -64,10 +72,7 @@ func (st *stream) reading() bool { return !st.ended && !st.released }
 
 // wanted reports whether a channel should be opened.
 func (st *stream) wanted() bool {
-	if st.parked && len(st.queue) <= st.resumesAt() {
-		st.parked = false
-	}
-	return st.reading() && !st.parked && st.receiver == nil && st.worker != nil
+	return st.reading() && st.receiver == nil && st.worker != nil && (!st.parked || len(st.queue) <= st.resumesAt())
 }
 
 // resumesAt returns how long the queue of a parked stream may be when the stream is requested again. It is 0
@@ -122,12 +127,7 @@ func (st *stream) release() {
 	st.released, st.ended = true, false
 	st.closeChannel()
 	st.drop()
-	api := st.epoch.link.API()
-	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.Consumer.ClientID, Id: st.id(), Lease: st.lease, NextIndex: next, Assignment: st.assignment}
-	st.epoch.link.Deliver(func(ctx context.Context) error {
-		_, err := api.ReleaseStream(ctx, request)
-		return err
-	})
+	st.epoch.reportReleased(&pecanv1.ReleasedStream{Stream: st.number, Lease: st.lease, NextIndex: next, Assignment: st.assignment})
 }
 
 // end records that all elements have arrived. Where elements are acknowledged when they are dequeued, the
@@ -151,12 +151,7 @@ func (st *stream) finish() {
 	}
 	st.finished = true
 	st.closeChannel()
-	api := st.epoch.link.API()
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.Consumer.ClientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.abandoned}
-	st.epoch.link.Deliver(func(ctx context.Context) error {
-		_, err := api.FinishStream(ctx, request)
-		return err
-	})
+	st.epoch.reportFinished(&pecanv1.FinishedStream{Stream: st.number, Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.abandoned})
 }
 
 // pop removes the first chunk of the queue and returns its bytes to the credit.

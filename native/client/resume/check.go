@@ -29,6 +29,8 @@ func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) e
 		return differs("the mode", t.GetMode(), c.Options.GetMode())
 	case t.GetNumStreams() != plan.GetNumStreams():
 		return differs("a number of streams of", t.GetNumStreams(), plan.GetNumStreams())
+	case t.GetGroup() != plan.GetGroup():
+		return differs("a group of streams of", t.GetGroup(), plan.GetGroup())
 	case t.GetPlanHash() != plan.GetHash():
 		return differs("the plan", t.GetPlanHash(), plan.GetHash())
 	case t.GetPosition().GetOrder().GetHash() != "" && c.Options.GetOrder() <= pecanv1.Order_ORDER_OFF:
@@ -43,10 +45,7 @@ func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) e
 // dispatcher would refuse only the first element, after the state has replaced the old one. With too many
 // passes, elements would come again.
 func checkPosition(t *pecanv1.Token, plan *pecanv1.Plan) error {
-	position, streams := t.GetPosition(), uint64(plan.GetNumStreams())
-	if plan.HasClosing() {
-		streams++
-	}
+	position, streams := t.GetPosition(), uint64(plan.TotalStreams())
 	// The turn is one past the stream that was read last.
 	named := max(uint64(len(position.GetNext())), uint64(position.GetTurn()))
 	for _, stream := range position.GetEnded() {
@@ -54,6 +53,16 @@ func checkPosition(t *pecanv1.Token, plan *pecanv1.Plan) error {
 	}
 	if named > streams {
 		return reason.New(reason.BadArgument, "load a state: it names stream %d, and this dataset has %d streams, numbered from 0; give a value that state_dict() returned", named-1, streams)
+	}
+	listed, grouped := len(position.GetNext())+len(position.GetEnded()), len(position.GetEndedRuns())+len(position.GetEndedBits())+len(position.GetBegun())+len(position.GetBegunNext())
+	if plan.GetGroup() > 0 && listed > 0 || plan.GetGroup() == 0 && grouped > 0 {
+		return reason.New(reason.BadArgument, "load a state: its position has the form of another plan; give a value that state_dict() returned")
+	}
+	if _, err := epoch.NewProgress(position, plan.TotalStreams()); err != nil {
+		return reason.New(reason.BadArgument, "load a state: %w; give a value that state_dict() returned", err)
+	}
+	if err := position.CheckRows(plan); err != nil {
+		return reason.New(reason.BadArgument, "load a state: %w; give a value that state_dict() returned", err)
 	}
 	if repeat := plan.GetRepeat(); repeat >= 0 && t.GetPasses() >= uint64(max(1, repeat)) {
 		return reason.New(reason.BadArgument, "load a state: it is after %d passes, and this dataset repeats %d in all; give a value that state_dict() returned", t.GetPasses(), max(1, repeat))

@@ -117,6 +117,7 @@ func (l *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 	oldest := &l.kept[l.first]
 	n := oldest.results()
 	l.before.add(oldest, n)
+	l.before.compact()
 	l.results += n
 	*oldest = d
 	l.first = (l.first + 1) % KeptDeliveries

@@ -1,8 +1,6 @@
 package resume
 
 import (
-	"maps"
-
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -53,8 +51,9 @@ func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 	case to < l.results:
 		return nil, reason.New(reason.BadArgument, "save the position after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", results, l.total-from, KeptDeliveries, l.results-from)
 	}
+	l.before.compact()
 	here, next, left := l.before, 0, to-l.results
-	here.next = maps.Clone(l.before.next)
+	here.at = l.before.at.Clone()
 	for ; left > 0; next++ {
 		d := &l.kept[(l.first+next)%len(l.kept)]
 		n := min(left, d.results())
@@ -79,7 +78,7 @@ func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 		return then.begin(), nil
 	}
 	return &Point{
-		Position: here.pass.Epoch.PositionAt(here.next, here.turn), Passes: here.pass.Passes, Elements: here.pass.Elements + here.elements,
+		Position: here.pass.Epoch.PositionAt(here.at, here.turn), Passes: here.pass.Passes, Elements: here.pass.Elements + here.elements,
 	}, nil
 }
 

@@ -22,8 +22,10 @@ type Pass struct {
 // position is a position while deliveries are added to it.
 type position struct {
 	pass *Pass
-	next map[uint32]uint64
+	at   epoch.Progress
 	turn uint32
+	// compactAt is how many streams at lists when it is compacted.
+	compactAt int
 	// elements of the pass so far, without failed ones.
 	elements uint64
 }
@@ -31,10 +33,7 @@ type position struct {
 // add moves the position past up to n results of a delivery.
 func (p *position) add(d *delivery, n uint64) {
 	if p.pass != d.pass {
-		*p = position{pass: d.pass, next: map[uint32]uint64{}}
-		for stream, next := range d.pass.Epoch.ResumeAt.GetNext() {
-			p.next[uint32(stream)] = next
-		}
+		*p = position{pass: d.pass, at: d.pass.Epoch.StartProgress()}
 		p.turn = d.pass.Epoch.ResumeAt.GetTurn()
 	}
 	if d.failed {
@@ -48,11 +47,23 @@ func (p *position) add(d *delivery, n uint64) {
 	}
 }
 
+// minCompact is how many streams a position lists at least when it is compacted.
+const minCompact = 256
+
+// compact drops the indexes of streams that have ended. Each call halves the list or doubles compactAt, so a delivery
+// costs the same whatever the number of streams.
+func (p *position) compact() {
+	if len(p.at.Next) >= max(p.compactAt, minCompact) {
+		p.pass.Epoch.Compact(&p.at)
+		p.compactAt = 2 * len(p.at.Next)
+	}
+}
+
 // move advances past up to n rows of a span, and returns how many there were.
 func (p *position) move(from element.Span, n uint64) uint64 {
 	n = min(n, from.Rows)
 	if n > 0 {
-		p.next[from.Stream], p.turn = from.First+n, from.Stream+1
+		p.at.Next[from.Stream], p.turn = from.First+n, from.Stream+1
 	}
 	return n
 }

@@ -26,7 +26,7 @@ const (
 func NewToken(c *epoch.Consumer, at *Point) *pecanv1.Token {
 	return &pecanv1.Token{
 		Format: TokenFormat, Fingerprint: c.Plan.GetFingerprint(), PlanHash: c.Plan.GetHash(), Mode: c.Options.GetMode(),
-		NumStreams: c.Plan.GetNumStreams(), Seed: c.Options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
+		NumStreams: c.Plan.GetNumStreams(), Seed: c.Options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements, Group: c.Plan.GetGroup(),
 	}
 }
 

@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"fmt"
+
 	"github.com/pecan-ml/pecan/native/client/element"
 	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
@@ -22,8 +25,8 @@ type Receiver interface {
 	Refused(why *reason.Error)
 	// Lost is called when the connection failed. unreachable: another try has little hope.
 	Lost(why error, unreachable bool)
-	// Name names an element for messages.
-	Name(index uint64) string
+	// Ready is called for a READY frame: the worker lacks credit for a frame of so many bytes.
+	Ready(bytes uint64)
 }
 
 // Channel is one opening of a stream on a connection.
@@ -32,6 +35,7 @@ type Channel struct {
 	number   uint32
 	lease    uint64
 	receiver Receiver
+	stream   *pecanv1.StreamId
 	// maxElement is the size of the largest accepted element.
 	maxElement uint64
 }
@@ -43,6 +47,11 @@ func (ch *Channel) Close() { ch.conn.closeChannel(ch) }
 // bytes in total.
 func (ch *Channel) Credit(received, grant uint64) {
 	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant})
+}
+
+// name names an element for messages.
+func (ch *Channel) name(index uint64) string {
+	return fmt.Sprintf("element %d of stream %d, epoch %d, job %s", index, ch.stream.GetStream(), ch.stream.GetEpoch(), ch.stream.GetJobId())
 }
 
 // Connected reports whether the connection is established.

@@ -90,7 +90,7 @@ func (c *Conn) Open(receiver Receiver, request *pecanv1.OpenStream, maxElement u
 	if c.last == 0 {
 		c.last++
 	}
-	ch := &Channel{conn: c, number: c.last, lease: request.GetLease(), receiver: receiver, maxElement: maxElement}
+	ch := &Channel{conn: c, number: c.last, lease: request.GetLease(), receiver: receiver, stream: request.GetId(), maxElement: maxElement}
 	c.channels[ch.number] = ch
 	c.sendLocked(frame.Header{Type: frame.Open, Channel: ch.number, Lease: ch.lease, Index: request.GetStartIndex()}, meta)
 	return ch, nil

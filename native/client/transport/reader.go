@@ -14,7 +14,12 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-const readBuffer = 64 << 10
+// The buffers of all connections together have about readBuffers bytes, and each one has between the other two.
+const (
+	readBuffers   = 1 << 20
+	readBuffer    = 64 << 10
+	minReadBuffer = 4 << 10
+)
 
 // ackBytes is how much is received at most before an acknowledgement, even if more is ready to be read.
 const ackBytes = 1 << 20
@@ -35,7 +40,7 @@ type reader struct {
 }
 
 func newReader(c *Conn, link net.Conn) *reader {
-	in := bufio.NewReaderSize(link, readBuffer)
+	in := bufio.NewReaderSize(link, min(readBuffer, max(minReadBuffer, readBuffers/c.owner.count())))
 	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*Channel]struct{}{}}
 	if tcp, ok := link.(*net.TCPConn); ok {
 		// Without the socket, large payloads are read segment by segment.
@@ -93,6 +98,11 @@ func (r *reader) handle(h frame.Header, meta []byte) error {
 	case frame.End:
 		if ch := r.conn.channel(h.Channel); ch != nil {
 			ch.receiver.End(h.Index, h.Lease)
+		}
+		return nil
+	case frame.Ready:
+		if ch := r.conn.channel(h.Channel); ch != nil {
+			ch.receiver.Ready(h.RawLen)
 		}
 		return nil
 	case frame.Error:
@@ -161,7 +171,7 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 			wanted = false
 			// The element keeps its index, as a failed one.
 			defer ch.receiver.Add(element.Chunk{First: h.Index, Rows: int(h.Count), Arrived: h.RawLen, Err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
-				"raise max_element_bytes, or make elements smaller", ch.receiver.Name(h.Index), size, limit)})
+				"raise max_element_bytes, or make elements smaller", ch.name(h.Index), size, limit)})
 		}
 	}
 	if !wanted {

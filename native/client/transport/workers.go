@@ -75,6 +75,13 @@ func New(ctx context.Context, config Config) *Workers {
 	return &Workers{config: config, ctx: ctx, conns: map[connKey]*Conn{}}
 }
 
+// count returns the number of connections, at least 1.
+func (w *Workers) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(1, len(w.conns))
+}
+
 // onThisHost reports whether the worker can share memory with this process.
 func (w *Workers) onThisHost(worker *pecanv1.WorkerAddress) bool {
 	return w.config.HostID != "" && worker.GetHostId() == w.config.HostID && worker.GetUnix() != ""

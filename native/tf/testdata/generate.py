@@ -54,6 +54,16 @@ def nines(i: tf.Tensor) -> tf.Tensor:
     return tf.fill([tf.where(i % 10 == 9, 100_000, 10)], tf.cast(i, tf.uint8))
 
 
+def stream_of(count: tf.Tensor, step: tf.Tensor, bad: tf.Tensor) -> tf.data.Dataset:
+    """The dataset of a stream from its arguments: it fails at the element bad, and cannot be built with step 0."""
+
+    def refuse(i: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_none_equal(i, bad, message="this one is refused")]):
+            return i * 10
+
+    return tf.data.Dataset.range(0, count, step).map(refuse, num_parallel_calls=2).shuffle(4, seed=count)
+
+
 def hold(i: tf.Tensor) -> tf.Tensor:
     """Takes about a millisecond."""
     end = tf.while_loop(lambda n: n < 300, lambda n: n + 1, [tf.constant(0)], parallel_iterations=1)[0]
@@ -86,6 +96,12 @@ def as_a_stream(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def column_sums(i: tf.Tensor) -> tf.Tensor:
+    """Sums whose last bits depend on how many threads share them."""
+    values = tf.sin(tf.range(1_000_000, dtype=tf.float32) * tf.cast(i + 1, tf.float32))
+    return tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(values, [500_000, 2]))
+
+
 def graphs() -> dict[str, tf.data.Dataset]:
     source = tf.data.Dataset.range
     return {
@@ -112,6 +128,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "joined": source(12).concatenate(source(100, 112)).prefetch(2),
         "slow_shuffle": as_a_stream(source(4000).map(hold).shuffle(16, seed=3)),
         "failing_shuffle": as_a_stream(source(1200).shuffle(1, seed=3).map(hold_and_refuse).batch(4)),
+        "pooled": as_a_stream(source(1 << 62).map(lambda i: (i, i, i)).flat_map(stream_of)),
         "ragged": source(200).map(lambda i: (tf.range(i), i)),
         "wordy": source(1).map(no_number),
         "strings": source(500).map(long_string),
@@ -124,6 +141,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "mixed": source(40).map(nines),
         "hundreds": source(100).map(lambda i: tf.fill([100_000], tf.cast(i, tf.uint8))),
         "long": source(2).map(one_long_string),
+        "sums": source(64).map(column_sums),
         "spinning": source(ENDLESS).map(spin),
         "ahead": tf.data.Dataset.range(10**9).map(lambda x: tf.fill([9_600_000], tf.cast(x % 251, tf.uint8))).prefetch(4),
         "large": tf.data.Dataset.from_tensors(tf.constant(1, tf.uint8)).map(lambda x: tf.fill([9_600_000], x)).cache().repeat(),

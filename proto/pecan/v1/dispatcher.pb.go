@@ -386,8 +386,12 @@ type CreateJobRequest struct {
 	JobName string      `protobuf:"bytes,4,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	Options *JobOptions `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	// Host and process of the trainer, for status.
-	ClientHost    string `protobuf:"bytes,6,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
-	ClientPid     int64  `protobuf:"varint,7,opt,name=client_pid,json=clientPid,proto3" json:"client_pid,omitempty"`
+	ClientHost string `protobuf:"bytes,6,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	ClientPid  int64  `protobuf:"varint,7,opt,name=client_pid,json=clientPid,proto3" json:"client_pid,omitempty"`
+	// How a saved position divides the dataset. Absent: the plan decides.
+	Division *Division `protobuf:"bytes,8,opt,name=division,proto3" json:"division,omitempty"`
+	// Bytes of the files that the dataset names, as the trainer sees them. 0: not known.
+	FileBytes     int64 `protobuf:"varint,9,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +475,73 @@ func (x *CreateJobRequest) GetClientPid() int64 {
 	return 0
 }
 
+func (x *CreateJobRequest) GetDivision() *Division {
+	if x != nil {
+		return x.Division
+	}
+	return nil
+}
+
+func (x *CreateJobRequest) GetFileBytes() int64 {
+	if x != nil {
+		return x.FileBytes
+	}
+	return 0
+}
+
+// The division of a dataset, as in Plan.
+type Division struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NumStreams    int32                  `protobuf:"varint,1,opt,name=num_streams,json=numStreams,proto3" json:"num_streams,omitempty"`
+	Group         int32                  `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Division) Reset() {
+	*x = Division{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Division) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Division) ProtoMessage() {}
+
+func (x *Division) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Division.ProtoReflect.Descriptor instead.
+func (*Division) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Division) GetNumStreams() int32 {
+	if x != nil {
+		return x.NumStreams
+	}
+	return 0
+}
+
+func (x *Division) GetGroup() int32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
 type CreateJobResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	JobId   string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -492,7 +563,7 @@ type CreateJobResponse struct {
 
 func (x *CreateJobResponse) Reset() {
 	*x = CreateJobResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +575,7 @@ func (x *CreateJobResponse) String() string {
 func (*CreateJobResponse) ProtoMessage() {}
 
 func (x *CreateJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +588,7 @@ func (x *CreateJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobResponse.ProtoReflect.Descriptor instead.
 func (*CreateJobResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateJobResponse) GetJobId() string {
@@ -592,13 +663,16 @@ type OpenEpochRequest struct {
 	// Number of the client's newest heartbeat when it first asked for the pass. That heartbeat and earlier ones do not
 	// know the pass.
 	HeartbeatNumber uint64 `protobuf:"varint,7,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Plans with a carry: the open epoch of a private job whose batches go on in this pass. Absent: the pass begins with
+	// its own rows, or with those of `position`. In a named job each epoch follows the one before.
+	After         *uint64 `protobuf:"varint,8,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenEpochRequest) Reset() {
 	*x = OpenEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +684,7 @@ func (x *OpenEpochRequest) String() string {
 func (*OpenEpochRequest) ProtoMessage() {}
 
 func (x *OpenEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +697,7 @@ func (x *OpenEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenEpochRequest.ProtoReflect.Descriptor instead.
 func (*OpenEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OpenEpochRequest) GetRequestId() string {
@@ -675,6 +749,13 @@ func (x *OpenEpochRequest) GetHeartbeatNumber() uint64 {
 	return 0
 }
 
+func (x *OpenEpochRequest) GetAfter() uint64 {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return 0
+}
+
 type OpenEpochResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -688,7 +769,7 @@ type OpenEpochResponse struct {
 
 func (x *OpenEpochResponse) Reset() {
 	*x = OpenEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +781,7 @@ func (x *OpenEpochResponse) String() string {
 func (*OpenEpochResponse) ProtoMessage() {}
 
 func (x *OpenEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +794,7 @@ func (x *OpenEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenEpochResponse.ProtoReflect.Descriptor instead.
 func (*OpenEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OpenEpochResponse) GetEpoch() uint64 {
@@ -748,7 +829,7 @@ type AdoptEpochRequest struct {
 
 func (x *AdoptEpochRequest) Reset() {
 	*x = AdoptEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +841,7 @@ func (x *AdoptEpochRequest) String() string {
 func (*AdoptEpochRequest) ProtoMessage() {}
 
 func (x *AdoptEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +854,7 @@ func (x *AdoptEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptEpochRequest.ProtoReflect.Descriptor instead.
 func (*AdoptEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AdoptEpochRequest) GetClientId() string {
@@ -805,7 +886,7 @@ type AdoptEpochResponse struct {
 
 func (x *AdoptEpochResponse) Reset() {
 	*x = AdoptEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +898,7 @@ func (x *AdoptEpochResponse) String() string {
 func (*AdoptEpochResponse) ProtoMessage() {}
 
 func (x *AdoptEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +911,7 @@ func (x *AdoptEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptEpochResponse.ProtoReflect.Descriptor instead.
 func (*AdoptEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
 }
 
 type WatchEpochRequest struct {
@@ -844,7 +925,7 @@ type WatchEpochRequest struct {
 
 func (x *WatchEpochRequest) Reset() {
 	*x = WatchEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +937,7 @@ func (x *WatchEpochRequest) String() string {
 func (*WatchEpochRequest) ProtoMessage() {}
 
 func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +950,7 @@ func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEpochRequest.ProtoReflect.Descriptor instead.
 func (*WatchEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchEpochRequest) GetClientId() string {
@@ -893,16 +974,18 @@ func (x *WatchEpochRequest) GetEpoch() uint64 {
 	return 0
 }
 
+// The first update of a watch, in one or more parts, lists the streams that the client consumes: those that have had a
+// lease, or have begun, and that no client has finished. Each later update lists the streams that changed since. The
+// client leaves streams that it has finished out of its own list, and hears no more of them.
 type EpochUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with every update of this (client, epoch).
-	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Streams that this client consumes or has consumed.
+	Version uint64            `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Streams []*ConsumerStream `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
-	// Number of streams of this epoch, the closing stream included. Valid if streams_final is true.
+	// Number of streams of this epoch, closing streams included. Valid if streams_final is true.
 	TotalStreams uint32 `protobuf:"varint,3,opt,name=total_streams,json=totalStreams,proto3" json:"total_streams,omitempty"`
 	StreamsFinal bool   `protobuf:"varint,4,opt,name=streams_final,json=streamsFinal,proto3" json:"streams_final,omitempty"`
-	// True if the epoch has no further stream for this client. The pass ends when the client has read all of `streams`.
+	// True if the epoch has no further stream for this client. The pass ends when the client has read all listed streams.
 	NoMoreStreams bool `protobuf:"varint,5,opt,name=no_more_streams,json=noMoreStreams,proto3" json:"no_more_streams,omitempty"`
 	// Set if the epoch failed for good.
 	Error *ErrorDetail `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
@@ -911,14 +994,31 @@ type EpochUpdate struct {
 	// True if the epoch waits for workers: none is registered, or none of them answers.
 	NoWorkers bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
 	// Why pecan.cache() cannot work, and the remedy, for people. Empty if it works.
-	CacheProblem  string `protobuf:"bytes,9,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	CacheProblem string `protobuf:"bytes,9,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	// The first part of a snapshot. A stream that is in no part of it is no longer the client's, unless
+	// the client has finished it.
+	Snapshot bool `protobuf:"varint,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Another part follows at once. The fields other than lists are valid in the last part.
+	More bool `protobuf:"varint,11,opt,name=more,proto3" json:"more,omitempty"`
+	// Workers that `streams` names for the first time in this watch. They have the numbers 1, 2, … in the order in which
+	// they come.
+	Workers []*WorkerAddress `protobuf:"bytes,12,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Streams that another client has now, although this one was not asked to release them.
+	Revoked []uint32 `protobuf:"varint,13,rep,packed,name=revoked,proto3" json:"revoked,omitempty"`
+	// Number of streams of the epoch that are delivered. It only grows, except where streams are sent again from their
+	// start.
+	Delivered uint32 `protobuf:"varint,14,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	// Plans with a carry: the rows are known that the epoch leaves for the next one: `carry`. This comes before the end of
+	// the last closing stream.
+	Carried       bool        `protobuf:"varint,15,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry         []*KeptRows `protobuf:"bytes,16,rep,name=carry,proto3" json:"carry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochUpdate) Reset() {
 	*x = EpochUpdate{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1030,7 @@ func (x *EpochUpdate) String() string {
 func (*EpochUpdate) ProtoMessage() {}
 
 func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1043,7 @@ func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochUpdate.ProtoReflect.Descriptor instead.
 func (*EpochUpdate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EpochUpdate) GetVersion() uint64 {
@@ -1009,15 +1109,62 @@ func (x *EpochUpdate) GetCacheProblem() string {
 	return ""
 }
 
+func (x *EpochUpdate) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *EpochUpdate) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *EpochUpdate) GetWorkers() []*WorkerAddress {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *EpochUpdate) GetRevoked() []uint32 {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *EpochUpdate) GetDelivered() uint32 {
+	if x != nil {
+		return x.Delivered
+	}
+	return 0
+}
+
+func (x *EpochUpdate) GetCarried() bool {
+	if x != nil {
+		return x.Carried
+	}
+	return false
+}
+
+func (x *EpochUpdate) GetCarry() []*KeptRows {
+	if x != nil {
+		return x.Carry
+	}
+	return nil
+}
+
 type ConsumerStream struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
 	Lease  uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Absent while no worker holds the lease.
-	Worker *WorkerAddress `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
 	// First index that this client accepts. Above 0 if the client takes the stream over from another consumer.
 	StartIndex uint64 `protobuf:"varint,4,opt,name=start_index,json=startIndex,proto3" json:"start_index,omitempty"`
-	// The client must stop reading and call ReleaseStream with the index that it has reached.
+	// The client must stop reading and call ReleaseStreams with the index that it has reached.
 	Release bool `protobuf:"varint,5,opt,name=release,proto3" json:"release,omitempty"`
 	// The stream has ended, with `count` elements.
 	Ended bool   `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`
@@ -1028,14 +1175,16 @@ type ConsumerStream struct {
 	Produced  uint64 `protobuf:"varint,12,opt,name=produced,proto3" json:"produced,omitempty"`
 	// Number of this assignment of the stream to a consumer, at least 1. It grows with every new assignment. An update
 	// that repeats the number repeats the assignment.
-	Assignment    uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	Assignment uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// The number of the worker in this watch. 0: no worker holds the lease.
+	WorkerNumber  uint32 `protobuf:"varint,13,opt,name=worker_number,json=workerNumber,proto3" json:"worker_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumerStream) Reset() {
 	*x = ConsumerStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1196,7 @@ func (x *ConsumerStream) String() string {
 func (*ConsumerStream) ProtoMessage() {}
 
 func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1209,7 @@ func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStream.ProtoReflect.Descriptor instead.
 func (*ConsumerStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConsumerStream) GetStream() uint32 {
@@ -1075,13 +1224,6 @@ func (x *ConsumerStream) GetLease() uint64 {
 		return x.Lease
 	}
 	return 0
-}
-
-func (x *ConsumerStream) GetWorker() *WorkerAddress {
-	if x != nil {
-		return x.Worker
-	}
-	return nil
 }
 
 func (x *ConsumerStream) GetStartIndex() uint64 {
@@ -1133,35 +1275,38 @@ func (x *ConsumerStream) GetAssignment() uint64 {
 	return 0
 }
 
-type FinishStreamRequest struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	Id       *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Lease    uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	Count    uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	// The assignment that the client finishes. The dispatcher ignores a call for an older assignment.
-	Assignment uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
-	// Mode at_most_once: the client abandoned the rest of the stream and accepts no further element of it.
-	Abandoned     bool `protobuf:"varint,6,opt,name=abandoned,proto3" json:"abandoned,omitempty"`
+func (x *ConsumerStream) GetWorkerNumber() uint32 {
+	if x != nil {
+		return x.WorkerNumber
+	}
+	return 0
+}
+
+type FinishStreamsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Streams       []*FinishedStream      `protobuf:"bytes,4,rep,name=streams,proto3" json:"streams,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FinishStreamRequest) Reset() {
-	*x = FinishStreamRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+func (x *FinishStreamsRequest) Reset() {
+	*x = FinishStreamsRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FinishStreamRequest) String() string {
+func (x *FinishStreamsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FinishStreamRequest) ProtoMessage() {}
+func (*FinishStreamsRequest) ProtoMessage() {}
 
-func (x *FinishStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+func (x *FinishStreamsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,74 +1317,139 @@ func (x *FinishStreamRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FinishStreamRequest.ProtoReflect.Descriptor instead.
-func (*FinishStreamRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
+// Deprecated: Use FinishStreamsRequest.ProtoReflect.Descriptor instead.
+func (*FinishStreamsRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *FinishStreamRequest) GetClientId() string {
+func (x *FinishStreamsRequest) GetClientId() string {
 	if x != nil {
 		return x.ClientId
 	}
 	return ""
 }
 
-func (x *FinishStreamRequest) GetId() *StreamId {
+func (x *FinishStreamsRequest) GetJobId() string {
 	if x != nil {
-		return x.Id
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *FinishStreamsRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FinishStreamsRequest) GetStreams() []*FinishedStream {
+	if x != nil {
+		return x.Streams
 	}
 	return nil
 }
 
-func (x *FinishStreamRequest) GetLease() uint64 {
+type FinishedStream struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Lease  uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Count  uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// The assignment that the client finishes. The dispatcher ignores a report for an older assignment.
+	Assignment uint64 `protobuf:"varint,4,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// Mode at_most_once: the client abandoned the rest of the stream and accepts no further element of it.
+	Abandoned     bool `protobuf:"varint,5,opt,name=abandoned,proto3" json:"abandoned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishedStream) Reset() {
+	*x = FinishedStream{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishedStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishedStream) ProtoMessage() {}
+
+func (x *FinishedStream) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishedStream.ProtoReflect.Descriptor instead.
+func (*FinishedStream) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *FinishedStream) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *FinishedStream) GetLease() uint64 {
 	if x != nil {
 		return x.Lease
 	}
 	return 0
 }
 
-func (x *FinishStreamRequest) GetCount() uint64 {
+func (x *FinishedStream) GetCount() uint64 {
 	if x != nil {
 		return x.Count
 	}
 	return 0
 }
 
-func (x *FinishStreamRequest) GetAssignment() uint64 {
+func (x *FinishedStream) GetAssignment() uint64 {
 	if x != nil {
 		return x.Assignment
 	}
 	return 0
 }
 
-func (x *FinishStreamRequest) GetAbandoned() bool {
+func (x *FinishedStream) GetAbandoned() bool {
 	if x != nil {
 		return x.Abandoned
 	}
 	return false
 }
 
-type FinishStreamResponse struct {
+type FinishStreamsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       []*RefusedStream       `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FinishStreamResponse) Reset() {
-	*x = FinishStreamResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+func (x *FinishStreamsResponse) Reset() {
+	*x = FinishStreamsResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FinishStreamResponse) String() string {
+func (x *FinishStreamsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FinishStreamResponse) ProtoMessage() {}
+func (*FinishStreamsResponse) ProtoMessage() {}
 
-func (x *FinishStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+func (x *FinishStreamsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,38 +1460,41 @@ func (x *FinishStreamResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FinishStreamResponse.ProtoReflect.Descriptor instead.
-func (*FinishStreamResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
+// Deprecated: Use FinishStreamsResponse.ProtoReflect.Descriptor instead.
+func (*FinishStreamsResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
 }
 
-type ReleaseStreamRequest struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	ClientId  string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	Id        *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Lease     uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	NextIndex uint64                 `protobuf:"varint,4,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
-	// As in FinishStreamRequest.
-	Assignment    uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
+func (x *FinishStreamsResponse) GetRefused() []*RefusedStream {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+type RefusedStream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Error         *ErrorDetail           `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseStreamRequest) Reset() {
-	*x = ReleaseStreamRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+func (x *RefusedStream) Reset() {
+	*x = RefusedStream{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseStreamRequest) String() string {
+func (x *RefusedStream) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseStreamRequest) ProtoMessage() {}
+func (*RefusedStream) ProtoMessage() {}
 
-func (x *ReleaseStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+func (x *RefusedStream) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,67 +1505,119 @@ func (x *ReleaseStreamRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseStreamRequest.ProtoReflect.Descriptor instead.
-func (*ReleaseStreamRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
+// Deprecated: Use RefusedStream.ProtoReflect.Descriptor instead.
+func (*RefusedStream) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *ReleaseStreamRequest) GetClientId() string {
+func (x *RefusedStream) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *RefusedStream) GetError() *ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type ReleaseStreamsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Streams       []*ReleasedStream      `protobuf:"bytes,4,rep,name=streams,proto3" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseStreamsRequest) Reset() {
+	*x = ReleaseStreamsRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseStreamsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseStreamsRequest) ProtoMessage() {}
+
+func (x *ReleaseStreamsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseStreamsRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseStreamsRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReleaseStreamsRequest) GetClientId() string {
 	if x != nil {
 		return x.ClientId
 	}
 	return ""
 }
 
-func (x *ReleaseStreamRequest) GetId() *StreamId {
+func (x *ReleaseStreamsRequest) GetJobId() string {
 	if x != nil {
-		return x.Id
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ReleaseStreamsRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReleaseStreamsRequest) GetStreams() []*ReleasedStream {
+	if x != nil {
+		return x.Streams
 	}
 	return nil
 }
 
-func (x *ReleaseStreamRequest) GetLease() uint64 {
-	if x != nil {
-		return x.Lease
-	}
-	return 0
-}
-
-func (x *ReleaseStreamRequest) GetNextIndex() uint64 {
-	if x != nil {
-		return x.NextIndex
-	}
-	return 0
-}
-
-func (x *ReleaseStreamRequest) GetAssignment() uint64 {
-	if x != nil {
-		return x.Assignment
-	}
-	return 0
-}
-
-type ReleaseStreamResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+type ReleasedStream struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Stream    uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Lease     uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	NextIndex uint64                 `protobuf:"varint,3,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
+	// As in FinishedStream.
+	Assignment    uint64 `protobuf:"varint,4,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseStreamResponse) Reset() {
-	*x = ReleaseStreamResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+func (x *ReleasedStream) Reset() {
+	*x = ReleasedStream{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseStreamResponse) String() string {
+func (x *ReleasedStream) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseStreamResponse) ProtoMessage() {}
+func (*ReleasedStream) ProtoMessage() {}
 
-func (x *ReleaseStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+func (x *ReleasedStream) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,9 +1628,81 @@ func (x *ReleaseStreamResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseStreamResponse.ProtoReflect.Descriptor instead.
-func (*ReleaseStreamResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
+// Deprecated: Use ReleasedStream.ProtoReflect.Descriptor instead.
+func (*ReleasedStream) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ReleasedStream) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *ReleasedStream) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *ReleasedStream) GetNextIndex() uint64 {
+	if x != nil {
+		return x.NextIndex
+	}
+	return 0
+}
+
+func (x *ReleasedStream) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
+type ReleaseStreamsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       []*RefusedStream       `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseStreamsResponse) Reset() {
+	*x = ReleaseStreamsResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseStreamsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseStreamsResponse) ProtoMessage() {}
+
+func (x *ReleaseStreamsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseStreamsResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseStreamsResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReleaseStreamsResponse) GetRefused() []*RefusedStream {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
 }
 
 type ReportWorkerRequest struct {
@@ -1385,7 +1722,7 @@ type ReportWorkerRequest struct {
 
 func (x *ReportWorkerRequest) Reset() {
 	*x = ReportWorkerRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1734,7 @@ func (x *ReportWorkerRequest) String() string {
 func (*ReportWorkerRequest) ProtoMessage() {}
 
 func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1747,7 @@ func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportWorkerRequest) GetClientId() string {
@@ -1470,7 +1807,7 @@ type ReportWorkerResponse struct {
 
 func (x *ReportWorkerResponse) Reset() {
 	*x = ReportWorkerResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1819,7 @@ func (x *ReportWorkerResponse) String() string {
 func (*ReportWorkerResponse) ProtoMessage() {}
 
 func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1832,7 @@ func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
 }
 
 // Before this call the client has released or finished every stream of which it received elements. Another consumer
@@ -1514,7 +1851,7 @@ type CloseEpochRequest struct {
 
 func (x *CloseEpochRequest) Reset() {
 	*x = CloseEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1863,7 @@ func (x *CloseEpochRequest) String() string {
 func (*CloseEpochRequest) ProtoMessage() {}
 
 func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1876,7 @@ func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochRequest.ProtoReflect.Descriptor instead.
 func (*CloseEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CloseEpochRequest) GetClientId() string {
@@ -1578,7 +1915,7 @@ type CloseEpochResponse struct {
 
 func (x *CloseEpochResponse) Reset() {
 	*x = CloseEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1927,7 @@ func (x *CloseEpochResponse) String() string {
 func (*CloseEpochResponse) ProtoMessage() {}
 
 func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1940,7 @@ func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochResponse.ProtoReflect.Descriptor instead.
 func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
 }
 
 type ClientHeartbeatRequest struct {
@@ -1616,14 +1953,20 @@ type ClientHeartbeatRequest struct {
 	// Number of the heartbeat, counted from 1. The dispatcher reads passes only from the newest heartbeat.
 	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
 	// The client has asked for a pass and has no answer yet. `passes` may lack that pass.
-	Opening       bool `protobuf:"varint,6,opt,name=opening,proto3" json:"opening,omitempty"`
+	Opening bool `protobuf:"varint,6,opt,name=opening,proto3" json:"opening,omitempty"`
+	// The host of the trainer, as in WorkerAddress.
+	HostId string `protobuf:"bytes,7,opt,name=host_id,json=hostId,proto3" json:"host_id,omitempty"`
+	// Absent if the client cannot read it.
+	Host *HostLoad `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`
+	// The newest sub-windows of the job in job_ids, ascending. A heartbeat repeats those of earlier ones.
+	SubWindows    []*SubWindow `protobuf:"bytes,9,rep,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClientHeartbeatRequest) Reset() {
 	*x = ClientHeartbeatRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1978,7 @@ func (x *ClientHeartbeatRequest) String() string {
 func (*ClientHeartbeatRequest) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1991,7 @@ func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClientHeartbeatRequest) GetClientId() string {
@@ -1693,6 +2036,125 @@ func (x *ClientHeartbeatRequest) GetOpening() bool {
 	return false
 }
 
+func (x *ClientHeartbeatRequest) GetHostId() string {
+	if x != nil {
+		return x.HostId
+	}
+	return ""
+}
+
+func (x *ClientHeartbeatRequest) GetHost() *HostLoad {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+func (x *ClientHeartbeatRequest) GetSubWindows() []*SubWindow {
+	if x != nil {
+		return x.SubWindows
+	}
+	return nil
+}
+
+// What a trainer took in a part of a measurement window. It begins and ends when an element is taken.
+type SubWindow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counted from 1. A number is missing if the report of it is lost.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Seconds from the end of the sub-window to this report.
+	AgeS     float64 `protobuf:"fixed64,2,opt,name=age_s,json=ageS,proto3" json:"age_s,omitempty"`
+	Seconds  float64 `protobuf:"fixed64,3,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Elements uint64  `protobuf:"varint,4,opt,name=elements,proto3" json:"elements,omitempty"`
+	// Seconds in which the trainer waited for an element.
+	WaitedS float64 `protobuf:"fixed64,5,opt,name=waited_s,json=waitedS,proto3" json:"waited_s,omitempty"`
+	// Mean number of ready elements.
+	Queue float64 `protobuf:"fixed64,6,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Reading was interrupted between the last sub-window and this one: an epoch or an iteration ended.
+	Resumed       bool `protobuf:"varint,7,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubWindow) Reset() {
+	*x = SubWindow{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubWindow) ProtoMessage() {}
+
+func (x *SubWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubWindow.ProtoReflect.Descriptor instead.
+func (*SubWindow) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SubWindow) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SubWindow) GetAgeS() float64 {
+	if x != nil {
+		return x.AgeS
+	}
+	return 0
+}
+
+func (x *SubWindow) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *SubWindow) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *SubWindow) GetWaitedS() float64 {
+	if x != nil {
+		return x.WaitedS
+	}
+	return 0
+}
+
+func (x *SubWindow) GetQueue() float64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *SubWindow) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
 type ClientHeartbeatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The timeout that is in force. A restart of the dispatcher may have changed it. 0: the dispatcher does not say.
@@ -1703,7 +2165,7 @@ type ClientHeartbeatResponse struct {
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +2177,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +2190,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
@@ -1747,7 +2209,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +2221,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +2234,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -1790,7 +2252,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +2264,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +2277,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
 }
 
 type RegisterDatasetRequest_Header struct {
@@ -1831,7 +2293,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +2305,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2359,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +2371,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2384,7 @@ func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest_Pass.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest_Pass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *ClientHeartbeatRequest_Pass) GetJobId() string {
@@ -2009,7 +2471,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x12FetchGraphResponse\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x03R\n" +
 	"totalBytes\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xf8\x01\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xc7\x02\n" +
 	"\x10CreateJobRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
@@ -2021,7 +2483,14 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vclient_host\x18\x06 \x01(\tR\n" +
 	"clientHost\x12\x1d\n" +
 	"\n" +
-	"client_pid\x18\a \x01(\x03R\tclientPid\"\x95\x02\n" +
+	"client_pid\x18\a \x01(\x03R\tclientPid\x12.\n" +
+	"\bdivision\x18\b \x01(\v2\x12.pecan.v1.DivisionR\bdivision\x12\x1d\n" +
+	"\n" +
+	"file_bytes\x18\t \x01(\x03R\tfileBytes\"A\n" +
+	"\bDivision\x12\x1f\n" +
+	"\vnum_streams\x18\x01 \x01(\x05R\n" +
+	"numStreams\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\x05R\x05group\"\x95\x02\n" +
 	"\x11CreateJobResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\"\n" +
@@ -2031,7 +2500,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12\x18\n" +
 	"\aworkers\x18\a \x01(\x05R\aworkers\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\b \x01(\tR\tclusterId\"\xf0\x01\n" +
+	"cluster_id\x18\b \x01(\tR\tclusterId\"\x95\x02\n" +
 	"\x10OpenEpochRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
@@ -2040,7 +2509,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x1a\n" +
 	"\bprefetch\x18\x05 \x01(\bR\bprefetch\x12.\n" +
 	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12)\n" +
-	"\x10heartbeat_number\x18\a \x01(\x04R\x0fheartbeatNumber\"\x82\x01\n" +
+	"\x10heartbeat_number\x18\a \x01(\x04R\x0fheartbeatNumber\x12\x19\n" +
+	"\x05after\x18\b \x01(\x04H\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x06_after\"\x82\x01\n" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
 	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\x12*\n" +
@@ -2053,7 +2524,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xd8\x02\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb7\x04\n" +
 	"\vEpochUpdate\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\astreams\x18\x02 \x03(\v2\x18.pecan.v1.ConsumerStreamR\astreams\x12#\n" +
@@ -2064,11 +2535,18 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
 	"\n" +
 	"no_workers\x18\b \x01(\bR\tnoWorkers\x12#\n" +
-	"\rcache_problem\x18\t \x01(\tR\fcacheProblem\"\xb0\x02\n" +
+	"\rcache_problem\x18\t \x01(\tR\fcacheProblem\x12\x1a\n" +
+	"\bsnapshot\x18\n" +
+	" \x01(\bR\bsnapshot\x12\x12\n" +
+	"\x04more\x18\v \x01(\bR\x04more\x121\n" +
+	"\aworkers\x18\f \x03(\v2\x17.pecan.v1.WorkerAddressR\aworkers\x12\x18\n" +
+	"\arevoked\x18\r \x03(\rR\arevoked\x12\x1c\n" +
+	"\tdelivered\x18\x0e \x01(\rR\tdelivered\x12\x18\n" +
+	"\acarried\x18\x0f \x01(\bR\acarried\x12(\n" +
+	"\x05carry\x18\x10 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xa4\x02\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
-	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x1f\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1f\n" +
 	"\vstart_index\x18\x04 \x01(\x04R\n" +
 	"startIndex\x12\x18\n" +
 	"\arelease\x18\x05 \x01(\bR\arelease\x12\x14\n" +
@@ -2078,27 +2556,41 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\bproduced\x18\f \x01(\x04R\bproduced\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\b \x01(\x04R\n" +
-	"assignment\"\xc0\x01\n" +
-	"\x13FinishStreamRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
-	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1e\n" +
+	"assignment\x12#\n" +
+	"\rworker_number\x18\r \x01(\rR\fworkerNumber\"\x94\x01\n" +
+	"\x14FinishStreamsRequest\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x122\n" +
+	"\astreams\x18\x04 \x03(\v2\x18.pecan.v1.FinishedStreamR\astreams\"\x92\x01\n" +
+	"\x0eFinishedStream\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x1e\n" +
 	"\n" +
-	"assignment\x18\x05 \x01(\x04R\n" +
+	"assignment\x18\x04 \x01(\x04R\n" +
 	"assignment\x12\x1c\n" +
-	"\tabandoned\x18\x06 \x01(\bR\tabandoned\"\x16\n" +
-	"\x14FinishStreamResponse\"\xac\x01\n" +
-	"\x14ReleaseStreamRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
-	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x1d\n" +
+	"\tabandoned\x18\x05 \x01(\bR\tabandoned\"J\n" +
+	"\x15FinishStreamsResponse\x121\n" +
+	"\arefused\x18\x01 \x03(\v2\x17.pecan.v1.RefusedStreamR\arefused\"T\n" +
+	"\rRefusedStream\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\rR\x06stream\x12+\n" +
+	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x95\x01\n" +
+	"\x15ReleaseStreamsRequest\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x122\n" +
+	"\astreams\x18\x04 \x03(\v2\x18.pecan.v1.ReleasedStreamR\astreams\"}\n" +
+	"\x0eReleasedStream\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1d\n" +
 	"\n" +
-	"next_index\x18\x04 \x01(\x04R\tnextIndex\x12\x1e\n" +
+	"next_index\x18\x03 \x01(\x04R\tnextIndex\x12\x1e\n" +
 	"\n" +
-	"assignment\x18\x05 \x01(\x04R\n" +
-	"assignment\"\x17\n" +
-	"\x15ReleaseStreamResponse\"\xda\x01\n" +
+	"assignment\x18\x04 \x01(\x04R\n" +
+	"assignment\"K\n" +
+	"\x16ReleaseStreamsResponse\x121\n" +
+	"\arefused\x18\x01 \x03(\v2\x17.pecan.v1.RefusedStreamR\arefused\"\xda\x01\n" +
 	"\x13ReportWorkerRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -2115,14 +2607,18 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\"\x14\n" +
-	"\x12CloseEpochResponse\"\xb5\x03\n" +
+	"\x12CloseEpochResponse\"\xac\x04\n" +
 	"\x16ClientHeartbeatRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12=\n" +
 	"\x06passes\x18\x03 \x03(\v2%.pecan.v1.ClientHeartbeatRequest.PassR\x06passes\x12(\n" +
 	"\x10client_timeout_s\x18\x04 \x01(\x01R\x0eclientTimeoutS\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x18\n" +
-	"\aopening\x18\x06 \x01(\bR\aopening\x1a\xc9\x01\n" +
+	"\aopening\x18\x06 \x01(\bR\aopening\x12\x17\n" +
+	"\ahost_id\x18\a \x01(\tR\x06hostId\x12&\n" +
+	"\x04host\x18\b \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x124\n" +
+	"\vsub_windows\x18\t \x03(\v2\x13.pecan.v1.SubWindowR\n" +
+	"subWindows\x1a\xc9\x01\n" +
 	"\x04Pass\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -2130,12 +2626,20 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x14\n" +
 	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x19\n" +
 	"\bwaited_s\x18\x06 \x01(\x01R\awaitedS\x12-\n" +
-	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"C\n" +
+	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"\xb9\x01\n" +
+	"\tSubWindow\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x13\n" +
+	"\x05age_s\x18\x02 \x01(\x01R\x04ageS\x12\x18\n" +
+	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x1a\n" +
+	"\belements\x18\x04 \x01(\x04R\belements\x12\x19\n" +
+	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12\x14\n" +
+	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x18\n" +
+	"\aresumed\x18\a \x01(\bR\aresumed\"C\n" +
 	"\x17ClientHeartbeatResponse\x12(\n" +
 	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse2\xd5\n" +
+	"\x15ClientGoodbyeResponse2\xdb\n" +
 	"\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
@@ -2149,9 +2653,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"AdoptEpoch\x12\x1b.pecan.v1.AdoptEpochRequest\x1a\x1c.pecan.v1.AdoptEpochResponse\x12B\n" +
 	"\n" +
-	"WatchEpoch\x12\x1b.pecan.v1.WatchEpochRequest\x1a\x15.pecan.v1.EpochUpdate0\x01\x12M\n" +
-	"\fFinishStream\x12\x1d.pecan.v1.FinishStreamRequest\x1a\x1e.pecan.v1.FinishStreamResponse\x12P\n" +
-	"\rReleaseStream\x12\x1e.pecan.v1.ReleaseStreamRequest\x1a\x1f.pecan.v1.ReleaseStreamResponse\x12M\n" +
+	"WatchEpoch\x12\x1b.pecan.v1.WatchEpochRequest\x1a\x15.pecan.v1.EpochUpdate0\x01\x12P\n" +
+	"\rFinishStreams\x12\x1e.pecan.v1.FinishStreamsRequest\x1a\x1f.pecan.v1.FinishStreamsResponse\x12S\n" +
+	"\x0eReleaseStreams\x12\x1f.pecan.v1.ReleaseStreamsRequest\x1a .pecan.v1.ReleaseStreamsResponse\x12M\n" +
 	"\fReportWorker\x12\x1d.pecan.v1.ReportWorkerRequest\x1a\x1e.pecan.v1.ReportWorkerResponse\x12G\n" +
 	"\n" +
 	"CloseEpoch\x12\x1b.pecan.v1.CloseEpochRequest\x1a\x1c.pecan.v1.CloseEpochResponse\x12V\n" +
@@ -2175,7 +2679,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -2184,104 +2688,118 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*FetchGraphRequest)(nil),             // 4: pecan.v1.FetchGraphRequest
 	(*FetchGraphResponse)(nil),            // 5: pecan.v1.FetchGraphResponse
 	(*CreateJobRequest)(nil),              // 6: pecan.v1.CreateJobRequest
-	(*CreateJobResponse)(nil),             // 7: pecan.v1.CreateJobResponse
-	(*OpenEpochRequest)(nil),              // 8: pecan.v1.OpenEpochRequest
-	(*OpenEpochResponse)(nil),             // 9: pecan.v1.OpenEpochResponse
-	(*AdoptEpochRequest)(nil),             // 10: pecan.v1.AdoptEpochRequest
-	(*AdoptEpochResponse)(nil),            // 11: pecan.v1.AdoptEpochResponse
-	(*WatchEpochRequest)(nil),             // 12: pecan.v1.WatchEpochRequest
-	(*EpochUpdate)(nil),                   // 13: pecan.v1.EpochUpdate
-	(*ConsumerStream)(nil),                // 14: pecan.v1.ConsumerStream
-	(*FinishStreamRequest)(nil),           // 15: pecan.v1.FinishStreamRequest
-	(*FinishStreamResponse)(nil),          // 16: pecan.v1.FinishStreamResponse
-	(*ReleaseStreamRequest)(nil),          // 17: pecan.v1.ReleaseStreamRequest
-	(*ReleaseStreamResponse)(nil),         // 18: pecan.v1.ReleaseStreamResponse
-	(*ReportWorkerRequest)(nil),           // 19: pecan.v1.ReportWorkerRequest
-	(*ReportWorkerResponse)(nil),          // 20: pecan.v1.ReportWorkerResponse
-	(*CloseEpochRequest)(nil),             // 21: pecan.v1.CloseEpochRequest
-	(*CloseEpochResponse)(nil),            // 22: pecan.v1.CloseEpochResponse
-	(*ClientHeartbeatRequest)(nil),        // 23: pecan.v1.ClientHeartbeatRequest
-	(*ClientHeartbeatResponse)(nil),       // 24: pecan.v1.ClientHeartbeatResponse
-	(*ClientGoodbyeRequest)(nil),          // 25: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 26: pecan.v1.ClientGoodbyeResponse
-	(*RegisterDatasetRequest_Header)(nil), // 27: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 28: pecan.v1.ClientHeartbeatRequest.Pass
-	(*DatasetSpec)(nil),                   // 29: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 30: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 31: pecan.v1.Plan
-	(*Position)(nil),                      // 32: pecan.v1.Position
-	(*EpochOrder)(nil),                    // 33: pecan.v1.EpochOrder
-	(*ErrorDetail)(nil),                   // 34: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 35: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 36: pecan.v1.StreamId
-	(*MarkElementsRequest)(nil),           // 37: pecan.v1.MarkElementsRequest
-	(*ReportCrashRequest)(nil),            // 38: pecan.v1.ReportCrashRequest
-	(*WorkerMessage)(nil),                 // 39: pecan.v1.WorkerMessage
-	(*StatusRequest)(nil),                 // 40: pecan.v1.StatusRequest
-	(*ExplainRequest)(nil),                // 41: pecan.v1.ExplainRequest
-	(*MarkElementsResponse)(nil),          // 42: pecan.v1.MarkElementsResponse
-	(*ReportCrashResponse)(nil),           // 43: pecan.v1.ReportCrashResponse
-	(*WorkerCommand)(nil),                 // 44: pecan.v1.WorkerCommand
-	(*StatusResponse)(nil),                // 45: pecan.v1.StatusResponse
-	(*ExplainResponse)(nil),               // 46: pecan.v1.ExplainResponse
+	(*Division)(nil),                      // 7: pecan.v1.Division
+	(*CreateJobResponse)(nil),             // 8: pecan.v1.CreateJobResponse
+	(*OpenEpochRequest)(nil),              // 9: pecan.v1.OpenEpochRequest
+	(*OpenEpochResponse)(nil),             // 10: pecan.v1.OpenEpochResponse
+	(*AdoptEpochRequest)(nil),             // 11: pecan.v1.AdoptEpochRequest
+	(*AdoptEpochResponse)(nil),            // 12: pecan.v1.AdoptEpochResponse
+	(*WatchEpochRequest)(nil),             // 13: pecan.v1.WatchEpochRequest
+	(*EpochUpdate)(nil),                   // 14: pecan.v1.EpochUpdate
+	(*ConsumerStream)(nil),                // 15: pecan.v1.ConsumerStream
+	(*FinishStreamsRequest)(nil),          // 16: pecan.v1.FinishStreamsRequest
+	(*FinishedStream)(nil),                // 17: pecan.v1.FinishedStream
+	(*FinishStreamsResponse)(nil),         // 18: pecan.v1.FinishStreamsResponse
+	(*RefusedStream)(nil),                 // 19: pecan.v1.RefusedStream
+	(*ReleaseStreamsRequest)(nil),         // 20: pecan.v1.ReleaseStreamsRequest
+	(*ReleasedStream)(nil),                // 21: pecan.v1.ReleasedStream
+	(*ReleaseStreamsResponse)(nil),        // 22: pecan.v1.ReleaseStreamsResponse
+	(*ReportWorkerRequest)(nil),           // 23: pecan.v1.ReportWorkerRequest
+	(*ReportWorkerResponse)(nil),          // 24: pecan.v1.ReportWorkerResponse
+	(*CloseEpochRequest)(nil),             // 25: pecan.v1.CloseEpochRequest
+	(*CloseEpochResponse)(nil),            // 26: pecan.v1.CloseEpochResponse
+	(*ClientHeartbeatRequest)(nil),        // 27: pecan.v1.ClientHeartbeatRequest
+	(*SubWindow)(nil),                     // 28: pecan.v1.SubWindow
+	(*ClientHeartbeatResponse)(nil),       // 29: pecan.v1.ClientHeartbeatResponse
+	(*ClientGoodbyeRequest)(nil),          // 30: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 31: pecan.v1.ClientGoodbyeResponse
+	(*RegisterDatasetRequest_Header)(nil), // 32: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 33: pecan.v1.ClientHeartbeatRequest.Pass
+	(*DatasetSpec)(nil),                   // 34: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 35: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 36: pecan.v1.Plan
+	(*Position)(nil),                      // 37: pecan.v1.Position
+	(*EpochOrder)(nil),                    // 38: pecan.v1.EpochOrder
+	(*ErrorDetail)(nil),                   // 39: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 40: pecan.v1.WorkerAddress
+	(*KeptRows)(nil),                      // 41: pecan.v1.KeptRows
+	(*StreamId)(nil),                      // 42: pecan.v1.StreamId
+	(*HostLoad)(nil),                      // 43: pecan.v1.HostLoad
+	(*MarkElementsRequest)(nil),           // 44: pecan.v1.MarkElementsRequest
+	(*ReportCrashRequest)(nil),            // 45: pecan.v1.ReportCrashRequest
+	(*WorkerMessage)(nil),                 // 46: pecan.v1.WorkerMessage
+	(*StatusRequest)(nil),                 // 47: pecan.v1.StatusRequest
+	(*ExplainRequest)(nil),                // 48: pecan.v1.ExplainRequest
+	(*MarkElementsResponse)(nil),          // 49: pecan.v1.MarkElementsResponse
+	(*ReportCrashResponse)(nil),           // 50: pecan.v1.ReportCrashResponse
+	(*WorkerCommand)(nil),                 // 51: pecan.v1.WorkerCommand
+	(*StatusResponse)(nil),                // 52: pecan.v1.StatusResponse
+	(*ExplainResponse)(nil),               // 53: pecan.v1.ExplainResponse
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	27, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	29, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	30, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	31, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	30, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	32, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
-	33, // 6: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
-	14, // 7: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	34, // 8: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	35, // 9: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	36, // 10: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	36, // 11: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	36, // 12: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	28, // 13: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	29, // 14: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	0,  // 15: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 16: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 17: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 18: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 19: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 20: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 21: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 22: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 23: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 24: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 25: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 26: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 27: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	37, // 28: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	38, // 29: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
-	39, // 30: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	40, // 31: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	41, // 32: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
-	1,  // 33: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 34: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 35: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 36: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 37: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 38: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 39: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 40: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 41: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 42: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 43: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 44: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 45: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	42, // 46: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	43, // 47: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
-	44, // 48: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	45, // 49: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	46, // 50: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
-	33, // [33:51] is the sub-list for method output_type
-	15, // [15:33] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	32, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	34, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	35, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	7,  // 3: pecan.v1.CreateJobRequest.division:type_name -> pecan.v1.Division
+	36, // 4: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	35, // 5: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	37, // 6: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	38, // 7: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
+	15, // 8: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
+	39, // 9: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	40, // 10: pecan.v1.EpochUpdate.workers:type_name -> pecan.v1.WorkerAddress
+	41, // 11: pecan.v1.EpochUpdate.carry:type_name -> pecan.v1.KeptRows
+	17, // 12: pecan.v1.FinishStreamsRequest.streams:type_name -> pecan.v1.FinishedStream
+	19, // 13: pecan.v1.FinishStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
+	39, // 14: pecan.v1.RefusedStream.error:type_name -> pecan.v1.ErrorDetail
+	21, // 15: pecan.v1.ReleaseStreamsRequest.streams:type_name -> pecan.v1.ReleasedStream
+	19, // 16: pecan.v1.ReleaseStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
+	42, // 17: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	33, // 18: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	43, // 19: pecan.v1.ClientHeartbeatRequest.host:type_name -> pecan.v1.HostLoad
+	28, // 20: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
+	34, // 21: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	0,  // 22: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 23: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 24: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 25: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	9,  // 26: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	11, // 27: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	13, // 28: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	16, // 29: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
+	20, // 30: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
+	23, // 31: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	25, // 32: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	27, // 33: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	30, // 34: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	44, // 35: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	45, // 36: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
+	46, // 37: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	47, // 38: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	48, // 39: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
+	1,  // 40: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 41: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 42: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	8,  // 43: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	10, // 44: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	12, // 45: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	14, // 46: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	18, // 47: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
+	22, // 48: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
+	24, // 49: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	26, // 50: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	29, // 51: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	31, // 52: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	49, // 53: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	50, // 54: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
+	51, // 55: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	52, // 56: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	53, // 57: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	40, // [40:58] is the sub-list for method output_type
+	22, // [22:40] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -2296,13 +2814,14 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*RegisterDatasetRequest_Header_)(nil),
 		(*RegisterDatasetRequest_Chunk)(nil),
 	}
+	file_pecan_v1_dispatcher_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,8 +30,8 @@ const (
 	Dispatcher_OpenEpoch_FullMethodName       = "/pecan.v1.Dispatcher/OpenEpoch"
 	Dispatcher_AdoptEpoch_FullMethodName      = "/pecan.v1.Dispatcher/AdoptEpoch"
 	Dispatcher_WatchEpoch_FullMethodName      = "/pecan.v1.Dispatcher/WatchEpoch"
-	Dispatcher_FinishStream_FullMethodName    = "/pecan.v1.Dispatcher/FinishStream"
-	Dispatcher_ReleaseStream_FullMethodName   = "/pecan.v1.Dispatcher/ReleaseStream"
+	Dispatcher_FinishStreams_FullMethodName   = "/pecan.v1.Dispatcher/FinishStreams"
+	Dispatcher_ReleaseStreams_FullMethodName  = "/pecan.v1.Dispatcher/ReleaseStreams"
 	Dispatcher_ReportWorker_FullMethodName    = "/pecan.v1.Dispatcher/ReportWorker"
 	Dispatcher_CloseEpoch_FullMethodName      = "/pecan.v1.Dispatcher/CloseEpoch"
 	Dispatcher_ClientHeartbeat_FullMethodName = "/pecan.v1.Dispatcher/ClientHeartbeat"
@@ -60,13 +60,14 @@ type DispatcherClient interface {
 	OpenEpoch(ctx context.Context, in *OpenEpochRequest, opts ...grpc.CallOption) (*OpenEpochResponse, error)
 	// The client begins to read an epoch that it prefetched. Idempotent.
 	AdoptEpoch(ctx context.Context, in *AdoptEpochRequest, opts ...grpc.CallOption) (*AdoptEpochResponse, error)
-	// Pushes the state of a pass to its client. Every update is a whole snapshot, and the newest one counts.
+	// Pushes the state of a pass to its client: a snapshot, then differences.
 	WatchEpoch(ctx context.Context, in *WatchEpochRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EpochUpdate], error)
-	// The client has received all elements of a stream. Idempotent.
-	FinishStream(ctx context.Context, in *FinishStreamRequest, opts ...grpc.CallOption) (*FinishStreamResponse, error)
-	// The client releases a stream because an EpochUpdate asked for it. It keeps the elements below next_index.
+	// The client has received all elements of streams of one epoch, at most 4,096. A refused one does not affect the others.
 	// Idempotent.
-	ReleaseStream(ctx context.Context, in *ReleaseStreamRequest, opts ...grpc.CallOption) (*ReleaseStreamResponse, error)
+	FinishStreams(ctx context.Context, in *FinishStreamsRequest, opts ...grpc.CallOption) (*FinishStreamsResponse, error)
+	// The client releases streams of one epoch, at most 4,096, because an EpochUpdate asked for it. It keeps the elements
+	// below next_index. A refused one does not affect the others. Idempotent.
+	ReleaseStreams(ctx context.Context, in *ReleaseStreamsRequest, opts ...grpc.CallOption) (*ReleaseStreamsResponse, error)
 	// The client reports a worker that it cannot reach, or that breaks the protocol.
 	ReportWorker(ctx context.Context, in *ReportWorkerRequest, opts ...grpc.CallOption) (*ReportWorkerResponse, error)
 	// The client ends a pass: its iterator is gone. Idempotent.
@@ -186,20 +187,20 @@ func (c *dispatcherClient) WatchEpoch(ctx context.Context, in *WatchEpochRequest
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Dispatcher_WatchEpochClient = grpc.ServerStreamingClient[EpochUpdate]
 
-func (c *dispatcherClient) FinishStream(ctx context.Context, in *FinishStreamRequest, opts ...grpc.CallOption) (*FinishStreamResponse, error) {
+func (c *dispatcherClient) FinishStreams(ctx context.Context, in *FinishStreamsRequest, opts ...grpc.CallOption) (*FinishStreamsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(FinishStreamResponse)
-	err := c.cc.Invoke(ctx, Dispatcher_FinishStream_FullMethodName, in, out, cOpts...)
+	out := new(FinishStreamsResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_FinishStreams_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *dispatcherClient) ReleaseStream(ctx context.Context, in *ReleaseStreamRequest, opts ...grpc.CallOption) (*ReleaseStreamResponse, error) {
+func (c *dispatcherClient) ReleaseStreams(ctx context.Context, in *ReleaseStreamsRequest, opts ...grpc.CallOption) (*ReleaseStreamsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReleaseStreamResponse)
-	err := c.cc.Invoke(ctx, Dispatcher_ReleaseStream_FullMethodName, in, out, cOpts...)
+	out := new(ReleaseStreamsResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_ReleaseStreams_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -316,13 +317,14 @@ type DispatcherServer interface {
 	OpenEpoch(context.Context, *OpenEpochRequest) (*OpenEpochResponse, error)
 	// The client begins to read an epoch that it prefetched. Idempotent.
 	AdoptEpoch(context.Context, *AdoptEpochRequest) (*AdoptEpochResponse, error)
-	// Pushes the state of a pass to its client. Every update is a whole snapshot, and the newest one counts.
+	// Pushes the state of a pass to its client: a snapshot, then differences.
 	WatchEpoch(*WatchEpochRequest, grpc.ServerStreamingServer[EpochUpdate]) error
-	// The client has received all elements of a stream. Idempotent.
-	FinishStream(context.Context, *FinishStreamRequest) (*FinishStreamResponse, error)
-	// The client releases a stream because an EpochUpdate asked for it. It keeps the elements below next_index.
+	// The client has received all elements of streams of one epoch, at most 4,096. A refused one does not affect the others.
 	// Idempotent.
-	ReleaseStream(context.Context, *ReleaseStreamRequest) (*ReleaseStreamResponse, error)
+	FinishStreams(context.Context, *FinishStreamsRequest) (*FinishStreamsResponse, error)
+	// The client releases streams of one epoch, at most 4,096, because an EpochUpdate asked for it. It keeps the elements
+	// below next_index. A refused one does not affect the others. Idempotent.
+	ReleaseStreams(context.Context, *ReleaseStreamsRequest) (*ReleaseStreamsResponse, error)
 	// The client reports a worker that it cannot reach, or that breaks the protocol.
 	ReportWorker(context.Context, *ReportWorkerRequest) (*ReportWorkerResponse, error)
 	// The client ends a pass: its iterator is gone. Idempotent.
@@ -372,11 +374,11 @@ func (UnimplementedDispatcherServer) AdoptEpoch(context.Context, *AdoptEpochRequ
 func (UnimplementedDispatcherServer) WatchEpoch(*WatchEpochRequest, grpc.ServerStreamingServer[EpochUpdate]) error {
 	return status.Errorf(codes.Unimplemented, "method WatchEpoch not implemented")
 }
-func (UnimplementedDispatcherServer) FinishStream(context.Context, *FinishStreamRequest) (*FinishStreamResponse, error) {
-	return nil, status.Errorf(codes.Unimplemented, "method FinishStream not implemented")
+func (UnimplementedDispatcherServer) FinishStreams(context.Context, *FinishStreamsRequest) (*FinishStreamsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method FinishStreams not implemented")
 }
-func (UnimplementedDispatcherServer) ReleaseStream(context.Context, *ReleaseStreamRequest) (*ReleaseStreamResponse, error) {
-	return nil, status.Errorf(codes.Unimplemented, "method ReleaseStream not implemented")
+func (UnimplementedDispatcherServer) ReleaseStreams(context.Context, *ReleaseStreamsRequest) (*ReleaseStreamsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ReleaseStreams not implemented")
 }
 func (UnimplementedDispatcherServer) ReportWorker(context.Context, *ReportWorkerRequest) (*ReportWorkerResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ReportWorker not implemented")
@@ -527,38 +529,38 @@ func _Dispatcher_WatchEpoch_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Dispatcher_WatchEpochServer = grpc.ServerStreamingServer[EpochUpdate]
 
-func _Dispatcher_FinishStream_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(FinishStreamRequest)
+func _Dispatcher_FinishStreams_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinishStreamsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DispatcherServer).FinishStream(ctx, in)
+		return srv.(DispatcherServer).FinishStreams(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Dispatcher_FinishStream_FullMethodName,
+		FullMethod: Dispatcher_FinishStreams_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DispatcherServer).FinishStream(ctx, req.(*FinishStreamRequest))
+		return srv.(DispatcherServer).FinishStreams(ctx, req.(*FinishStreamsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Dispatcher_ReleaseStream_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReleaseStreamRequest)
+func _Dispatcher_ReleaseStreams_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseStreamsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DispatcherServer).ReleaseStream(ctx, in)
+		return srv.(DispatcherServer).ReleaseStreams(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Dispatcher_ReleaseStream_FullMethodName,
+		FullMethod: Dispatcher_ReleaseStreams_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DispatcherServer).ReleaseStream(ctx, req.(*ReleaseStreamRequest))
+		return srv.(DispatcherServer).ReleaseStreams(ctx, req.(*ReleaseStreamsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -738,12 +740,12 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Dispatcher_AdoptEpoch_Handler,
 		},
 		{
-			MethodName: "FinishStream",
-			Handler:    _Dispatcher_FinishStream_Handler,
+			MethodName: "FinishStreams",
+			Handler:    _Dispatcher_FinishStreams_Handler,
 		},
 		{
-			MethodName: "ReleaseStream",
-			Handler:    _Dispatcher_ReleaseStream_Handler,
+			MethodName: "ReleaseStreams",
+			Handler:    _Dispatcher_ReleaseStreams_Handler,
 		},
 		{
 			MethodName: "ReportWorker",

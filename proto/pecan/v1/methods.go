@@ -8,6 +8,28 @@ func (p *Plan) HasClosing() bool {
 	return strategy == BatchStrategy_BATCH_STRATEGY_REMAINDER || strategy == BatchStrategy_BATCH_STRATEGY_CLOSING
 }
 
+// StreamKey is a StreamId as a comparable value.
+type StreamKey struct {
+	Job    string
+	Epoch  uint64
+	Stream uint32
+}
+
+// Key returns the key of the stream.
+func (x *StreamId) Key() StreamKey {
+	return StreamKey{x.GetJobId(), x.GetEpoch(), x.GetStream()}
+}
+
+// ID returns the message of the key.
+func (k StreamKey) ID() *StreamId {
+	return &StreamId{JobId: k.Job, Epoch: k.Epoch, Stream: k.Stream}
+}
+
+// String names the stream for messages.
+func (k StreamKey) String() string {
+	return fmt.Sprintf("stream %d of epoch %d of job %s", k.Stream, k.Epoch, k.Job)
+}
+
 // Add adds the counts of more to r.
 func (r *Recovery) Add(more *Recovery) {
 	r.Recomputed += more.GetRecomputed()

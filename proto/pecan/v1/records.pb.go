@@ -76,7 +76,7 @@ func (x LeaseLost_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LeaseLost_Cause.Descriptor instead.
 func (LeaseLost_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19, 0}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // One change of the durable state. The result of applying it depends on the state and the record only.
@@ -114,6 +114,15 @@ type Record struct {
 	//	*Record_OrderDecided
 	//	*Record_ProfileKept
 	//	*Record_OrderJudged
+	//	*Record_WorkerNamed
+	//	*Record_WorkerForgotten
+	//	*Record_LeasesGranted
+	//	*Record_ConsumersAssigned
+	//	*Record_StreamsProduced
+	//	*Record_StreamsDelivered
+	//	*Record_EpochCarried
+	//	*Record_PlacementDecided
+	//	*Record_PlacementKept
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -426,6 +435,87 @@ func (x *Record) GetOrderJudged() *OrderJudged {
 	return nil
 }
 
+func (x *Record) GetWorkerNamed() *WorkerNamed {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_WorkerNamed); ok {
+			return x.WorkerNamed
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetWorkerForgotten() *WorkerForgotten {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_WorkerForgotten); ok {
+			return x.WorkerForgotten
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetLeasesGranted() *LeasesGranted {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_LeasesGranted); ok {
+			return x.LeasesGranted
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetConsumersAssigned() *ConsumersAssigned {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_ConsumersAssigned); ok {
+			return x.ConsumersAssigned
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetStreamsProduced() *StreamsProduced {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_StreamsProduced); ok {
+			return x.StreamsProduced
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetStreamsDelivered() *StreamsDelivered {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_StreamsDelivered); ok {
+			return x.StreamsDelivered
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetEpochCarried() *EpochCarried {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_EpochCarried); ok {
+			return x.EpochCarried
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetPlacementDecided() *PlacementDecided {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_PlacementDecided); ok {
+			return x.PlacementDecided
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetPlacementKept() *PlacementKept {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_PlacementKept); ok {
+			return x.PlacementKept
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -550,6 +640,42 @@ type Record_OrderJudged struct {
 	OrderJudged *OrderJudged `protobuf:"bytes,36,opt,name=order_judged,json=orderJudged,proto3,oneof"`
 }
 
+type Record_WorkerNamed struct {
+	WorkerNamed *WorkerNamed `protobuf:"bytes,37,opt,name=worker_named,json=workerNamed,proto3,oneof"`
+}
+
+type Record_WorkerForgotten struct {
+	WorkerForgotten *WorkerForgotten `protobuf:"bytes,38,opt,name=worker_forgotten,json=workerForgotten,proto3,oneof"`
+}
+
+type Record_LeasesGranted struct {
+	LeasesGranted *LeasesGranted `protobuf:"bytes,39,opt,name=leases_granted,json=leasesGranted,proto3,oneof"`
+}
+
+type Record_ConsumersAssigned struct {
+	ConsumersAssigned *ConsumersAssigned `protobuf:"bytes,40,opt,name=consumers_assigned,json=consumersAssigned,proto3,oneof"`
+}
+
+type Record_StreamsProduced struct {
+	StreamsProduced *StreamsProduced `protobuf:"bytes,41,opt,name=streams_produced,json=streamsProduced,proto3,oneof"`
+}
+
+type Record_StreamsDelivered struct {
+	StreamsDelivered *StreamsDelivered `protobuf:"bytes,42,opt,name=streams_delivered,json=streamsDelivered,proto3,oneof"`
+}
+
+type Record_EpochCarried struct {
+	EpochCarried *EpochCarried `protobuf:"bytes,43,opt,name=epoch_carried,json=epochCarried,proto3,oneof"`
+}
+
+type Record_PlacementDecided struct {
+	PlacementDecided *PlacementDecided `protobuf:"bytes,50,opt,name=placement_decided,json=placementDecided,proto3,oneof"`
+}
+
+type Record_PlacementKept struct {
+	PlacementKept *PlacementKept `protobuf:"bytes,51,opt,name=placement_kept,json=placementKept,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -609,6 +735,24 @@ func (*Record_OrderDecided) isRecord_Kind() {}
 func (*Record_ProfileKept) isRecord_Kind() {}
 
 func (*Record_OrderJudged) isRecord_Kind() {}
+
+func (*Record_WorkerNamed) isRecord_Kind() {}
+
+func (*Record_WorkerForgotten) isRecord_Kind() {}
+
+func (*Record_LeasesGranted) isRecord_Kind() {}
+
+func (*Record_ConsumersAssigned) isRecord_Kind() {}
+
+func (*Record_StreamsProduced) isRecord_Kind() {}
+
+func (*Record_StreamsDelivered) isRecord_Kind() {}
+
+func (*Record_EpochCarried) isRecord_Kind() {}
+
+func (*Record_PlacementDecided) isRecord_Kind() {}
+
+func (*Record_PlacementKept) isRecord_Kind() {}
 
 // A process opened the store. The first record of a store has the cluster's id.
 type DispatcherStarted struct {
@@ -1154,7 +1298,9 @@ type EpochOpened struct {
 	// The order of the steps, as in Plan. Empty: the order of the job's plan.
 	Order []string `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
 	// The streams that run in this order, ascending. The others run in the order of the job's plan. Empty: all streams.
-	OrderStreams  []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
+	OrderStreams []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
+	// Plans with a carry: the open epoch whose batches go on in this one. Absent: none does, or `position` names its rows.
+	After         *uint64 `protobuf:"varint,7,opt,name=after,proto3,oneof" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1231,6 +1377,74 @@ func (x *EpochOpened) GetOrderStreams() []uint32 {
 	return nil
 }
 
+func (x *EpochOpened) GetAfter() uint64 {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return 0
+}
+
+// The rows are known that an epoch leaves for the next one. Only then its last closing stream is leased.
+type EpochCarried struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Carry         []*KeptRows            `protobuf:"bytes,3,rep,name=carry,proto3" json:"carry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochCarried) Reset() {
+	*x = EpochCarried{}
+	mi := &file_pecan_v1_records_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochCarried) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochCarried) ProtoMessage() {}
+
+func (x *EpochCarried) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochCarried.ProtoReflect.Descriptor instead.
+func (*EpochCarried) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *EpochCarried) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *EpochCarried) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *EpochCarried) GetCarry() []*KeptRows {
+	if x != nil {
+		return x.Carry
+	}
+	return nil
+}
+
 type EpochJoined struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	JobId     string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -1246,7 +1460,7 @@ type EpochJoined struct {
 
 func (x *EpochJoined) Reset() {
 	*x = EpochJoined{}
-	mi := &file_pecan_v1_records_proto_msgTypes[12]
+	mi := &file_pecan_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1472,7 @@ func (x *EpochJoined) String() string {
 func (*EpochJoined) ProtoMessage() {}
 
 func (x *EpochJoined) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[12]
+	mi := &file_pecan_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1485,7 @@ func (x *EpochJoined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochJoined.ProtoReflect.Descriptor instead.
 func (*EpochJoined) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EpochJoined) GetJobId() string {
@@ -1328,7 +1542,7 @@ type EpochAdopted struct {
 
 func (x *EpochAdopted) Reset() {
 	*x = EpochAdopted{}
-	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	mi := &file_pecan_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1554,7 @@ func (x *EpochAdopted) String() string {
 func (*EpochAdopted) ProtoMessage() {}
 
 func (x *EpochAdopted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	mi := &file_pecan_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1567,7 @@ func (x *EpochAdopted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAdopted.ProtoReflect.Descriptor instead.
 func (*EpochAdopted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EpochAdopted) GetJobId() string {
@@ -1388,7 +1602,7 @@ type EpochLeft struct {
 
 func (x *EpochLeft) Reset() {
 	*x = EpochLeft{}
-	mi := &file_pecan_v1_records_proto_msgTypes[14]
+	mi := &file_pecan_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1614,7 @@ func (x *EpochLeft) String() string {
 func (*EpochLeft) ProtoMessage() {}
 
 func (x *EpochLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[14]
+	mi := &file_pecan_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1627,7 @@ func (x *EpochLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochLeft.ProtoReflect.Descriptor instead.
 func (*EpochLeft) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EpochLeft) GetJobId() string {
@@ -1448,7 +1662,7 @@ type EpochFailed struct {
 
 func (x *EpochFailed) Reset() {
 	*x = EpochFailed{}
-	mi := &file_pecan_v1_records_proto_msgTypes[15]
+	mi := &file_pecan_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1674,7 @@ func (x *EpochFailed) String() string {
 func (*EpochFailed) ProtoMessage() {}
 
 func (x *EpochFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[15]
+	mi := &file_pecan_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1687,7 @@ func (x *EpochFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFailed.ProtoReflect.Descriptor instead.
 func (*EpochFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EpochFailed) GetJobId() string {
@@ -1516,7 +1730,7 @@ type EpochClosed struct {
 
 func (x *EpochClosed) Reset() {
 	*x = EpochClosed{}
-	mi := &file_pecan_v1_records_proto_msgTypes[16]
+	mi := &file_pecan_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1742,7 @@ func (x *EpochClosed) String() string {
 func (*EpochClosed) ProtoMessage() {}
 
 func (x *EpochClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[16]
+	mi := &file_pecan_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1755,7 @@ func (x *EpochClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochClosed.ProtoReflect.Descriptor instead.
 func (*EpochClosed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EpochClosed) GetJobId() string {
@@ -1603,7 +1817,7 @@ type StreamAdded struct {
 
 func (x *StreamAdded) Reset() {
 	*x = StreamAdded{}
-	mi := &file_pecan_v1_records_proto_msgTypes[17]
+	mi := &file_pecan_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1829,7 @@ func (x *StreamAdded) String() string {
 func (*StreamAdded) ProtoMessage() {}
 
 func (x *StreamAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[17]
+	mi := &file_pecan_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1842,7 @@ func (x *StreamAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamAdded.ProtoReflect.Descriptor instead.
 func (*StreamAdded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamAdded) GetId() *StreamId {
@@ -1651,7 +1865,7 @@ type LeaseGranted struct {
 
 func (x *LeaseGranted) Reset() {
 	*x = LeaseGranted{}
-	mi := &file_pecan_v1_records_proto_msgTypes[18]
+	mi := &file_pecan_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1877,7 @@ func (x *LeaseGranted) String() string {
 func (*LeaseGranted) ProtoMessage() {}
 
 func (x *LeaseGranted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[18]
+	mi := &file_pecan_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1890,7 @@ func (x *LeaseGranted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGranted.ProtoReflect.Descriptor instead.
 func (*LeaseGranted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseGranted) GetId() *StreamId {
@@ -1734,7 +1948,7 @@ type LeaseLost struct {
 
 func (x *LeaseLost) Reset() {
 	*x = LeaseLost{}
-	mi := &file_pecan_v1_records_proto_msgTypes[19]
+	mi := &file_pecan_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1960,7 @@ func (x *LeaseLost) String() string {
 func (*LeaseLost) ProtoMessage() {}
 
 func (x *LeaseLost) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[19]
+	mi := &file_pecan_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1973,7 @@ func (x *LeaseLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseLost.ProtoReflect.Descriptor instead.
 func (*LeaseLost) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeaseLost) GetId() *StreamId {
@@ -1852,7 +2066,7 @@ type ConsumerAssigned struct {
 
 func (x *ConsumerAssigned) Reset() {
 	*x = ConsumerAssigned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[20]
+	mi := &file_pecan_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +2078,7 @@ func (x *ConsumerAssigned) String() string {
 func (*ConsumerAssigned) ProtoMessage() {}
 
 func (x *ConsumerAssigned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[20]
+	mi := &file_pecan_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2091,7 @@ func (x *ConsumerAssigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerAssigned.ProtoReflect.Descriptor instead.
 func (*ConsumerAssigned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumerAssigned) GetId() *StreamId {
@@ -1920,7 +2134,7 @@ type ConsumerReleased struct {
 
 func (x *ConsumerReleased) Reset() {
 	*x = ConsumerReleased{}
-	mi := &file_pecan_v1_records_proto_msgTypes[21]
+	mi := &file_pecan_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2146,7 @@ func (x *ConsumerReleased) String() string {
 func (*ConsumerReleased) ProtoMessage() {}
 
 func (x *ConsumerReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[21]
+	mi := &file_pecan_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2159,7 @@ func (x *ConsumerReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerReleased.ProtoReflect.Descriptor instead.
 func (*ConsumerReleased) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumerReleased) GetId() *StreamId {
@@ -1982,7 +2196,7 @@ type StreamProduced struct {
 
 func (x *StreamProduced) Reset() {
 	*x = StreamProduced{}
-	mi := &file_pecan_v1_records_proto_msgTypes[22]
+	mi := &file_pecan_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2208,7 @@ func (x *StreamProduced) String() string {
 func (*StreamProduced) ProtoMessage() {}
 
 func (x *StreamProduced) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[22]
+	mi := &file_pecan_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2221,7 @@ func (x *StreamProduced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamProduced.ProtoReflect.Descriptor instead.
 func (*StreamProduced) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StreamProduced) GetId() *StreamId {
@@ -2053,7 +2267,7 @@ type StreamDelivered struct {
 
 func (x *StreamDelivered) Reset() {
 	*x = StreamDelivered{}
-	mi := &file_pecan_v1_records_proto_msgTypes[23]
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2279,7 @@ func (x *StreamDelivered) String() string {
 func (*StreamDelivered) ProtoMessage() {}
 
 func (x *StreamDelivered) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[23]
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2292,7 @@ func (x *StreamDelivered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamDelivered.ProtoReflect.Descriptor instead.
 func (*StreamDelivered) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StreamDelivered) GetId() *StreamId {
@@ -2109,6 +2323,399 @@ func (x *StreamDelivered) GetProduced() uint64 {
 	return 0
 }
 
+// Gives a worker a number, by which records of leases name it.
+type WorkerNamed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Worker        *WorkerAddress         `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerNamed) Reset() {
+	*x = WorkerNamed{}
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerNamed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerNamed) ProtoMessage() {}
+
+func (x *WorkerNamed) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerNamed.ProtoReflect.Descriptor instead.
+func (*WorkerNamed) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *WorkerNamed) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *WorkerNamed) GetWorker() *WorkerAddress {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+// The worker is lost, and has no leases. Its numbers are free.
+type WorkerForgotten struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerForgotten) Reset() {
+	*x = WorkerForgotten{}
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerForgotten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerForgotten) ProtoMessage() {}
+
+func (x *WorkerForgotten) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerForgotten.ProtoReflect.Descriptor instead.
+func (*WorkerForgotten) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *WorkerForgotten) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+// The records below are lists of changes to streams of one epoch. `opened` is the number of the record that opened the
+// epoch. A list of numbers has the difference to the number before. Lists of one record have equal lengths, or are absent
+// if all their values are 0. A record has at most 4,096 entries.
+//
+// The leases have the numbers from `first_lease` on.
+type LeasesGranted struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Opened     uint64                 `protobuf:"varint,1,opt,name=opened,proto3" json:"opened,omitempty"`
+	FirstLease uint64                 `protobuf:"varint,2,opt,name=first_lease,json=firstLease,proto3" json:"first_lease,omitempty"`
+	Streams    []int64                `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Workers    []int64                `protobuf:"zigzag64,4,rep,packed,name=workers,proto3" json:"workers,omitempty"`
+	// The streams start again, as in LeaseGranted.
+	Restart       bool `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeasesGranted) Reset() {
+	*x = LeasesGranted{}
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeasesGranted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeasesGranted) ProtoMessage() {}
+
+func (x *LeasesGranted) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeasesGranted.ProtoReflect.Descriptor instead.
+func (*LeasesGranted) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *LeasesGranted) GetOpened() uint64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *LeasesGranted) GetFirstLease() uint64 {
+	if x != nil {
+		return x.FirstLease
+	}
+	return 0
+}
+
+func (x *LeasesGranted) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *LeasesGranted) GetWorkers() []int64 {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *LeasesGranted) GetRestart() bool {
+	if x != nil {
+		return x.Restart
+	}
+	return false
+}
+
+type ConsumersAssigned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Opened        uint64                 `protobuf:"varint,1,opt,name=opened,proto3" json:"opened,omitempty"`
+	ClientId      string                 `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Streams       []int64                `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	StartIndexes  []uint64               `protobuf:"varint,4,rep,packed,name=start_indexes,json=startIndexes,proto3" json:"start_indexes,omitempty"`
+	Assignments   []int64                `protobuf:"zigzag64,5,rep,packed,name=assignments,proto3" json:"assignments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumersAssigned) Reset() {
+	*x = ConsumersAssigned{}
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumersAssigned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumersAssigned) ProtoMessage() {}
+
+func (x *ConsumersAssigned) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumersAssigned.ProtoReflect.Descriptor instead.
+func (*ConsumersAssigned) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ConsumersAssigned) GetOpened() uint64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *ConsumersAssigned) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *ConsumersAssigned) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *ConsumersAssigned) GetStartIndexes() []uint64 {
+	if x != nil {
+		return x.StartIndexes
+	}
+	return nil
+}
+
+func (x *ConsumersAssigned) GetAssignments() []int64 {
+	if x != nil {
+		return x.Assignments
+	}
+	return nil
+}
+
+type StreamsProduced struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Opened        uint64                 `protobuf:"varint,1,opt,name=opened,proto3" json:"opened,omitempty"`
+	Streams       []int64                `protobuf:"zigzag64,2,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Leases        []int64                `protobuf:"zigzag64,3,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	Counts        []uint64               `protobuf:"varint,4,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	RemainderRows []uint64               `protobuf:"varint,5,rep,packed,name=remainder_rows,json=remainderRows,proto3" json:"remainder_rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamsProduced) Reset() {
+	*x = StreamsProduced{}
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamsProduced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamsProduced) ProtoMessage() {}
+
+func (x *StreamsProduced) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamsProduced.ProtoReflect.Descriptor instead.
+func (*StreamsProduced) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StreamsProduced) GetOpened() uint64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *StreamsProduced) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StreamsProduced) GetLeases() []int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *StreamsProduced) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *StreamsProduced) GetRemainderRows() []uint64 {
+	if x != nil {
+		return x.RemainderRows
+	}
+	return nil
+}
+
+// The consumers have all elements. A stream that no closing stream needs any more loses its lease by this record.
+type StreamsDelivered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Opened        uint64                 `protobuf:"varint,1,opt,name=opened,proto3" json:"opened,omitempty"`
+	Streams       []int64                `protobuf:"zigzag64,2,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Counts        []uint64               `protobuf:"varint,3,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamsDelivered) Reset() {
+	*x = StreamsDelivered{}
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamsDelivered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamsDelivered) ProtoMessage() {}
+
+func (x *StreamsDelivered) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamsDelivered.ProtoReflect.Descriptor instead.
+func (*StreamsDelivered) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *StreamsDelivered) GetOpened() uint64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *StreamsDelivered) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StreamsDelivered) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
 // A worker has made a segment durable: the elements of a stream at a cached step. The first segment of a stream wins.
 type CacheSegmentAdded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2119,7 +2726,7 @@ type CacheSegmentAdded struct {
 
 func (x *CacheSegmentAdded) Reset() {
 	*x = CacheSegmentAdded{}
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2738,7 @@ func (x *CacheSegmentAdded) String() string {
 func (*CacheSegmentAdded) ProtoMessage() {}
 
 func (x *CacheSegmentAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2751,7 @@ func (x *CacheSegmentAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAdded.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAdded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CacheSegmentAdded) GetSegment() *CacheSegment {
@@ -2166,7 +2773,7 @@ type CacheCommitted struct {
 
 func (x *CacheCommitted) Reset() {
 	*x = CacheCommitted{}
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2785,7 @@ func (x *CacheCommitted) String() string {
 func (*CacheCommitted) ProtoMessage() {}
 
 func (x *CacheCommitted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2798,7 @@ func (x *CacheCommitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCommitted.ProtoReflect.Descriptor instead.
 func (*CacheCommitted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CacheCommitted) GetKey() string {
@@ -2222,7 +2829,7 @@ type CacheSegmentDropped struct {
 
 func (x *CacheSegmentDropped) Reset() {
 	*x = CacheSegmentDropped{}
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2841,7 @@ func (x *CacheSegmentDropped) String() string {
 func (*CacheSegmentDropped) ProtoMessage() {}
 
 func (x *CacheSegmentDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2854,7 @@ func (x *CacheSegmentDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentDropped.ProtoReflect.Descriptor instead.
 func (*CacheSegmentDropped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CacheSegmentDropped) GetKey() string {
@@ -2288,7 +2895,7 @@ type CacheRemoved struct {
 
 func (x *CacheRemoved) Reset() {
 	*x = CacheRemoved{}
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2907,7 @@ func (x *CacheRemoved) String() string {
 func (*CacheRemoved) ProtoMessage() {}
 
 func (x *CacheRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2920,7 @@ func (x *CacheRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheRemoved.ProtoReflect.Descriptor instead.
 func (*CacheRemoved) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CacheRemoved) GetKey() string {
@@ -2333,7 +2940,7 @@ type OrderDecided struct {
 
 func (x *OrderDecided) Reset() {
 	*x = OrderDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2952,7 @@ func (x *OrderDecided) String() string {
 func (*OrderDecided) ProtoMessage() {}
 
 func (x *OrderDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2965,7 @@ func (x *OrderDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderDecided.ProtoReflect.Descriptor instead.
 func (*OrderDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OrderDecided) GetDecided() *StoredOrder {
@@ -2385,7 +2992,7 @@ type OrderJudged struct {
 
 func (x *OrderJudged) Reset() {
 	*x = OrderJudged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +3004,7 @@ func (x *OrderJudged) String() string {
 func (*OrderJudged) ProtoMessage() {}
 
 func (x *OrderJudged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +3017,7 @@ func (x *OrderJudged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderJudged.ProtoReflect.Descriptor instead.
 func (*OrderJudged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OrderJudged) GetFingerprint() string {
@@ -2472,7 +3079,7 @@ type ProfileKept struct {
 
 func (x *ProfileKept) Reset() {
 	*x = ProfileKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +3091,7 @@ func (x *ProfileKept) String() string {
 func (*ProfileKept) ProtoMessage() {}
 
 func (x *ProfileKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,12 +3104,110 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
 func (*ProfileKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ProfileKept) GetProfile() *StoredProfile {
 	if x != nil {
 		return x.Profile
+	}
+	return nil
+}
+
+// How many workers of each kind serve a job from now on, and why.
+type PlacementDecided struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Placement     *Placement             `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementDecided) Reset() {
+	*x = PlacementDecided{}
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementDecided) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementDecided) ProtoMessage() {}
+
+func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementDecided.ProtoReflect.Descriptor instead.
+func (*PlacementDecided) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *PlacementDecided) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *PlacementDecided) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// The result of a search. It replaces the earlier one for the same dataset and type of trainer.
+type PlacementKept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Known         *PlacementKnown        `protobuf:"bytes,1,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementKept) Reset() {
+	*x = PlacementKept{}
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementKept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementKept) ProtoMessage() {}
+
+func (x *PlacementKept) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
+func (*PlacementKept) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PlacementKept) GetKnown() *PlacementKnown {
+	if x != nil {
+		return x.Known
 	}
 	return nil
 }
@@ -2514,21 +3219,24 @@ type Snapshot struct {
 	Applied   uint64 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"`
 	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Number of processes that have opened the store.
-	Incarnation   uint64           `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	LastLease     uint64           `protobuf:"varint,4,opt,name=last_lease,json=lastLease,proto3" json:"last_lease,omitempty"`
-	Datasets      []*StoredDataset `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
-	Clients       []*StoredClient  `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
-	Jobs          []*StoredJob     `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Caches        []*StoredCache   `protobuf:"bytes,20,rep,name=caches,proto3" json:"caches,omitempty"`
-	Orders        []*StoredOrder   `protobuf:"bytes,21,rep,name=orders,proto3" json:"orders,omitempty"`
-	Profiles      []*StoredProfile `protobuf:"bytes,22,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	Incarnation uint64           `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	LastLease   uint64           `protobuf:"varint,4,opt,name=last_lease,json=lastLease,proto3" json:"last_lease,omitempty"`
+	Datasets    []*StoredDataset `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	Clients     []*StoredClient  `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
+	Jobs        []*StoredJob     `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Caches      []*StoredCache   `protobuf:"bytes,20,rep,name=caches,proto3" json:"caches,omitempty"`
+	Orders      []*StoredOrder   `protobuf:"bytes,21,rep,name=orders,proto3" json:"orders,omitempty"`
+	Profiles    []*StoredProfile `protobuf:"bytes,22,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	// Workers that have numbers.
+	Workers       []*StoredWorker   `protobuf:"bytes,23,rep,name=workers,proto3" json:"workers,omitempty"`
+	Placements    []*PlacementKnown `protobuf:"bytes,30,rep,name=placements,proto3" json:"placements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +3248,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +3261,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -2626,6 +3334,72 @@ func (x *Snapshot) GetProfiles() []*StoredProfile {
 	return nil
 }
 
+func (x *Snapshot) GetWorkers() []*StoredWorker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *Snapshot) GetPlacements() []*PlacementKnown {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+type StoredWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Worker        *WorkerAddress         `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredWorker) Reset() {
+	*x = StoredWorker{}
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredWorker) ProtoMessage() {}
+
+func (x *StoredWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
+func (*StoredWorker) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *StoredWorker) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *StoredWorker) GetWorker() *WorkerAddress {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
 type StoredOrder struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
@@ -2652,7 +3426,7 @@ type StoredOrder struct {
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +3438,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +3451,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -2767,7 +3541,7 @@ type StoredProfile struct {
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +3553,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +3566,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -2825,7 +3599,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[34]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2837,7 +3611,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[34]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2850,7 +3624,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -2900,7 +3674,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3686,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3699,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -2969,7 +3743,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2981,7 +3755,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2994,7 +3768,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -3038,7 +3812,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3824,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3837,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -3111,13 +3885,14 @@ type StoredJob struct {
 	// The newest closed epochs, ascending.
 	Closed        []*ClosedEpoch `protobuf:"bytes,10,rep,name=closed,proto3" json:"closed,omitempty"`
 	Error         *ErrorDetail   `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	Placement     *Placement     `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3904,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3917,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -3222,6 +3997,13 @@ func (x *StoredJob) GetError() *ErrorDetail {
 	return nil
 }
 
+func (x *StoredJob) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
 type ClosedEpoch struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Epoch            uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -3239,7 +4021,7 @@ type ClosedEpoch struct {
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +4033,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +4046,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -3324,21 +4106,41 @@ func (x *ClosedEpoch) GetOrderedStreams() []uint32 {
 }
 
 type StoredEpoch struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Epoch   uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Passes  []*StoredPass          `protobuf:"bytes,2,rep,name=passes,proto3" json:"passes,omitempty"`
-	Streams []*StoredStream        `protobuf:"bytes,3,rep,name=streams,proto3" json:"streams,omitempty"`
-	Error   *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Passes []*StoredPass          `protobuf:"bytes,2,rep,name=passes,proto3" json:"passes,omitempty"`
+	// The active streams, ascending: those that have had a lease, a consumer of their own or a start index, and whose end
+	// is not settled. In a store of version 1: all streams.
+	Streams []*StoredStream `protobuf:"bytes,3,rep,name=streams,proto3" json:"streams,omitempty"`
+	Error   *ErrorDetail    `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// As in EpochOpened.
-	Order         []string `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
-	OrderStreams  []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
+	Order        []string `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
+	OrderStreams []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
+	// Number of the record that opened the epoch.
+	Opened uint64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Number of streams, closing streams included.
+	Total uint32 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
+	// The streams that are delivered, and those that are truncated: bitmaps, stream 0 in the lowest bit of the first byte.
+	Delivered []byte `protobuf:"bytes,9,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Truncated []byte `protobuf:"bytes,10,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// Sums over the delivered streams that are not active: elements that arrived, and elements that were lost.
+	Elements uint64 `protobuf:"varint,11,opt,name=elements,proto3" json:"elements,omitempty"`
+	Lost     uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Number of the newest assignment of the streams that are not active.
+	Assignment uint64 `protobuf:"varint,13,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// Plans with a carry. `after` is as in EpochOpened, until that epoch's rows are known. `joins` are rows of earlier
+	// epochs that the last closing stream joins first. `carried` and `carry` are as in Position.
+	After         *uint64     `protobuf:"varint,14,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	Joins         []*KeptRows `protobuf:"bytes,15,rep,name=joins,proto3" json:"joins,omitempty"`
+	Carried       bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry         []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +4152,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +4165,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -3408,6 +4210,83 @@ func (x *StoredEpoch) GetOrderStreams() []uint32 {
 	return nil
 }
 
+func (x *StoredEpoch) GetOpened() uint64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetDelivered() []byte {
+	if x != nil {
+		return x.Delivered
+	}
+	return nil
+}
+
+func (x *StoredEpoch) GetTruncated() []byte {
+	if x != nil {
+		return x.Truncated
+	}
+	return nil
+}
+
+func (x *StoredEpoch) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetAfter() uint64 {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetJoins() []*KeptRows {
+	if x != nil {
+		return x.Joins
+	}
+	return nil
+}
+
+func (x *StoredEpoch) GetCarried() bool {
+	if x != nil {
+		return x.Carried
+	}
+	return false
+}
+
+func (x *StoredEpoch) GetCarry() []*KeptRows {
+	if x != nil {
+		return x.Carry
+	}
+	return nil
+}
+
 // A pass: one client reads the epoch.
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -3422,7 +4301,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +4313,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +4326,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -3505,15 +4384,17 @@ type StoredStream struct {
 	// Number of workers in a row that crashed while they opened the stream.
 	OpeningCrashes uint32 `protobuf:"varint,22,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
 	// As in the last LeaseLost.
-	InFlight      uint64 `protobuf:"varint,23,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	Serial        bool   `protobuf:"varint,24,opt,name=serial,proto3" json:"serial,omitempty"`
+	InFlight uint64 `protobuf:"varint,23,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	Serial   bool   `protobuf:"varint,24,opt,name=serial,proto3" json:"serial,omitempty"`
+	// The number of the worker, in place of `worker`.
+	WorkerNumber  uint32 `protobuf:"varint,25,opt,name=worker_number,json=workerNumber,proto3" json:"worker_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3525,7 +4406,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3538,7 +4419,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -3681,11 +4562,18 @@ func (x *StoredStream) GetSerial() bool {
 	return false
 }
 
+func (x *StoredStream) GetWorkerNumber() uint32 {
+	if x != nil {
+		return x.WorkerNumber
+	}
+	return 0
+}
+
 var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xeb\x0e\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xde\x13\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -3724,7 +4612,16 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\rcache_removed\x18! \x01(\v2\x16.pecan.v1.CacheRemovedH\x00R\fcacheRemoved\x12=\n" +
 	"\rorder_decided\x18\" \x01(\v2\x16.pecan.v1.OrderDecidedH\x00R\forderDecided\x12:\n" +
 	"\fprofile_kept\x18# \x01(\v2\x15.pecan.v1.ProfileKeptH\x00R\vprofileKept\x12:\n" +
-	"\forder_judged\x18$ \x01(\v2\x15.pecan.v1.OrderJudgedH\x00R\vorderJudgedB\x06\n" +
+	"\forder_judged\x18$ \x01(\v2\x15.pecan.v1.OrderJudgedH\x00R\vorderJudged\x12:\n" +
+	"\fworker_named\x18% \x01(\v2\x15.pecan.v1.WorkerNamedH\x00R\vworkerNamed\x12F\n" +
+	"\x10worker_forgotten\x18& \x01(\v2\x19.pecan.v1.WorkerForgottenH\x00R\x0fworkerForgotten\x12@\n" +
+	"\x0eleases_granted\x18' \x01(\v2\x17.pecan.v1.LeasesGrantedH\x00R\rleasesGranted\x12L\n" +
+	"\x12consumers_assigned\x18( \x01(\v2\x1b.pecan.v1.ConsumersAssignedH\x00R\x11consumersAssigned\x12F\n" +
+	"\x10streams_produced\x18) \x01(\v2\x19.pecan.v1.StreamsProducedH\x00R\x0fstreamsProduced\x12I\n" +
+	"\x11streams_delivered\x18* \x01(\v2\x1a.pecan.v1.StreamsDeliveredH\x00R\x10streamsDelivered\x12=\n" +
+	"\repoch_carried\x18+ \x01(\v2\x16.pecan.v1.EpochCarriedH\x00R\fepochCarried\x12I\n" +
+	"\x11placement_decided\x182 \x01(\v2\x1a.pecan.v1.PlacementDecidedH\x00R\x10placementDecided\x12@\n" +
+	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKeptB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -3763,14 +4660,20 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"#\n" +
 	"\n" +
 	"JobRemoved\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\xbf\x01\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\xe4\x01\n" +
 	"\vEpochOpened\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\astreams\x18\x03 \x01(\rR\astreams\x12.\n" +
 	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\xbd\x01\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\x12\x19\n" +
+	"\x05after\x18\a \x01(\x04H\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x06_after\"e\n" +
+	"\fEpochCarried\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12(\n" +
+	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xbd\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -3846,7 +4749,35 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x1a\n" +
-	"\bproduced\x18\x04 \x01(\x04R\bproduced\"E\n" +
+	"\bproduced\x18\x04 \x01(\x04R\bproduced\"V\n" +
+	"\vWorkerNamed\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
+	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\".\n" +
+	"\x0fWorkerForgotten\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"\x96\x01\n" +
+	"\rLeasesGranted\x12\x16\n" +
+	"\x06opened\x18\x01 \x01(\x04R\x06opened\x12\x1f\n" +
+	"\vfirst_lease\x18\x02 \x01(\x04R\n" +
+	"firstLease\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x18\n" +
+	"\aworkers\x18\x04 \x03(\x12R\aworkers\x12\x18\n" +
+	"\arestart\x18\x05 \x01(\bR\arestart\"\xa9\x01\n" +
+	"\x11ConsumersAssigned\x12\x16\n" +
+	"\x06opened\x18\x01 \x01(\x04R\x06opened\x12\x1b\n" +
+	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12#\n" +
+	"\rstart_indexes\x18\x04 \x03(\x04R\fstartIndexes\x12 \n" +
+	"\vassignments\x18\x05 \x03(\x12R\vassignments\"\x9a\x01\n" +
+	"\x0fStreamsProduced\x12\x16\n" +
+	"\x06opened\x18\x01 \x01(\x04R\x06opened\x12\x18\n" +
+	"\astreams\x18\x02 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06leases\x18\x03 \x03(\x12R\x06leases\x12\x16\n" +
+	"\x06counts\x18\x04 \x03(\x04R\x06counts\x12%\n" +
+	"\x0eremainder_rows\x18\x05 \x03(\x04R\rremainderRows\"\\\n" +
+	"\x10StreamsDelivered\x12\x16\n" +
+	"\x06opened\x18\x01 \x01(\x04R\x06opened\x12\x18\n" +
+	"\astreams\x18\x02 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06counts\x18\x03 \x03(\x04R\x06counts\"E\n" +
 	"\x11CacheSegmentAdded\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\">\n" +
 	"\x0eCacheCommitted\x12\x10\n" +
@@ -3872,7 +4803,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"production\x12\x10\n" +
 	"\x03why\x18\a \x01(\tR\x03why\"@\n" +
 	"\vProfileKept\x121\n" +
-	"\aprofile\x18\x01 \x01(\v2\x17.pecan.v1.StoredProfileR\aprofile\"\xa7\x03\n" +
+	"\aprofile\x18\x01 \x01(\v2\x17.pecan.v1.StoredProfileR\aprofile\"\\\n" +
+	"\x10PlacementDecided\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x121\n" +
+	"\tplacement\x18\x02 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"?\n" +
+	"\rPlacementKept\x12.\n" +
+	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"\x93\x04\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -3885,7 +4821,14 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x04jobs\x18\a \x03(\v2\x13.pecan.v1.StoredJobR\x04jobs\x12-\n" +
 	"\x06caches\x18\x14 \x03(\v2\x15.pecan.v1.StoredCacheR\x06caches\x12-\n" +
 	"\x06orders\x18\x15 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x123\n" +
-	"\bprofiles\x18\x16 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\"\x9d\x03\n" +
+	"\bprofiles\x18\x16 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\x120\n" +
+	"\aworkers\x18\x17 \x03(\v2\x16.pecan.v1.StoredWorkerR\aworkers\x128\n" +
+	"\n" +
+	"placements\x18\x1e \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
+	"placements\"W\n" +
+	"\fStoredWorker\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
+	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\x9d\x03\n" +
 	"\vStoredOrder\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -3927,7 +4870,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x16\n" +
 	"\x06opened\x18\x03 \x01(\bR\x06opened\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x8e\x03\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xc1\x03\n" +
 	"\tStoredJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -3943,7 +4886,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\x04R\tnextEpoch\x12-\n" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
-	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x8e\x02\n" +
+	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\x8e\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -3952,19 +4896,34 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11streams_truncated\x18\x05 \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\x06 \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
-	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xeb\x01\n" +
+	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xb8\x04\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
 	"\astreams\x18\x03 \x03(\v2\x16.pecan.v1.StoredStreamR\astreams\x12+\n" +
 	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"p\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\x12\x16\n" +
+	"\x06opened\x18\a \x01(\x04R\x06opened\x12\x14\n" +
+	"\x05total\x18\b \x01(\rR\x05total\x12\x1c\n" +
+	"\tdelivered\x18\t \x01(\fR\tdelivered\x12\x1c\n" +
+	"\ttruncated\x18\n" +
+	" \x01(\fR\ttruncated\x12\x1a\n" +
+	"\belements\x18\v \x01(\x04R\belements\x12\x12\n" +
+	"\x04lost\x18\f \x01(\x04R\x04lost\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\r \x01(\x04R\n" +
+	"assignment\x12\x19\n" +
+	"\x05after\x18\x0e \x01(\x04H\x00R\x05after\x88\x01\x01\x12(\n" +
+	"\x05joins\x18\x0f \x03(\v2\x12.pecan.v1.KeptRowsR\x05joins\x12\x18\n" +
+	"\acarried\x18\x10 \x01(\bR\acarried\x12(\n" +
+	"\x05carry\x18\x11 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carryB\b\n" +
+	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x1a\n" +
 	"\bprefetch\x18\x02 \x01(\bR\bprefetch\x12)\n" +
-	"\x10heartbeat_number\x18\x03 \x01(\x04R\x0fheartbeatNumber\"\xde\x04\n" +
+	"\x10heartbeat_number\x18\x03 \x01(\x04R\x0fheartbeatNumber\"\x83\x05\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3989,7 +4948,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\acrashes\x18\x15 \x01(\rR\acrashes\x12'\n" +
 	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashes\x12\x1b\n" +
 	"\tin_flight\x18\x17 \x01(\x04R\binFlight\x12\x16\n" +
-	"\x06serial\x18\x18 \x01(\bR\x06serialb\x06proto3"
+	"\x06serial\x18\x18 \x01(\bR\x06serial\x12#\n" +
+	"\rworker_number\x18\x19 \x01(\rR\fworkerNumberb\x06proto3"
 
 var (
 	file_pecan_v1_records_proto_rawDescOnce sync.Once
@@ -4004,7 +4964,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -4019,51 +4979,64 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*JobFailed)(nil),           // 10: pecan.v1.JobFailed
 	(*JobRemoved)(nil),          // 11: pecan.v1.JobRemoved
 	(*EpochOpened)(nil),         // 12: pecan.v1.EpochOpened
-	(*EpochJoined)(nil),         // 13: pecan.v1.EpochJoined
-	(*EpochAdopted)(nil),        // 14: pecan.v1.EpochAdopted
-	(*EpochLeft)(nil),           // 15: pecan.v1.EpochLeft
-	(*EpochFailed)(nil),         // 16: pecan.v1.EpochFailed
-	(*EpochClosed)(nil),         // 17: pecan.v1.EpochClosed
-	(*StreamAdded)(nil),         // 18: pecan.v1.StreamAdded
-	(*LeaseGranted)(nil),        // 19: pecan.v1.LeaseGranted
-	(*LeaseLost)(nil),           // 20: pecan.v1.LeaseLost
-	(*ConsumerAssigned)(nil),    // 21: pecan.v1.ConsumerAssigned
-	(*ConsumerReleased)(nil),    // 22: pecan.v1.ConsumerReleased
-	(*StreamProduced)(nil),      // 23: pecan.v1.StreamProduced
-	(*StreamDelivered)(nil),     // 24: pecan.v1.StreamDelivered
-	(*CacheSegmentAdded)(nil),   // 25: pecan.v1.CacheSegmentAdded
-	(*CacheCommitted)(nil),      // 26: pecan.v1.CacheCommitted
-	(*CacheSegmentDropped)(nil), // 27: pecan.v1.CacheSegmentDropped
-	(*CacheRemoved)(nil),        // 28: pecan.v1.CacheRemoved
-	(*OrderDecided)(nil),        // 29: pecan.v1.OrderDecided
-	(*OrderJudged)(nil),         // 30: pecan.v1.OrderJudged
-	(*ProfileKept)(nil),         // 31: pecan.v1.ProfileKept
-	(*Snapshot)(nil),            // 32: pecan.v1.Snapshot
-	(*StoredOrder)(nil),         // 33: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 34: pecan.v1.StoredProfile
-	(*StoredCache)(nil),         // 35: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 36: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 37: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 38: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 39: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 40: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 41: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 42: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 43: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 44: pecan.v1.JobOptions
-	(*Plan)(nil),                // 45: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 46: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 47: pecan.v1.Position
-	(*StreamId)(nil),            // 48: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 49: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 50: pecan.v1.CacheSegment
-	(Order)(0),                  // 51: pecan.v1.Order
-	(OrderTolerance)(0),         // 52: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 53: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 54: pecan.v1.OrderProduction
-	(*OrderTrial)(nil),          // 55: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 56: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 57: pecan.v1.DatasetSpec
+	(*EpochCarried)(nil),        // 13: pecan.v1.EpochCarried
+	(*EpochJoined)(nil),         // 14: pecan.v1.EpochJoined
+	(*EpochAdopted)(nil),        // 15: pecan.v1.EpochAdopted
+	(*EpochLeft)(nil),           // 16: pecan.v1.EpochLeft
+	(*EpochFailed)(nil),         // 17: pecan.v1.EpochFailed
+	(*EpochClosed)(nil),         // 18: pecan.v1.EpochClosed
+	(*StreamAdded)(nil),         // 19: pecan.v1.StreamAdded
+	(*LeaseGranted)(nil),        // 20: pecan.v1.LeaseGranted
+	(*LeaseLost)(nil),           // 21: pecan.v1.LeaseLost
+	(*ConsumerAssigned)(nil),    // 22: pecan.v1.ConsumerAssigned
+	(*ConsumerReleased)(nil),    // 23: pecan.v1.ConsumerReleased
+	(*StreamProduced)(nil),      // 24: pecan.v1.StreamProduced
+	(*StreamDelivered)(nil),     // 25: pecan.v1.StreamDelivered
+	(*WorkerNamed)(nil),         // 26: pecan.v1.WorkerNamed
+	(*WorkerForgotten)(nil),     // 27: pecan.v1.WorkerForgotten
+	(*LeasesGranted)(nil),       // 28: pecan.v1.LeasesGranted
+	(*ConsumersAssigned)(nil),   // 29: pecan.v1.ConsumersAssigned
+	(*StreamsProduced)(nil),     // 30: pecan.v1.StreamsProduced
+	(*StreamsDelivered)(nil),    // 31: pecan.v1.StreamsDelivered
+	(*CacheSegmentAdded)(nil),   // 32: pecan.v1.CacheSegmentAdded
+	(*CacheCommitted)(nil),      // 33: pecan.v1.CacheCommitted
+	(*CacheSegmentDropped)(nil), // 34: pecan.v1.CacheSegmentDropped
+	(*CacheRemoved)(nil),        // 35: pecan.v1.CacheRemoved
+	(*OrderDecided)(nil),        // 36: pecan.v1.OrderDecided
+	(*OrderJudged)(nil),         // 37: pecan.v1.OrderJudged
+	(*ProfileKept)(nil),         // 38: pecan.v1.ProfileKept
+	(*PlacementDecided)(nil),    // 39: pecan.v1.PlacementDecided
+	(*PlacementKept)(nil),       // 40: pecan.v1.PlacementKept
+	(*Snapshot)(nil),            // 41: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 42: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 43: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 44: pecan.v1.StoredProfile
+	(*StoredCache)(nil),         // 45: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 46: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 47: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 48: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 49: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 50: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 51: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 52: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 53: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 54: pecan.v1.JobOptions
+	(*Plan)(nil),                // 55: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 56: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 57: pecan.v1.Position
+	(*KeptRows)(nil),            // 58: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 59: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 60: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 61: pecan.v1.CacheSegment
+	(Order)(0),                  // 62: pecan.v1.Order
+	(OrderTolerance)(0),         // 63: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 64: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 65: pecan.v1.OrderProduction
+	(*Placement)(nil),           // 66: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 67: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 68: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 69: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 70: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -4077,78 +5050,97 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	10, // 8: pecan.v1.Record.job_failed:type_name -> pecan.v1.JobFailed
 	11, // 9: pecan.v1.Record.job_removed:type_name -> pecan.v1.JobRemoved
 	12, // 10: pecan.v1.Record.epoch_opened:type_name -> pecan.v1.EpochOpened
-	13, // 11: pecan.v1.Record.epoch_joined:type_name -> pecan.v1.EpochJoined
-	15, // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
-	16, // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
-	17, // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
-	18, // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
-	19, // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
-	20, // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
-	21, // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
-	22, // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
-	23, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
-	24, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
-	14, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
-	25, // 23: pecan.v1.Record.cache_segment_added:type_name -> pecan.v1.CacheSegmentAdded
-	26, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
-	27, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
-	28, // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
-	29, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	31, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
-	30, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
-	36, // 30: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	44, // 31: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	45, // 32: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	46, // 33: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	47, // 34: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	46, // 35: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	46, // 36: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	48, // 37: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	48, // 38: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	49, // 39: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	48, // 40: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 41: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	48, // 42: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	48, // 43: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	48, // 44: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	48, // 45: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	50, // 46: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	33, // 47: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	51, // 48: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	52, // 49: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	53, // 50: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	54, // 51: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	34, // 52: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	36, // 53: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	37, // 54: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	39, // 55: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	35, // 56: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	33, // 57: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	34, // 58: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	51, // 59: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	52, // 60: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	55, // 61: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	53, // 62: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	54, // 63: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	56, // 64: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	50, // 65: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	57, // 66: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	38, // 67: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	44, // 68: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	45, // 69: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	41, // 70: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	40, // 71: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	46, // 72: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	46, // 73: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	42, // 74: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	43, // 75: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	46, // 76: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	49, // 77: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	78, // [78:78] is the sub-list for method output_type
-	78, // [78:78] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	14, // 11: pecan.v1.Record.epoch_joined:type_name -> pecan.v1.EpochJoined
+	16, // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
+	17, // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
+	18, // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
+	19, // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
+	20, // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
+	21, // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
+	22, // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
+	23, // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
+	24, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
+	25, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
+	15, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
+	32, // 23: pecan.v1.Record.cache_segment_added:type_name -> pecan.v1.CacheSegmentAdded
+	33, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
+	34, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
+	35, // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
+	36, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	38, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	37, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	26, // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
+	27, // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
+	28, // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
+	29, // 33: pecan.v1.Record.consumers_assigned:type_name -> pecan.v1.ConsumersAssigned
+	30, // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
+	31, // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
+	13, // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
+	39, // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	40, // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	46, // 39: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	54, // 40: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	55, // 41: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	56, // 42: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	57, // 43: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	58, // 44: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	56, // 45: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	56, // 46: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	59, // 47: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	59, // 48: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	60, // 49: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	59, // 50: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 51: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	59, // 52: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	59, // 53: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	59, // 54: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	59, // 55: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	60, // 56: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	61, // 57: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	43, // 58: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	62, // 59: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	63, // 60: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	64, // 61: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	65, // 62: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	44, // 63: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	66, // 64: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	67, // 65: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	46, // 66: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	47, // 67: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	49, // 68: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	45, // 69: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	43, // 70: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	44, // 71: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	42, // 72: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	67, // 73: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	60, // 74: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	62, // 75: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	63, // 76: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	68, // 77: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	64, // 78: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	65, // 79: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	69, // 80: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	61, // 81: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	70, // 82: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	48, // 83: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	54, // 84: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	55, // 85: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	51, // 86: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	50, // 87: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	56, // 88: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	66, // 89: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	56, // 90: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	52, // 91: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	53, // 92: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	56, // 93: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	58, // 94: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	58, // 95: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	60, // 96: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	97, // [97:97] is the sub-list for method output_type
+	97, // [97:97] is the sub-list for method input_type
+	97, // [97:97] is the sub-list for extension type_name
+	97, // [97:97] is the sub-list for extension extendee
+	0,  // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -4188,14 +5180,25 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_OrderDecided)(nil),
 		(*Record_ProfileKept)(nil),
 		(*Record_OrderJudged)(nil),
+		(*Record_WorkerNamed)(nil),
+		(*Record_WorkerForgotten)(nil),
+		(*Record_LeasesGranted)(nil),
+		(*Record_ConsumersAssigned)(nil),
+		(*Record_StreamsProduced)(nil),
+		(*Record_StreamsDelivered)(nil),
+		(*Record_EpochCarried)(nil),
+		(*Record_PlacementDecided)(nil),
+		(*Record_PlacementKept)(nil),
 	}
+	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[50].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

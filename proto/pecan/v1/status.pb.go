@@ -85,7 +85,9 @@ type ExplainResponse struct {
 	// Absent if there was no trial.
 	Trial *OrderTrial `protobuf:"bytes,9,opt,name=trial,proto3" json:"trial,omitempty"`
 	// Absent until there are measurements of the order in production.
-	Production    *OrderProduction `protobuf:"bytes,10,opt,name=production,proto3" json:"production,omitempty"`
+	Production *OrderProduction `protobuf:"bytes,10,opt,name=production,proto3" json:"production,omitempty"`
+	// As in JobStatus.
+	Placement     *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +188,13 @@ func (x *ExplainResponse) GetTrial() *OrderTrial {
 func (x *ExplainResponse) GetProduction() *OrderProduction {
 	if x != nil {
 		return x.Production
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
 	}
 	return nil
 }
@@ -436,6 +445,13 @@ type WorkerStatus struct {
 	Placement         string        `protobuf:"bytes,8,opt,name=placement,proto3" json:"placement,omitempty"`
 	CpuS              float64       `protobuf:"fixed64,9,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes     int64         `protobuf:"varint,10,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	// Share of the time in which the worker computed elements instead of waiting for room, over the last seconds.
+	Busy float64 `protobuf:"fixed64,11,opt,name=busy,proto3" json:"busy,omitempty"`
+	// Processors that the worker used, and bytes that it sent per second, over the last seconds.
+	Cpu        float64 `protobuf:"fixed64,12,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	SentBytesS float64 `protobuf:"fixed64,13,opt,name=sent_bytes_s,json=sentBytesS,proto3" json:"sent_bytes_s,omitempty"`
+	// Absent until the worker reports it.
+	Host *HostLoad `protobuf:"bytes,14,opt,name=host,proto3" json:"host,omitempty"`
 	// The worker has a directory for caches; `cache` has its counters.
 	Caches        bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
 	Cache         *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
@@ -543,6 +559,34 @@ func (x *WorkerStatus) GetResidentBytes() int64 {
 	return 0
 }
 
+func (x *WorkerStatus) GetBusy() float64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
+func (x *WorkerStatus) GetCpu() float64 {
+	if x != nil {
+		return x.Cpu
+	}
+	return 0
+}
+
+func (x *WorkerStatus) GetSentBytesS() float64 {
+	if x != nil {
+		return x.SentBytesS
+	}
+	return 0
+}
+
+func (x *WorkerStatus) GetHost() *HostLoad {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
 func (x *WorkerStatus) GetCaches() bool {
 	if x != nil {
 		return x.Caches
@@ -572,7 +616,11 @@ type JobStatus struct {
 	// Absent if the dataset has no cached step.
 	Cache *CacheStatus `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	// Absent if the job's order is off.
-	Order         *OrderStatus `protobuf:"bytes,21,opt,name=order,proto3" json:"order,omitempty"`
+	Order *OrderStatus `protobuf:"bytes,21,opt,name=order,proto3" json:"order,omitempty"`
+	// The trainers that read now, and their last measurements.
+	Consumers []*ConsumerStatus `protobuf:"bytes,22,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	// Absent without an objective, and before the first decision.
+	Placement     *Placement `protobuf:"bytes,23,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -684,6 +732,116 @@ func (x *JobStatus) GetOrder() *OrderStatus {
 	return nil
 }
 
+func (x *JobStatus) GetConsumers() []*ConsumerStatus {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *JobStatus) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// Medians of the sub-windows of the last seconds.
+type ConsumerStatus struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	HostId   string                 `protobuf:"bytes,2,opt,name=host_id,json=hostId,proto3" json:"host_id,omitempty"`
+	// Seconds between two elements, the share of the time that the trainer waited, and the ready elements.
+	ElementS float64 `protobuf:"fixed64,3,opt,name=element_s,json=elementS,proto3" json:"element_s,omitempty"`
+	Wait     float64 `protobuf:"fixed64,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	Queue    float64 `protobuf:"fixed64,5,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Number of sub-windows.
+	SubWindows uint32 `protobuf:"varint,6,opt,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
+	// The trainer's host. Absent until the client reports it.
+	Host          *HostLoad `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumerStatus) Reset() {
+	*x = ConsumerStatus{}
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumerStatus) ProtoMessage() {}
+
+func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumerStatus.ProtoReflect.Descriptor instead.
+func (*ConsumerStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ConsumerStatus) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *ConsumerStatus) GetHostId() string {
+	if x != nil {
+		return x.HostId
+	}
+	return ""
+}
+
+func (x *ConsumerStatus) GetElementS() float64 {
+	if x != nil {
+		return x.ElementS
+	}
+	return 0
+}
+
+func (x *ConsumerStatus) GetWait() float64 {
+	if x != nil {
+		return x.Wait
+	}
+	return 0
+}
+
+func (x *ConsumerStatus) GetQueue() float64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *ConsumerStatus) GetSubWindows() uint32 {
+	if x != nil {
+		return x.SubWindows
+	}
+	return 0
+}
+
+func (x *ConsumerStatus) GetHost() *HostLoad {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
 type OrderStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ExplainResponse.
@@ -695,7 +853,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +865,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +878,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OrderStatus) GetState() string {
@@ -751,7 +909,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +921,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +934,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -840,7 +998,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1010,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1023,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -966,7 +1124,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1136,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1149,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -1047,7 +1205,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1217,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1230,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -1102,7 +1260,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x9f\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xd2\x03\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1116,7 +1274,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"production\x18\n" +
 	" \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
-	"production\"\xc0\x01\n" +
+	"production\x121\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xc0\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1135,7 +1294,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\aworkers\x18\x05 \x03(\v2\x16.pecan.v1.WorkerStatusR\aworkers\x12'\n" +
 	"\x04jobs\x18\x06 \x03(\v2\x13.pecan.v1.JobStatusR\x04jobs\x123\n" +
 	"\bdatasets\x18\a \x03(\v2\x17.pecan.v1.DatasetStatusR\bdatasets\x12\x18\n" +
-	"\aclients\x18\b \x01(\x05R\aclients\"\xb7\x03\n" +
+	"\aclients\x18\b \x01(\x05R\aclients\"\xa7\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1148,9 +1307,14 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\tplacement\x18\b \x01(\tR\tplacement\x12\x13\n" +
 	"\x05cpu_s\x18\t \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\n" +
-	" \x01(\x03R\rresidentBytes\x12\x16\n" +
+	" \x01(\x03R\rresidentBytes\x12\x12\n" +
+	"\x04busy\x18\v \x01(\x01R\x04busy\x12\x10\n" +
+	"\x03cpu\x18\f \x01(\x01R\x03cpu\x12 \n" +
+	"\fsent_bytes_s\x18\r \x01(\x01R\n" +
+	"sentBytesS\x12&\n" +
+	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xa9\x03\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\x94\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1163,7 +1327,18 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
 	"\brecovery\x18\t \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12+\n" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\x12+\n" +
-	"\x05order\x18\x15 \x01(\v2\x15.pecan.v1.OrderStatusR\x05order\"5\n" +
+	"\x05order\x18\x15 \x01(\v2\x15.pecan.v1.OrderStatusR\x05order\x126\n" +
+	"\tconsumers\x18\x16 \x03(\v2\x18.pecan.v1.ConsumerStatusR\tconsumers\x121\n" +
+	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xd6\x01\n" +
+	"\x0eConsumerStatus\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
+	"\ahost_id\x18\x02 \x01(\tR\x06hostId\x12\x1b\n" +
+	"\telement_s\x18\x03 \x01(\x01R\belementS\x12\x12\n" +
+	"\x04wait\x18\x04 \x01(\x01R\x04wait\x12\x14\n" +
+	"\x05queue\x18\x05 \x01(\x01R\x05queue\x12\x1f\n" +
+	"\vsub_windows\x18\x06 \x01(\rR\n" +
+	"subWindows\x12&\n" +
+	"\x04host\x18\a \x01(\v2\x12.pecan.v1.HostLoadR\x04host\"5\n" +
 	"\vOrderStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"\x81\x01\n" +
@@ -1213,7 +1388,7 @@ func file_pecan_v1_status_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_status_proto_rawDescData
 }
 
-var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_pecan_v1_status_proto_goTypes = []any{
 	(*ExplainRequest)(nil),  // 0: pecan.v1.ExplainRequest
 	(*ExplainResponse)(nil), // 1: pecan.v1.ExplainResponse
@@ -1222,49 +1397,57 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(*StatusResponse)(nil),  // 4: pecan.v1.StatusResponse
 	(*WorkerStatus)(nil),    // 5: pecan.v1.WorkerStatus
 	(*JobStatus)(nil),       // 6: pecan.v1.JobStatus
-	(*OrderStatus)(nil),     // 7: pecan.v1.OrderStatus
-	(*CacheStatus)(nil),     // 8: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),     // 9: pecan.v1.EpochStatus
-	(*PassStatus)(nil),      // 10: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),   // 11: pecan.v1.DatasetStatus
-	(Order)(0),              // 12: pecan.v1.Order
-	(OrderTolerance)(0),     // 13: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),      // 14: pecan.v1.OrderTrial
-	(*OrderProduction)(nil), // 15: pecan.v1.OrderProduction
-	(*NodeMetrics)(nil),     // 16: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),   // 17: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),      // 18: pecan.v1.HeldStream
-	(*CacheMetrics)(nil),    // 19: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),      // 20: pecan.v1.JobOptions
-	(*Plan)(nil),            // 21: pecan.v1.Plan
-	(*Recovery)(nil),        // 22: pecan.v1.Recovery
+	(*ConsumerStatus)(nil),  // 7: pecan.v1.ConsumerStatus
+	(*OrderStatus)(nil),     // 8: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),     // 9: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),     // 10: pecan.v1.EpochStatus
+	(*PassStatus)(nil),      // 11: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),   // 12: pecan.v1.DatasetStatus
+	(Order)(0),              // 13: pecan.v1.Order
+	(OrderTolerance)(0),     // 14: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),      // 15: pecan.v1.OrderTrial
+	(*OrderProduction)(nil), // 16: pecan.v1.OrderProduction
+	(*Placement)(nil),       // 17: pecan.v1.Placement
+	(*NodeMetrics)(nil),     // 18: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),   // 19: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),      // 20: pecan.v1.HeldStream
+	(*HostLoad)(nil),        // 21: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),    // 22: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),      // 23: pecan.v1.JobOptions
+	(*Plan)(nil),            // 24: pecan.v1.Plan
+	(*Recovery)(nil),        // 25: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
-	12, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
-	13, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	13, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	14, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
 	2,  // 2: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
-	14, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
-	15, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
-	16, // 5: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	5,  // 6: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	6,  // 7: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	11, // 8: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	17, // 9: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	18, // 10: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	19, // 11: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	20, // 12: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	21, // 13: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	9,  // 14: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	16, // 15: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	22, // 16: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	8,  // 17: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	7,  // 18: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	10, // 19: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	16, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	17, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
+	18, // 6: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	5,  // 7: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	6,  // 8: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	12, // 9: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	19, // 10: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	20, // 11: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	21, // 12: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	22, // 13: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	23, // 14: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	24, // 15: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	10, // 16: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	18, // 17: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	25, // 18: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	9,  // 19: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	8,  // 20: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	7,  // 21: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	17, // 22: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	21, // 23: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	11, // 24: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }
@@ -1280,7 +1463,7 @@ func file_pecan_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_status_proto_rawDesc), len(file_pecan_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -528,7 +528,7 @@ func (x Resume_Strategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resume_Strategy.Descriptor instead.
 func (Resume_Strategy) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type Cut_Kind int32
@@ -591,7 +591,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // One tensor of a flattened element.
@@ -1098,8 +1098,12 @@ type JobOptions struct {
 	RequestedMode  Mode           `protobuf:"varint,9,opt,name=requested_mode,json=requestedMode,proto3,enum=pecan.v1.Mode" json:"requested_mode,omitempty"`
 	Order          Order          `protobuf:"varint,10,opt,name=order,proto3,enum=pecan.v1.Order" json:"order,omitempty"`
 	OrderTolerance OrderTolerance `protobuf:"varint,11,opt,name=order_tolerance,json=orderTolerance,proto3,enum=pecan.v1.OrderTolerance" json:"order_tolerance,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// S that the trainer asks for. 0: the plan decides.
+	Streams int32 `protobuf:"varint,12,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Absent, or without an objective: all workers serve the job.
+	Placement     *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobOptions) Reset() {
@@ -1209,6 +1213,524 @@ func (x *JobOptions) GetOrderTolerance() OrderTolerance {
 	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
 }
 
+func (x *JobOptions) GetStreams() int32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *JobOptions) GetPlacement() *PlacementOptions {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// What a job wants of its workers.
+type PlacementOptions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is minimised: "cost", "time" or "budget". Empty: nothing.
+	Objective string `protobuf:"bytes,1,opt,name=objective,proto3" json:"objective,omitempty"`
+	// The most that an hour of the job may cost, with objective "budget".
+	BudgetPerHour float64 `protobuf:"fixed64,2,opt,name=budget_per_hour,json=budgetPerHour,proto3" json:"budget_per_hour,omitempty"`
+	// Bounds of the numbers of workers of each kind. A maximum of 0 is none; -1: no worker of the kind.
+	MinRemote int32 `protobuf:"varint,3,opt,name=min_remote,json=minRemote,proto3" json:"min_remote,omitempty"`
+	MaxRemote int32 `protobuf:"varint,4,opt,name=max_remote,json=maxRemote,proto3" json:"max_remote,omitempty"`
+	MinLocal  int32 `protobuf:"varint,5,opt,name=min_local,json=minLocal,proto3" json:"min_local,omitempty"`
+	MaxLocal  int32 `protobuf:"varint,6,opt,name=max_local,json=maxLocal,proto3" json:"max_local,omitempty"`
+	// The type of the trainer in the table of prices. Results of a search are kept for it.
+	TrainerType   string `protobuf:"bytes,7,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementOptions) Reset() {
+	*x = PlacementOptions{}
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementOptions) ProtoMessage() {}
+
+func (x *PlacementOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementOptions.ProtoReflect.Descriptor instead.
+func (*PlacementOptions) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PlacementOptions) GetObjective() string {
+	if x != nil {
+		return x.Objective
+	}
+	return ""
+}
+
+func (x *PlacementOptions) GetBudgetPerHour() float64 {
+	if x != nil {
+		return x.BudgetPerHour
+	}
+	return 0
+}
+
+func (x *PlacementOptions) GetMinRemote() int32 {
+	if x != nil {
+		return x.MinRemote
+	}
+	return 0
+}
+
+func (x *PlacementOptions) GetMaxRemote() int32 {
+	if x != nil {
+		return x.MaxRemote
+	}
+	return 0
+}
+
+func (x *PlacementOptions) GetMinLocal() int32 {
+	if x != nil {
+		return x.MinLocal
+	}
+	return 0
+}
+
+func (x *PlacementOptions) GetMaxLocal() int32 {
+	if x != nil {
+		return x.MaxLocal
+	}
+	return 0
+}
+
+func (x *PlacementOptions) GetTrainerType() string {
+	if x != nil {
+		return x.TrainerType
+	}
+	return ""
+}
+
+// A decision on the workers of a job.
+type Placement struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Remote uint32                 `protobuf:"varint,1,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local  uint32                 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"`
+	// "start", "search" or "watch".
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// The policy does not search at the moment.
+	Converged bool `protobuf:"varint,4,opt,name=converged,proto3" json:"converged,omitempty"`
+	// One sentence.
+	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// The configurations that were compared, best first.
+	Candidates []*PlacementCandidate `protobuf:"bytes,6,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// What the search has cost above the bill of the best known configuration, in the unit of the scores.
+	SearchCost    float64 `protobuf:"fixed64,7,opt,name=search_cost,json=searchCost,proto3" json:"search_cost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Placement) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *Placement) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *Placement) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Placement) GetConverged() bool {
+	if x != nil {
+		return x.Converged
+	}
+	return false
+}
+
+func (x *Placement) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Placement) GetCandidates() []*PlacementCandidate {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *Placement) GetSearchCost() float64 {
+	if x != nil {
+		return x.SearchCost
+	}
+	return 0
+}
+
+type PlacementCandidate struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Remote uint32                 `protobuf:"varint,1,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local  uint32                 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"`
+	// Seconds between two elements. measured_s is 0 without a window.
+	PredictedS float64 `protobuf:"fixed64,3,opt,name=predicted_s,json=predictedS,proto3" json:"predicted_s,omitempty"`
+	MeasuredS  float64 `protobuf:"fixed64,4,opt,name=measured_s,json=measuredS,proto3" json:"measured_s,omitempty"`
+	Windows    uint32  `protobuf:"varint,5,opt,name=windows,proto3" json:"windows,omitempty"`
+	// What the objective minimises.
+	Score         float64 `protobuf:"fixed64,6,opt,name=score,proto3" json:"score,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementCandidate) Reset() {
+	*x = PlacementCandidate{}
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementCandidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementCandidate) ProtoMessage() {}
+
+func (x *PlacementCandidate) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementCandidate.ProtoReflect.Descriptor instead.
+func (*PlacementCandidate) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PlacementCandidate) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *PlacementCandidate) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *PlacementCandidate) GetPredictedS() float64 {
+	if x != nil {
+		return x.PredictedS
+	}
+	return 0
+}
+
+func (x *PlacementCandidate) GetMeasuredS() float64 {
+	if x != nil {
+		return x.MeasuredS
+	}
+	return 0
+}
+
+func (x *PlacementCandidate) GetWindows() uint32 {
+	if x != nil {
+		return x.Windows
+	}
+	return 0
+}
+
+func (x *PlacementCandidate) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+// What a search has found. Later jobs with this dataset and trainer type start from it.
+type PlacementKnown struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	TrainerType   string                 `protobuf:"bytes,2,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
+	Remote        uint32                 `protobuf:"varint,3,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local         uint32                 `protobuf:"varint,4,opt,name=local,proto3" json:"local,omitempty"`
+	RemoteCurve   *PlacementCurve        `protobuf:"bytes,5,opt,name=remote_curve,json=remoteCurve,proto3" json:"remote_curve,omitempty"`
+	LocalCurve    *PlacementCurve        `protobuf:"bytes,6,opt,name=local_curve,json=localCurve,proto3" json:"local_curve,omitempty"`
+	Load          *PlacementLoad         `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementKnown) Reset() {
+	*x = PlacementKnown{}
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementKnown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementKnown) ProtoMessage() {}
+
+func (x *PlacementKnown) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementKnown.ProtoReflect.Descriptor instead.
+func (*PlacementKnown) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlacementKnown) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *PlacementKnown) GetTrainerType() string {
+	if x != nil {
+		return x.TrainerType
+	}
+	return ""
+}
+
+func (x *PlacementKnown) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *PlacementKnown) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *PlacementKnown) GetRemoteCurve() *PlacementCurve {
+	if x != nil {
+		return x.RemoteCurve
+	}
+	return nil
+}
+
+func (x *PlacementKnown) GetLocalCurve() *PlacementCurve {
+	if x != nil {
+		return x.LocalCurve
+	}
+	return nil
+}
+
+func (x *PlacementKnown) GetLoad() *PlacementLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+// The capacity of n workers: rate × n^exponent elements per second, at most limit (0: none).
+type PlacementCurve struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rate          float64                `protobuf:"fixed64,1,opt,name=rate,proto3" json:"rate,omitempty"`
+	Exponent      float64                `protobuf:"fixed64,2,opt,name=exponent,proto3" json:"exponent,omitempty"`
+	Limit         float64                `protobuf:"fixed64,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementCurve) Reset() {
+	*x = PlacementCurve{}
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementCurve) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementCurve) ProtoMessage() {}
+
+func (x *PlacementCurve) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementCurve.ProtoReflect.Descriptor instead.
+func (*PlacementCurve) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlacementCurve) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *PlacementCurve) GetExponent() float64 {
+	if x != nil {
+		return x.Exponent
+	}
+	return 0
+}
+
+func (x *PlacementCurve) GetLimit() float64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// The load of the trainers' hosts, and how much a load above 1 slows trainers.
+type PlacementLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Base          float64                `protobuf:"fixed64,1,opt,name=base,proto3" json:"base,omitempty"`
+	PerLocal      float64                `protobuf:"fixed64,2,opt,name=per_local,json=perLocal,proto3" json:"per_local,omitempty"`
+	PerRemote     float64                `protobuf:"fixed64,3,opt,name=per_remote,json=perRemote,proto3" json:"per_remote,omitempty"`
+	Slowdown      float64                `protobuf:"fixed64,4,opt,name=slowdown,proto3" json:"slowdown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementLoad) Reset() {
+	*x = PlacementLoad{}
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementLoad) ProtoMessage() {}
+
+func (x *PlacementLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementLoad.ProtoReflect.Descriptor instead.
+func (*PlacementLoad) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlacementLoad) GetBase() float64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *PlacementLoad) GetPerLocal() float64 {
+	if x != nil {
+		return x.PerLocal
+	}
+	return 0
+}
+
+func (x *PlacementLoad) GetPerRemote() float64 {
+	if x != nil {
+		return x.PerRemote
+	}
+	return 0
+}
+
+func (x *PlacementLoad) GetSlowdown() float64 {
+	if x != nil {
+		return x.Slowdown
+	}
+	return 0
+}
+
 // How a dataset is divided into streams. service/graph makes the plan, and the dispatcher records it before any use.
 // Workers rewrite the graph by it. It is constant for a job.
 type Plan struct {
@@ -1248,14 +1770,25 @@ type Plan struct {
 	// The steps after the source, in the order in which they run. Empty: the registered order.
 	Order []string `protobuf:"bytes,19,rep,name=order,proto3" json:"order,omitempty"`
 	// The cached step. Absent if the dataset has no pecan.cache(), or if that step does nothing; `reasons` says why.
-	Cache         *CachePlan `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache *CachePlan `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	// G: how many streams an epoch has open together. Group q has the streams from q times G on. 0: one group of all
+	// streams.
+	Group int32 `protobuf:"varint,21,opt,name=group,proto3" json:"group,omitempty"`
+	// Why there are S streams, one sentence. The hash leaves it out.
+	StreamsWhy string `protobuf:"bytes,22,opt,name=streams_why,json=streamsWhy,proto3" json:"streams_why,omitempty"`
+	// Hash of the plan without S and G, if S > 1. Decisions on the order of steps are kept under it, because the next job
+	// with this dataset may have another S. Empty: decisions are kept under `hash`. The hash leaves it out.
+	OrderHash string `protobuf:"bytes,23,opt,name=order_hash,json=orderHash,proto3" json:"order_hash,omitempty"`
+	// An endless repeat upstream of the batch was removed, so batches go on from one epoch to the next. The last closing
+	// stream sends full batches only, and the next epoch sends the rows that are left.
+	Carry         bool `protobuf:"varint,24,opt,name=carry,proto3" json:"carry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1800,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1813,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Plan) GetFingerprint() string {
@@ -1423,6 +1956,34 @@ func (x *Plan) GetCache() *CachePlan {
 	return nil
 }
 
+func (x *Plan) GetGroup() int32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *Plan) GetStreamsWhy() string {
+	if x != nil {
+		return x.StreamsWhy
+	}
+	return ""
+}
+
+func (x *Plan) GetOrderHash() string {
+	if x != nil {
+		return x.OrderHash
+	}
+	return ""
+}
+
+func (x *Plan) GetCarry() bool {
+	if x != nil {
+		return x.Carry
+	}
+	return false
+}
+
 // How a stream begins at an index other than 0, and how much of it has to be recomputed.
 type Resume struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1437,7 +1998,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +2010,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +2023,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Resume) GetStrategy() Resume_Strategy {
@@ -1503,7 +2064,7 @@ type CachePlan struct {
 
 func (x *CachePlan) Reset() {
 	*x = CachePlan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +2076,7 @@ func (x *CachePlan) String() string {
 func (*CachePlan) ProtoMessage() {}
 
 func (x *CachePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +2089,7 @@ func (x *CachePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachePlan.ProtoReflect.Descriptor instead.
 func (*CachePlan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CachePlan) GetNode() string {
@@ -1580,7 +2141,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +2153,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +2166,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -1668,15 +2229,17 @@ type Cut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Cut_Kind               `protobuf:"varint,1,opt,name=kind,proto3,enum=pecan.v1.Cut_Kind" json:"kind,omitempty"`
 	// Names of the nodes whose outputs are cut. A joint cut under a zip has several.
-	Edges         []string `protobuf:"bytes,2,rep,name=edges,proto3" json:"edges,omitempty"`
-	Block         int64    `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
+	Edges []string `protobuf:"bytes,2,rep,name=edges,proto3" json:"edges,omitempty"`
+	Block int64    `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
+	// A split is a whole file, although the list has several extents of a file.
+	WholeFiles    bool `protobuf:"varint,4,opt,name=whole_files,json=wholeFiles,proto3" json:"whole_files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +2251,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +2264,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -1725,7 +2288,15 @@ func (x *Cut) GetBlock() int64 {
 	return 0
 }
 
-// One stream of one epoch, the unit of a lease. The closing stream has the number plan.num_streams.
+func (x *Cut) GetWholeFiles() bool {
+	if x != nil {
+		return x.WholeFiles
+	}
+	return false
+}
+
+// One stream of one epoch, the unit of a lease. Closing streams have the numbers from plan.num_streams on: one for each
+// group, and with two or more groups one more, which joins what those keep back.
 type StreamId struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -1737,7 +2308,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2320,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2333,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -1798,14 +2369,31 @@ type Position struct {
 	// Mode deterministic: the stream that provides the next element.
 	Turn uint32 `protobuf:"varint,4,opt,name=turn,proto3" json:"turn,omitempty"`
 	// Mode deterministic: the order of the epoch's steps. Absent if the job's order is off, or if the epoch was not open.
-	Order         *EpochOrder `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
+	Order *EpochOrder `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
+	// In plans with groups the fields below replace `next` and `ended`.
+	//
+	// The streams that have ended: a gap, a length, a gap, a length, … from stream 0 on.
+	EndedRuns []uint32 `protobuf:"varint,6,rep,packed,name=ended_runs,json=endedRuns,proto3" json:"ended_runs,omitempty"`
+	// The same as a bitmap, stream 0 in the lowest bit of the first byte, where that is shorter.
+	EndedBits []byte `protobuf:"bytes,7,opt,name=ended_bits,json=endedBits,proto3" json:"ended_bits,omitempty"`
+	// The streams that have begun and not ended: each number is the difference to the one before. Then the index of the
+	// next element of each.
+	Begun     []uint32 `protobuf:"varint,8,rep,packed,name=begun,proto3" json:"begun,omitempty"`
+	BegunNext []uint64 `protobuf:"varint,9,rep,packed,name=begun_next,json=begunNext,proto3" json:"begun_next,omitempty"`
+	// Number of elements of the streams that have ended.
+	EndedElements uint64 `protobuf:"varint,10,opt,name=ended_elements,json=endedElements,proto3" json:"ended_elements,omitempty"`
+	// Plans with a carry: rows of earlier epochs that the last closing stream of this epoch joins first.
+	Joins []*KeptRows `protobuf:"bytes,11,rep,name=joins,proto3" json:"joins,omitempty"`
+	// The rows are known that the epoch leaves for the next one: `carry`.
+	Carried       bool        `protobuf:"varint,12,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry         []*KeptRows `protobuf:"bytes,13,rep,name=carry,proto3" json:"carry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +2405,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +2418,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -1868,6 +2456,131 @@ func (x *Position) GetOrder() *EpochOrder {
 	return nil
 }
 
+func (x *Position) GetEndedRuns() []uint32 {
+	if x != nil {
+		return x.EndedRuns
+	}
+	return nil
+}
+
+func (x *Position) GetEndedBits() []byte {
+	if x != nil {
+		return x.EndedBits
+	}
+	return nil
+}
+
+func (x *Position) GetBegun() []uint32 {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *Position) GetBegunNext() []uint64 {
+	if x != nil {
+		return x.BegunNext
+	}
+	return nil
+}
+
+func (x *Position) GetEndedElements() uint64 {
+	if x != nil {
+		return x.EndedElements
+	}
+	return 0
+}
+
+func (x *Position) GetJoins() []*KeptRows {
+	if x != nil {
+		return x.Joins
+	}
+	return nil
+}
+
+func (x *Position) GetCarried() bool {
+	if x != nil {
+		return x.Carried
+	}
+	return false
+}
+
+func (x *Position) GetCarry() []*KeptRows {
+	if x != nil {
+		return x.Carry
+	}
+	return nil
+}
+
+// Rows in the remainder of a stream: those after the first `skip`, to the end of the remainder.
+type KeptRows struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Stream        uint32                 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
+	Skip          uint64                 `protobuf:"varint,3,opt,name=skip,proto3" json:"skip,omitempty"`
+	Rows          uint64                 `protobuf:"varint,4,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptRows) Reset() {
+	*x = KeptRows{}
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptRows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptRows) ProtoMessage() {}
+
+func (x *KeptRows) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptRows.ProtoReflect.Descriptor instead.
+func (*KeptRows) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *KeptRows) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *KeptRows) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *KeptRows) GetSkip() uint64 {
+	if x != nil {
+		return x.Skip
+	}
+	return 0
+}
+
+func (x *KeptRows) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 // The order of an epoch's steps. OpenEpoch returns it, and a position records it.
 type EpochOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1882,7 +2595,7 @@ type EpochOrder struct {
 
 func (x *EpochOrder) Reset() {
 	*x = EpochOrder{}
-	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +2607,7 @@ func (x *EpochOrder) String() string {
 func (*EpochOrder) ProtoMessage() {}
 
 func (x *EpochOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2620,7 @@ func (x *EpochOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
 func (*EpochOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EpochOrder) GetHash() string {
@@ -1937,15 +2650,17 @@ type Token struct {
 	Seed        uint64    `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
 	Position    *Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
 	// Finished passes of the outermost repeat, and the elements of the iteration so far.
-	Passes        uint64 `protobuf:"varint,8,opt,name=passes,proto3" json:"passes,omitempty"`
-	Elements      uint64 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
+	Passes   uint64 `protobuf:"varint,8,opt,name=passes,proto3" json:"passes,omitempty"`
+	Elements uint64 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
+	// The plan's group. It must be equal on restore.
+	Group         int32 `protobuf:"varint,10,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2672,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2685,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -2036,6 +2751,13 @@ func (x *Token) GetElements() uint64 {
 	return 0
 }
 
+func (x *Token) GetGroup() int32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
 // The header of a checkpoint file. docs/formats/checkpoint.md describes the file.
 type Checkpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2055,14 +2777,16 @@ type Checkpoint struct {
 	Crc               uint32 `protobuf:"varint,10,opt,name=crc,proto3" json:"crc,omitempty"`
 	TensorflowVersion string `protobuf:"bytes,11,opt,name=tensorflow_version,json=tensorflowVersion,proto3" json:"tensorflow_version,omitempty"`
 	// No element below this index failed. At most `index`. 0: unknown.
-	CleanBelow    uint64 `protobuf:"varint,12,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	CleanBelow uint64 `protobuf:"varint,12,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	// The state is that of a pooled iterator.
+	Pooled        bool `protobuf:"varint,13,opt,name=pooled,proto3" json:"pooled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2798,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2811,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -2174,6 +2898,13 @@ func (x *Checkpoint) GetCleanBelow() uint64 {
 	return 0
 }
 
+func (x *Checkpoint) GetPooled() bool {
+	if x != nil {
+		return x.Pooled
+	}
+	return false
+}
+
 // The addresses of a worker's data plane.
 type WorkerAddress struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2190,7 +2921,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2933,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2946,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -2246,6 +2977,105 @@ func (x *WorkerAddress) GetHostId() string {
 	return ""
 }
 
+// How busy a host was since the last report: means over that time.
+type HostLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in WorkerAddress.
+	HostId string `protobuf:"bytes,1,opt,name=host_id,json=hostId,proto3" json:"host_id,omitempty"`
+	Cores  int32  `protobuf:"varint,2,opt,name=cores,proto3" json:"cores,omitempty"`
+	// Runnable threads per processor.
+	Load float64 `protobuf:"fixed64,3,opt,name=load,proto3" json:"load,omitempty"`
+	// Share of the time in which some runnable thread waited for a processor (pressure stall information).
+	Pressure float64 `protobuf:"fixed64,4,opt,name=pressure,proto3" json:"pressure,omitempty"`
+	// The kernel reports the pressure.
+	PressureKnown bool `protobuf:"varint,5,opt,name=pressure_known,json=pressureKnown,proto3" json:"pressure_known,omitempty"`
+	// Used share of the memory.
+	Memory float64 `protobuf:"fixed64,6,opt,name=memory,proto3" json:"memory,omitempty"`
+	// Bytes per second in both directions, over all interfaces but loopback.
+	NetworkBytesS float64 `protobuf:"fixed64,7,opt,name=network_bytes_s,json=networkBytesS,proto3" json:"network_bytes_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostLoad) Reset() {
+	*x = HostLoad{}
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostLoad) ProtoMessage() {}
+
+func (x *HostLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
+func (*HostLoad) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *HostLoad) GetHostId() string {
+	if x != nil {
+		return x.HostId
+	}
+	return ""
+}
+
+func (x *HostLoad) GetCores() int32 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
+func (x *HostLoad) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *HostLoad) GetPressure() float64 {
+	if x != nil {
+		return x.Pressure
+	}
+	return 0
+}
+
+func (x *HostLoad) GetPressureKnown() bool {
+	if x != nil {
+		return x.PressureKnown
+	}
+	return false
+}
+
+func (x *HostLoad) GetMemory() float64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *HostLoad) GetNetworkBytesS() float64 {
+	if x != nil {
+		return x.NetworkBytesS
+	}
+	return 0
+}
+
 // An error, as the store and messages carry it outside of a gRPC status.
 type ErrorDetail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2260,7 +3090,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +3102,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +3115,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -2359,7 +3189,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\xf7\x03\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xcb\x04\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -2373,7 +3203,58 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x0erequested_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\rrequestedMode\x12%\n" +
 	"\x05order\x18\n" +
 	" \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x12A\n" +
-	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\"\xe5\x05\n" +
+	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\x12\x18\n" +
+	"\astreams\x18\f \x01(\x05R\astreams\x128\n" +
+	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\"\xf3\x01\n" +
+	"\x10PlacementOptions\x12\x1c\n" +
+	"\tobjective\x18\x01 \x01(\tR\tobjective\x12&\n" +
+	"\x0fbudget_per_hour\x18\x02 \x01(\x01R\rbudgetPerHour\x12\x1d\n" +
+	"\n" +
+	"min_remote\x18\x03 \x01(\x05R\tminRemote\x12\x1d\n" +
+	"\n" +
+	"max_remote\x18\x04 \x01(\x05R\tmaxRemote\x12\x1b\n" +
+	"\tmin_local\x18\x05 \x01(\x05R\bminLocal\x12\x1b\n" +
+	"\tmax_local\x18\x06 \x01(\x05R\bmaxLocal\x12!\n" +
+	"\ftrainer_type\x18\a \x01(\tR\vtrainerType\"\xde\x01\n" +
+	"\tPlacement\x12\x16\n" +
+	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x1c\n" +
+	"\tconverged\x18\x04 \x01(\bR\tconverged\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12<\n" +
+	"\n" +
+	"candidates\x18\x06 \x03(\v2\x1c.pecan.v1.PlacementCandidateR\n" +
+	"candidates\x12\x1f\n" +
+	"\vsearch_cost\x18\a \x01(\x01R\n" +
+	"searchCost\"\xb2\x01\n" +
+	"\x12PlacementCandidate\x12\x16\n" +
+	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\x12\x1f\n" +
+	"\vpredicted_s\x18\x03 \x01(\x01R\n" +
+	"predictedS\x12\x1d\n" +
+	"\n" +
+	"measured_s\x18\x04 \x01(\x01R\tmeasuredS\x12\x18\n" +
+	"\awindows\x18\x05 \x01(\rR\awindows\x12\x14\n" +
+	"\x05score\x18\x06 \x01(\x01R\x05score\"\xa8\x02\n" +
+	"\x0ePlacementKnown\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12!\n" +
+	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x12\x16\n" +
+	"\x06remote\x18\x03 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x04 \x01(\rR\x05local\x12;\n" +
+	"\fremote_curve\x18\x05 \x01(\v2\x18.pecan.v1.PlacementCurveR\vremoteCurve\x129\n" +
+	"\vlocal_curve\x18\x06 \x01(\v2\x18.pecan.v1.PlacementCurveR\n" +
+	"localCurve\x12+\n" +
+	"\x04load\x18\a \x01(\v2\x17.pecan.v1.PlacementLoadR\x04load\"V\n" +
+	"\x0ePlacementCurve\x12\x12\n" +
+	"\x04rate\x18\x01 \x01(\x01R\x04rate\x12\x1a\n" +
+	"\bexponent\x18\x02 \x01(\x01R\bexponent\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x01R\x05limit\"{\n" +
+	"\rPlacementLoad\x12\x12\n" +
+	"\x04base\x18\x01 \x01(\x01R\x04base\x12\x1b\n" +
+	"\tper_local\x18\x02 \x01(\x01R\bperLocal\x12\x1d\n" +
+	"\n" +
+	"per_remote\x18\x03 \x01(\x01R\tperRemote\x12\x1a\n" +
+	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xd1\x06\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -2399,7 +3280,13 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04mode\x18\x11 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x14\n" +
 	"\x05keyed\x18\x12 \x03(\tR\x05keyed\x12\x14\n" +
 	"\x05order\x18\x13 \x03(\tR\x05order\x12)\n" +
-	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\"\xcc\x01\n" +
+	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\x12\x14\n" +
+	"\x05group\x18\x15 \x01(\x05R\x05group\x12\x1f\n" +
+	"\vstreams_why\x18\x16 \x01(\tR\n" +
+	"streamsWhy\x12\x1d\n" +
+	"\n" +
+	"order_hash\x18\x17 \x01(\tR\torderHash\x12\x14\n" +
+	"\x05carry\x18\x18 \x01(\bR\x05carry\"\xcc\x01\n" +
 	"\x06Resume\x125\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x19.pecan.v1.Resume.StrategyR\bstrategy\x12\x1d\n" +
 	"\n" +
@@ -2423,11 +3310,13 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x1a\n" +
 	"\bchecksum\x18\x06 \x01(\rR\bchecksum\x12\x1a\n" +
 	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
-	"\x06source\x18\b \x01(\tR\x06source\"\xb0\x01\n" +
+	"\x06source\x18\b \x01(\tR\x06source\"\xd1\x01\n" +
 	"\x03Cut\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.pecan.v1.Cut.KindR\x04kind\x12\x14\n" +
 	"\x05edges\x18\x02 \x03(\tR\x05edges\x12\x14\n" +
-	"\x05block\x18\x03 \x01(\x03R\x05block\"U\n" +
+	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x1f\n" +
+	"\vwhole_files\x18\x04 \x01(\bR\n" +
+	"wholeFiles\"U\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04NONE\x10\x01\x12\f\n" +
@@ -2439,17 +3328,34 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\bStreamId\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06stream\x18\x03 \x01(\rR\x06stream\"\x8a\x01\n" +
+	"\x06stream\x18\x03 \x01(\rR\x06stream\"\x92\x03\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x03(\x04R\x04next\x12\x14\n" +
 	"\x05ended\x18\x03 \x03(\rR\x05ended\x12\x12\n" +
 	"\x04turn\x18\x04 \x01(\rR\x04turn\x12*\n" +
-	"\x05order\x18\x05 \x01(\v2\x14.pecan.v1.EpochOrderR\x05order\"6\n" +
+	"\x05order\x18\x05 \x01(\v2\x14.pecan.v1.EpochOrderR\x05order\x12\x1d\n" +
+	"\n" +
+	"ended_runs\x18\x06 \x03(\rR\tendedRuns\x12\x1d\n" +
+	"\n" +
+	"ended_bits\x18\a \x01(\fR\tendedBits\x12\x14\n" +
+	"\x05begun\x18\b \x03(\rR\x05begun\x12\x1d\n" +
+	"\n" +
+	"begun_next\x18\t \x03(\x04R\tbegunNext\x12%\n" +
+	"\x0eended_elements\x18\n" +
+	" \x01(\x04R\rendedElements\x12(\n" +
+	"\x05joins\x18\v \x03(\v2\x12.pecan.v1.KeptRowsR\x05joins\x12\x18\n" +
+	"\acarried\x18\f \x01(\bR\acarried\x12(\n" +
+	"\x05carry\x18\r \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"`\n" +
+	"\bKeptRows\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x12\n" +
+	"\x04skip\x18\x03 \x01(\x04R\x04skip\x12\x12\n" +
+	"\x04rows\x18\x04 \x01(\x04R\x04rows\"6\n" +
 	"\n" +
 	"EpochOrder\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x14\n" +
-	"\x05steps\x18\x02 \x03(\rR\x05steps\"\x9b\x02\n" +
+	"\x05steps\x18\x02 \x03(\rR\x05steps\"\xb1\x02\n" +
 	"\x05Token\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1b\n" +
@@ -2460,7 +3366,9 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04seed\x18\x06 \x01(\x04R\x04seed\x12.\n" +
 	"\bposition\x18\a \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x16\n" +
 	"\x06passes\x18\b \x01(\x04R\x06passes\x12\x1a\n" +
-	"\belements\x18\t \x01(\x04R\belements\"\xdf\x02\n" +
+	"\belements\x18\t \x01(\x04R\belements\x12\x14\n" +
+	"\x05group\x18\n" +
+	" \x01(\x05R\x05group\"\xf7\x02\n" +
 	"\n" +
 	"Checkpoint\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1b\n" +
@@ -2476,12 +3384,21 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	" \x01(\rR\x03crc\x12-\n" +
 	"\x12tensorflow_version\x18\v \x01(\tR\x11tensorflowVersion\x12\x1f\n" +
 	"\vclean_below\x18\f \x01(\x04R\n" +
-	"cleanBelow\"k\n" +
+	"cleanBelow\x12\x16\n" +
+	"\x06pooled\x18\r \x01(\bR\x06pooled\"k\n" +
 	"\rWorkerAddress\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x10\n" +
 	"\x03tcp\x18\x02 \x01(\tR\x03tcp\x12\x12\n" +
 	"\x04unix\x18\x03 \x01(\tR\x04unix\x12\x17\n" +
-	"\ahost_id\x18\x04 \x01(\tR\x06hostId\"S\n" +
+	"\ahost_id\x18\x04 \x01(\tR\x06hostId\"\xd0\x01\n" +
+	"\bHostLoad\x12\x17\n" +
+	"\ahost_id\x18\x01 \x01(\tR\x06hostId\x12\x14\n" +
+	"\x05cores\x18\x02 \x01(\x05R\x05cores\x12\x12\n" +
+	"\x04load\x18\x03 \x01(\x01R\x04load\x12\x1a\n" +
+	"\bpressure\x18\x04 \x01(\x01R\bpressure\x12%\n" +
+	"\x0epressure_known\x18\x05 \x01(\bR\rpressureKnown\x12\x16\n" +
+	"\x06memory\x18\x06 \x01(\x01R\x06memory\x12&\n" +
+	"\x0fnetwork_bytes_s\x18\a \x01(\x01R\rnetworkBytesS\"S\n" +
 	"\vErrorDetail\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2546,37 +3463,45 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_pecan_v1_types_proto_goTypes = []any{
-	(Mode)(0),               // 0: pecan.v1.Mode
-	(Sharding)(0),           // 1: pecan.v1.Sharding
-	(Compression)(0),        // 2: pecan.v1.Compression
-	(Order)(0),              // 3: pecan.v1.Order
-	(OrderTolerance)(0),     // 4: pecan.v1.OrderTolerance
-	(OrderStage)(0),         // 5: pecan.v1.OrderStage
-	(BatchStrategy)(0),      // 6: pecan.v1.BatchStrategy
-	(DeterminismClass)(0),   // 7: pecan.v1.DeterminismClass
-	(Resume_Strategy)(0),    // 8: pecan.v1.Resume.Strategy
-	(Cut_Kind)(0),           // 9: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil),   // 10: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),     // 11: pecan.v1.DatasetSpec
-	(*NodeMetrics)(nil),     // 12: pecan.v1.NodeMetrics
-	(*OrderTrial)(nil),      // 13: pecan.v1.OrderTrial
-	(*OrderProduction)(nil), // 14: pecan.v1.OrderProduction
-	(*OrderDifference)(nil), // 15: pecan.v1.OrderDifference
-	(*JobOptions)(nil),      // 16: pecan.v1.JobOptions
-	(*Plan)(nil),            // 17: pecan.v1.Plan
-	(*Resume)(nil),          // 18: pecan.v1.Resume
-	(*CachePlan)(nil),       // 19: pecan.v1.CachePlan
-	(*CacheSegment)(nil),    // 20: pecan.v1.CacheSegment
-	(*Cut)(nil),             // 21: pecan.v1.Cut
-	(*StreamId)(nil),        // 22: pecan.v1.StreamId
-	(*Position)(nil),        // 23: pecan.v1.Position
-	(*EpochOrder)(nil),      // 24: pecan.v1.EpochOrder
-	(*Token)(nil),           // 25: pecan.v1.Token
-	(*Checkpoint)(nil),      // 26: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil),   // 27: pecan.v1.WorkerAddress
-	(*ErrorDetail)(nil),     // 28: pecan.v1.ErrorDetail
+	(Mode)(0),                  // 0: pecan.v1.Mode
+	(Sharding)(0),              // 1: pecan.v1.Sharding
+	(Compression)(0),           // 2: pecan.v1.Compression
+	(Order)(0),                 // 3: pecan.v1.Order
+	(OrderTolerance)(0),        // 4: pecan.v1.OrderTolerance
+	(OrderStage)(0),            // 5: pecan.v1.OrderStage
+	(BatchStrategy)(0),         // 6: pecan.v1.BatchStrategy
+	(DeterminismClass)(0),      // 7: pecan.v1.DeterminismClass
+	(Resume_Strategy)(0),       // 8: pecan.v1.Resume.Strategy
+	(Cut_Kind)(0),              // 9: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil),      // 10: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),        // 11: pecan.v1.DatasetSpec
+	(*NodeMetrics)(nil),        // 12: pecan.v1.NodeMetrics
+	(*OrderTrial)(nil),         // 13: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),    // 14: pecan.v1.OrderProduction
+	(*OrderDifference)(nil),    // 15: pecan.v1.OrderDifference
+	(*JobOptions)(nil),         // 16: pecan.v1.JobOptions
+	(*PlacementOptions)(nil),   // 17: pecan.v1.PlacementOptions
+	(*Placement)(nil),          // 18: pecan.v1.Placement
+	(*PlacementCandidate)(nil), // 19: pecan.v1.PlacementCandidate
+	(*PlacementKnown)(nil),     // 20: pecan.v1.PlacementKnown
+	(*PlacementCurve)(nil),     // 21: pecan.v1.PlacementCurve
+	(*PlacementLoad)(nil),      // 22: pecan.v1.PlacementLoad
+	(*Plan)(nil),               // 23: pecan.v1.Plan
+	(*Resume)(nil),             // 24: pecan.v1.Resume
+	(*CachePlan)(nil),          // 25: pecan.v1.CachePlan
+	(*CacheSegment)(nil),       // 26: pecan.v1.CacheSegment
+	(*Cut)(nil),                // 27: pecan.v1.Cut
+	(*StreamId)(nil),           // 28: pecan.v1.StreamId
+	(*Position)(nil),           // 29: pecan.v1.Position
+	(*KeptRows)(nil),           // 30: pecan.v1.KeptRows
+	(*EpochOrder)(nil),         // 31: pecan.v1.EpochOrder
+	(*Token)(nil),              // 32: pecan.v1.Token
+	(*Checkpoint)(nil),         // 33: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),      // 34: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),           // 35: pecan.v1.HostLoad
+	(*ErrorDetail)(nil),        // 36: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
 	10, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
@@ -2587,25 +3512,32 @@ var file_pecan_v1_types_proto_depIdxs = []int32{
 	0,  // 5: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
 	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
 	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	21, // 8: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	6,  // 9: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
-	7,  // 10: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	10, // 11: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	18, // 12: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 13: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	19, // 14: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	8,  // 15: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	9,  // 16: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	24, // 17: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	0,  // 18: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	23, // 19: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 20: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	22, // 21: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	17, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	19, // 9: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	21, // 10: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	21, // 11: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	22, // 12: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	27, // 13: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	6,  // 14: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
+	7,  // 15: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	10, // 16: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	24, // 17: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 18: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	25, // 19: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	8,  // 20: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	9,  // 21: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	31, // 22: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	30, // 23: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	30, // 24: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 25: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	29, // 26: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 27: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	28, // 28: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -2619,7 +3551,7 @@ func file_pecan_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   19,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

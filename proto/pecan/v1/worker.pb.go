@@ -357,6 +357,8 @@ type WorkerMessage struct {
 	//	*WorkerMessage_CacheSegmentInvalid
 	//	*WorkerMessage_CacheFiles
 	//	*WorkerMessage_OrderTried
+	//	*WorkerMessage_StreamsStarted
+	//	*WorkerMessage_StreamsEnded
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -507,6 +509,24 @@ func (x *WorkerMessage) GetOrderTried() *OrderTried {
 	return nil
 }
 
+func (x *WorkerMessage) GetStreamsStarted() *StreamsStarted {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_StreamsStarted); ok {
+			return x.StreamsStarted
+		}
+	}
+	return nil
+}
+
+func (x *WorkerMessage) GetStreamsEnded() *StreamsEnded {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_StreamsEnded); ok {
+			return x.StreamsEnded
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -559,6 +579,14 @@ type WorkerMessage_OrderTried struct {
 	OrderTried *OrderTried `protobuf:"bytes,23,opt,name=order_tried,json=orderTried,proto3,oneof"`
 }
 
+type WorkerMessage_StreamsStarted struct {
+	StreamsStarted *StreamsStarted `protobuf:"bytes,24,opt,name=streams_started,json=streamsStarted,proto3,oneof"`
+}
+
+type WorkerMessage_StreamsEnded struct {
+	StreamsEnded *StreamsEnded `protobuf:"bytes,25,opt,name=streams_ended,json=streamsEnded,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -582,6 +610,10 @@ func (*WorkerMessage_CacheSegmentInvalid) isWorkerMessage_Kind() {}
 func (*WorkerMessage_CacheFiles) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_OrderTried) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_StreamsStarted) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_StreamsEnded) isWorkerMessage_Kind() {}
 
 // Registers the worker. First message of a session.
 type WorkerHello struct {
@@ -800,7 +832,16 @@ type WorkerHeartbeat struct {
 	CpuS          float64 `protobuf:"fixed64,2,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes int64   `protobuf:"varint,3,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	// The worker sends its goodbye soon and accepts no more streams.
-	Leaving       bool          `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving bool `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// Seconds of the worker's monotonic clock since it started. The totals of this message belong to that time.
+	UptimeS float64 `protobuf:"fixed64,5,opt,name=uptime_s,json=uptimeS,proto3" json:"uptime_s,omitempty"`
+	// Seconds in which runs computed elements, and in which they waited for room in their windows: sums over all runs.
+	ComputedS float64 `protobuf:"fixed64,6,opt,name=computed_s,json=computedS,proto3" json:"computed_s,omitempty"`
+	BlockedS  float64 `protobuf:"fixed64,7,opt,name=blocked_s,json=blockedS,proto3" json:"blocked_s,omitempty"`
+	// Bytes of elements that were sent to readers.
+	SentBytes uint64 `protobuf:"varint,8,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	// Absent if the worker cannot read them.
+	Host          *HostLoad     `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
 	Cache         *CacheMetrics `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -862,6 +903,41 @@ func (x *WorkerHeartbeat) GetLeaving() bool {
 		return x.Leaving
 	}
 	return false
+}
+
+func (x *WorkerHeartbeat) GetUptimeS() float64 {
+	if x != nil {
+		return x.UptimeS
+	}
+	return 0
+}
+
+func (x *WorkerHeartbeat) GetComputedS() float64 {
+	if x != nil {
+		return x.ComputedS
+	}
+	return 0
+}
+
+func (x *WorkerHeartbeat) GetBlockedS() float64 {
+	if x != nil {
+		return x.BlockedS
+	}
+	return 0
+}
+
+func (x *WorkerHeartbeat) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *WorkerHeartbeat) GetHost() *HostLoad {
+	if x != nil {
+		return x.Host
+	}
+	return nil
 }
 
 func (x *WorkerHeartbeat) GetCache() *CacheMetrics {
@@ -1188,6 +1264,161 @@ func (x *StreamStarted) GetLease() uint64 {
 	return 0
 }
 
+// StreamStarted for many streams of one epoch. Lists of numbers have the difference to the number before.
+type StreamsStarted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Streams       []int64                `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Leases        []int64                `protobuf:"zigzag64,4,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamsStarted) Reset() {
+	*x = StreamsStarted{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamsStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamsStarted) ProtoMessage() {}
+
+func (x *StreamsStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamsStarted.ProtoReflect.Descriptor instead.
+func (*StreamsStarted) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StreamsStarted) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StreamsStarted) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StreamsStarted) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StreamsStarted) GetLeases() []int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+// StreamEnded for many streams of one epoch. The lists have equal lengths; remainder_rows may be absent: all are 0.
+type StreamsEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// As in StreamsStarted.
+	Streams       []int64  `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Leases        []int64  `protobuf:"zigzag64,4,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	Counts        []uint64 `protobuf:"varint,5,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	RemainderRows []uint64 `protobuf:"varint,6,rep,packed,name=remainder_rows,json=remainderRows,proto3" json:"remainder_rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamsEnded) Reset() {
+	*x = StreamsEnded{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamsEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamsEnded) ProtoMessage() {}
+
+func (x *StreamsEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamsEnded.ProtoReflect.Descriptor instead.
+func (*StreamsEnded) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *StreamsEnded) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StreamsEnded) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StreamsEnded) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StreamsEnded) GetLeases() []int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *StreamsEnded) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *StreamsEnded) GetRemainderRows() []uint64 {
+	if x != nil {
+		return x.RemainderRows
+	}
+	return nil
+}
+
 // The worker has produced the last element. It still serves the elements that the reader has not acknowledged.
 type StreamEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1202,7 +1433,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1445,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1458,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -1272,7 +1503,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1515,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1528,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -1338,7 +1569,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[15]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1581,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[15]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1594,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -1382,7 +1613,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1625,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1638,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 // A segment is durable under its name. The worker repeats the message until it gets a CacheSegmentAck.
@@ -1420,7 +1651,7 @@ type CacheSegmentWritten struct {
 
 func (x *CacheSegmentWritten) Reset() {
 	*x = CacheSegmentWritten{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1663,7 @@ func (x *CacheSegmentWritten) String() string {
 func (*CacheSegmentWritten) ProtoMessage() {}
 
 func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1676,7 @@ func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentWritten.ProtoReflect.Descriptor instead.
 func (*CacheSegmentWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CacheSegmentWritten) GetSegment() *CacheSegment {
@@ -1466,7 +1697,7 @@ type CacheSegmentInvalid struct {
 
 func (x *CacheSegmentInvalid) Reset() {
 	*x = CacheSegmentInvalid{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1709,7 @@ func (x *CacheSegmentInvalid) String() string {
 func (*CacheSegmentInvalid) ProtoMessage() {}
 
 func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1722,7 @@ func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentInvalid.ProtoReflect.Descriptor instead.
 func (*CacheSegmentInvalid) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CacheSegmentInvalid) GetSegment() *CacheSegment {
@@ -1519,7 +1750,7 @@ type OrderTried struct {
 
 func (x *OrderTried) Reset() {
 	*x = OrderTried{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1762,7 @@ func (x *OrderTried) String() string {
 func (*OrderTried) ProtoMessage() {}
 
 func (x *OrderTried) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1775,7 @@ func (x *OrderTried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderTried.ProtoReflect.Descriptor instead.
 func (*OrderTried) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OrderTried) GetId() string {
@@ -1571,7 +1802,7 @@ type CacheFiles struct {
 
 func (x *CacheFiles) Reset() {
 	*x = CacheFiles{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1814,7 @@ func (x *CacheFiles) String() string {
 func (*CacheFiles) ProtoMessage() {}
 
 func (x *CacheFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1827,7 @@ func (x *CacheFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
 func (*CacheFiles) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CacheFiles) GetNames() []string {
@@ -1616,6 +1847,8 @@ type WorkerCommand struct {
 	//	*WorkerCommand_CacheSegmentAck
 	//	*WorkerCommand_CacheOrphans
 	//	*WorkerCommand_TryOrder
+	//	*WorkerCommand_StartStreams
+	//	*WorkerCommand_StopStreams
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1623,7 +1856,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1868,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1881,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -1712,6 +1945,24 @@ func (x *WorkerCommand) GetTryOrder() *TryOrder {
 	return nil
 }
 
+func (x *WorkerCommand) GetStartStreams() *StartStreams {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_StartStreams); ok {
+			return x.StartStreams
+		}
+	}
+	return nil
+}
+
+func (x *WorkerCommand) GetStopStreams() *StopStreams {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_StopStreams); ok {
+			return x.StopStreams
+		}
+	}
+	return nil
+}
+
 type isWorkerCommand_Kind interface {
 	isWorkerCommand_Kind()
 }
@@ -1740,6 +1991,14 @@ type WorkerCommand_TryOrder struct {
 	TryOrder *TryOrder `protobuf:"bytes,22,opt,name=try_order,json=tryOrder,proto3,oneof"`
 }
 
+type WorkerCommand_StartStreams struct {
+	StartStreams *StartStreams `protobuf:"bytes,23,opt,name=start_streams,json=startStreams,proto3,oneof"`
+}
+
+type WorkerCommand_StopStreams struct {
+	StopStreams *StopStreams `protobuf:"bytes,24,opt,name=stop_streams,json=stopStreams,proto3,oneof"`
+}
+
 func (*WorkerCommand_Welcome) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
@@ -1751,6 +2010,10 @@ func (*WorkerCommand_CacheSegmentAck) isWorkerCommand_Kind() {}
 func (*WorkerCommand_CacheOrphans) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_TryOrder) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_StartStreams) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_StopStreams) isWorkerCommand_Kind() {}
 
 // A trial: the worker runs some elements of a dataset in both orders of its steps and compares them. No reader gets
 // them. The worker answers with OrderTried.
@@ -1775,7 +2038,7 @@ type TryOrder struct {
 
 func (x *TryOrder) Reset() {
 	*x = TryOrder{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +2050,7 @@ func (x *TryOrder) String() string {
 func (*TryOrder) ProtoMessage() {}
 
 func (x *TryOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +2063,7 @@ func (x *TryOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
 func (*TryOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TryOrder) GetId() string {
@@ -1878,7 +2141,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2153,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2166,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -1930,7 +2193,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2205,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2218,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -1978,7 +2241,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2253,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2266,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2034,8 +2297,8 @@ type StartStream struct {
 	Fingerprint string                 `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	Plan        *Plan                  `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
 	Options     *JobOptions            `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
-	// The stream is the closing stream. `remainders` says where the remainders of streams 0 to S-1 are. The dispatcher
-	// sends the whole list again on every change until it is complete.
+	// The stream is a closing stream. `remainders` says where the remainders of the streams are that it joins. The
+	// dispatcher sends what changes until all are ready.
 	Closing    bool               `protobuf:"varint,6,opt,name=closing,proto3" json:"closing,omitempty"`
 	Remainders []*RemainderSource `protobuf:"bytes,7,rep,name=remainders,proto3" json:"remainders,omitempty"`
 	// The element spec that the trainer registered. The worker checks each element against it.
@@ -2058,13 +2321,17 @@ type StartStream struct {
 	CrashGuard *CrashGuard `protobuf:"bytes,16,opt,name=crash_guard,json=crashGuard,proto3" json:"crash_guard,omitempty"`
 	// Workers died while they opened the stream. The worker opens it while no other suspect stream runs.
 	OpenExclusive bool `protobuf:"varint,17,opt,name=open_exclusive,json=openExclusive,proto3" json:"open_exclusive,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The lease is ahead of need: the worker starts the stream when it has a free slot.
+	Ahead bool `protobuf:"varint,18,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// `remainders` has only the sources that changed since the last command for this lease.
+	RemaindersChanged bool `protobuf:"varint,19,opt,name=remainders_changed,json=remaindersChanged,proto3" json:"remainders_changed,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2343,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2356,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2204,6 +2471,92 @@ func (x *StartStream) GetOpenExclusive() bool {
 	return false
 }
 
+func (x *StartStream) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
+func (x *StartStream) GetRemaindersChanged() bool {
+	if x != nil {
+		return x.RemaindersChanged
+	}
+	return false
+}
+
+// Starts streams of one epoch, or updates those that run.
+type StartStreams struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// What the streams have in common: fingerprint, plan, options, components and prefetch. The dispatcher sends it with
+	// the first streams of the epoch in a session, and again when it changes. Absent: the last one holds.
+	Common *StartStream `protobuf:"bytes,3,opt,name=common,proto3" json:"common,omitempty"`
+	// `id` has the number of the stream only. The fields of `common` are absent, unless a stream has another plan.
+	Streams       []*StartStream `protobuf:"bytes,4,rep,name=streams,proto3" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartStreams) Reset() {
+	*x = StartStreams{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartStreams) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartStreams) ProtoMessage() {}
+
+func (x *StartStreams) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
+func (*StartStreams) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StartStreams) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StartStreams) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StartStreams) GetCommon() *StartStream {
+	if x != nil {
+		return x.Common
+	}
+	return nil
+}
+
+func (x *StartStreams) GetStreams() []*StartStream {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
 type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2215,7 +2568,7 @@ type CacheAction struct {
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2580,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2593,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -2272,7 +2625,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2637,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2650,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -2327,15 +2680,19 @@ type RemainderSource struct {
 	Lease  uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Worker *WorkerAddress         `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
 	// The stream has ended, and its remainder can be fetched. With 0 rows there is nothing to fetch.
-	Ready         bool   `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
-	Rows          uint64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	Ready bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Rows to join, after the first skip_rows of the remainder. They reach to its end.
+	Rows uint64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	// The stream is one of an earlier epoch: so many before that of the closing stream.
+	EpochsBefore  uint64 `protobuf:"varint,6,opt,name=epochs_before,json=epochsBefore,proto3" json:"epochs_before,omitempty"`
+	SkipRows      uint64 `protobuf:"varint,7,opt,name=skip_rows,json=skipRows,proto3" json:"skip_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2704,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2717,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2398,6 +2755,20 @@ func (x *RemainderSource) GetRows() uint64 {
 	return 0
 }
 
+func (x *RemainderSource) GetEpochsBefore() uint64 {
+	if x != nil {
+		return x.EpochsBefore
+	}
+	return 0
+}
+
+func (x *RemainderSource) GetSkipRows() uint64 {
+	if x != nil {
+		return x.SkipRows
+	}
+	return 0
+}
+
 type StopStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2411,7 +2782,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2794,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2807,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2456,6 +2827,84 @@ func (x *StopStream) GetLease() uint64 {
 func (x *StopStream) GetConfirm() bool {
 	if x != nil {
 		return x.Confirm
+	}
+	return false
+}
+
+// StopStream for many streams of one epoch, without a confirmation. The lists are as in StreamsStarted.
+type StopStreams struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	JobId   string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Streams []int64                `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Leases  []int64                `protobuf:"zigzag64,4,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	// The epoch is over: the worker stops all of its streams and drops what they had in common.
+	Over          bool `protobuf:"varint,5,opt,name=over,proto3" json:"over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopStreams) Reset() {
+	*x = StopStreams{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopStreams) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopStreams) ProtoMessage() {}
+
+func (x *StopStreams) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
+func (*StopStreams) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *StopStreams) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StopStreams) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StopStreams) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StopStreams) GetLeases() []int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *StopStreams) GetOver() bool {
+	if x != nil {
+		return x.Over
 	}
 	return false
 }
@@ -2483,7 +2932,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2944,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +3050,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\rOpeningStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x15\n" +
-	"\x13ReportCrashResponse\"\xcf\x05\n" +
+	"\x13ReportCrashResponse\"\xd3\x06\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -2616,7 +3065,9 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\vcache_files\x18\x16 \x01(\v2\x14.pecan.v1.CacheFilesH\x00R\n" +
 	"cacheFiles\x127\n" +
 	"\vorder_tried\x18\x17 \x01(\v2\x14.pecan.v1.OrderTriedH\x00R\n" +
-	"orderTriedB\x06\n" +
+	"orderTried\x12C\n" +
+	"\x0fstreams_started\x18\x18 \x01(\v2\x18.pecan.v1.StreamsStartedH\x00R\x0estreamsStarted\x12=\n" +
+	"\rstreams_ended\x18\x19 \x01(\v2\x16.pecan.v1.StreamsEndedH\x00R\fstreamsEndedB\x06\n" +
 	"\x04kind\"\xfe\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
@@ -2638,12 +3089,19 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xde\x03\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xfc\x04\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
-	"\aleaving\x18\x04 \x01(\bR\aleaving\x12,\n" +
+	"\aleaving\x18\x04 \x01(\bR\aleaving\x12\x19\n" +
+	"\buptime_s\x18\x05 \x01(\x01R\auptimeS\x12\x1d\n" +
+	"\n" +
+	"computed_s\x18\x06 \x01(\x01R\tcomputedS\x12\x1b\n" +
+	"\tblocked_s\x18\a \x01(\x01R\bblockedS\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\b \x01(\x04R\tsentBytes\x12&\n" +
+	"\x04host\x18\t \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12,\n" +
 	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x1a\x86\x02\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
@@ -2686,7 +3144,19 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\adamaged\x18\x06 \x01(\x04R\adamaged\"I\n" +
 	"\rStreamStarted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x84\x01\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\"o\n" +
+	"\x0eStreamsStarted\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06leases\x18\x04 \x03(\x12R\x06leases\"\xac\x01\n" +
+	"\fStreamsEnded\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06leases\x18\x04 \x03(\x12R\x06leases\x12\x16\n" +
+	"\x06counts\x18\x05 \x03(\x04R\x06counts\x12%\n" +
+	"\x0eremainder_rows\x18\x06 \x03(\x04R\rremainderRows\"\x84\x01\n" +
 	"\vStreamEnded\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
@@ -2711,14 +3181,16 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05trial\x18\x02 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\"\n" +
 	"\n" +
 	"CacheFiles\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\xdc\x02\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xd7\x03\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
 	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stop\x12G\n" +
 	"\x11cache_segment_ack\x18\x14 \x01(\v2\x19.pecan.v1.CacheSegmentAckH\x00R\x0fcacheSegmentAck\x12=\n" +
 	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphans\x121\n" +
-	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrderB\x06\n" +
+	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrder\x12=\n" +
+	"\rstart_streams\x18\x17 \x01(\v2\x16.pecan.v1.StartStreamsH\x00R\fstartStreams\x12:\n" +
+	"\fstop_streams\x18\x18 \x01(\v2\x15.pecan.v1.StopStreamsH\x00R\vstopStreamsB\x06\n" +
 	"\x04kind\"\xbc\x02\n" +
 	"\bTryOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
@@ -2743,7 +3215,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\x84\x05\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xc9\x05\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -2768,7 +3240,14 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheActionR\x05cache\x125\n" +
 	"\vcrash_guard\x18\x10 \x01(\v2\x14.pecan.v1.CrashGuardR\n" +
 	"crashGuard\x12%\n" +
-	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\"Q\n" +
+	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\x12\x14\n" +
+	"\x05ahead\x18\x12 \x01(\bR\x05ahead\x12-\n" +
+	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChanged\"\x9b\x01\n" +
+	"\fStartStreams\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
+	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"Q\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"P\n" +
@@ -2776,18 +3255,26 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x16\n" +
-	"\x06serial\x18\x03 \x01(\bR\x06serial\"\x9a\x01\n" +
+	"\x06serial\x18\x03 \x01(\bR\x06serial\"\xdc\x01\n" +
 	"\x0fRemainderSource\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x14\n" +
 	"\x05ready\x18\x04 \x01(\bR\x05ready\x12\x12\n" +
-	"\x04rows\x18\x05 \x01(\x04R\x04rows\"`\n" +
+	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12#\n" +
+	"\repochs_before\x18\x06 \x01(\x04R\fepochsBefore\x12\x1b\n" +
+	"\tskip_rows\x18\a \x01(\x04R\bskipRows\"`\n" +
 	"\n" +
 	"StopStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x18\n" +
-	"\aconfirm\x18\x03 \x01(\bR\aconfirmb\x06proto3"
+	"\aconfirm\x18\x03 \x01(\bR\aconfirm\"\x80\x01\n" +
+	"\vStopStreams\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06leases\x18\x04 \x03(\x12R\x06leases\x12\x12\n" +
+	"\x04over\x18\x05 \x01(\bR\x04overb\x06proto3"
 
 var (
 	file_pecan_v1_worker_proto_rawDescOnce sync.Once
@@ -2801,7 +3288,7 @@ func file_pecan_v1_worker_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_proto_rawDescData
 }
 
-var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_pecan_v1_worker_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -2816,93 +3303,105 @@ var file_pecan_v1_worker_proto_goTypes = []any{
 	(*JobMetrics)(nil),                 // 10: pecan.v1.JobMetrics
 	(*Recovery)(nil),                   // 11: pecan.v1.Recovery
 	(*StreamStarted)(nil),              // 12: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                // 13: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),               // 14: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),              // 15: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),              // 16: pecan.v1.WorkerGoodbye
-	(*CacheSegmentWritten)(nil),        // 17: pecan.v1.CacheSegmentWritten
-	(*CacheSegmentInvalid)(nil),        // 18: pecan.v1.CacheSegmentInvalid
-	(*OrderTried)(nil),                 // 19: pecan.v1.OrderTried
-	(*CacheFiles)(nil),                 // 20: pecan.v1.CacheFiles
-	(*WorkerCommand)(nil),              // 21: pecan.v1.WorkerCommand
-	(*TryOrder)(nil),                   // 22: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil),            // 23: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),               // 24: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                    // 25: pecan.v1.Welcome
-	(*StartStream)(nil),                // 26: pecan.v1.StartStream
-	(*CacheAction)(nil),                // 27: pecan.v1.CacheAction
-	(*CrashGuard)(nil),                 // 28: pecan.v1.CrashGuard
-	(*RemainderSource)(nil),            // 29: pecan.v1.RemainderSource
-	(*StopStream)(nil),                 // 30: pecan.v1.StopStream
-	(*WorkerHeartbeat_StreamLoad)(nil), // 31: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 32: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 33: pecan.v1.WorkerAddress
-	(*NodeMetrics)(nil),                // 34: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 35: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 36: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 37: pecan.v1.OrderTrial
-	(*Plan)(nil),                       // 38: pecan.v1.Plan
-	(*JobOptions)(nil),                 // 39: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),              // 40: pecan.v1.ComponentSpec
+	(*StreamsStarted)(nil),             // 13: pecan.v1.StreamsStarted
+	(*StreamsEnded)(nil),               // 14: pecan.v1.StreamsEnded
+	(*StreamEnded)(nil),                // 15: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),               // 16: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),              // 17: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),              // 18: pecan.v1.WorkerGoodbye
+	(*CacheSegmentWritten)(nil),        // 19: pecan.v1.CacheSegmentWritten
+	(*CacheSegmentInvalid)(nil),        // 20: pecan.v1.CacheSegmentInvalid
+	(*OrderTried)(nil),                 // 21: pecan.v1.OrderTried
+	(*CacheFiles)(nil),                 // 22: pecan.v1.CacheFiles
+	(*WorkerCommand)(nil),              // 23: pecan.v1.WorkerCommand
+	(*TryOrder)(nil),                   // 24: pecan.v1.TryOrder
+	(*CacheSegmentAck)(nil),            // 25: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),               // 26: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                    // 27: pecan.v1.Welcome
+	(*StartStream)(nil),                // 28: pecan.v1.StartStream
+	(*StartStreams)(nil),               // 29: pecan.v1.StartStreams
+	(*CacheAction)(nil),                // 30: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                 // 31: pecan.v1.CrashGuard
+	(*RemainderSource)(nil),            // 32: pecan.v1.RemainderSource
+	(*StopStream)(nil),                 // 33: pecan.v1.StopStream
+	(*StopStreams)(nil),                // 34: pecan.v1.StopStreams
+	(*WorkerHeartbeat_StreamLoad)(nil), // 35: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 36: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 37: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 38: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 39: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 40: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 41: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 42: pecan.v1.OrderTrial
+	(*Plan)(nil),                       // 43: pecan.v1.Plan
+	(*JobOptions)(nil),                 // 44: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),              // 45: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_worker_proto_depIdxs = []int32{
-	32, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	36, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	31, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	32, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	35, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	36, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	13, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	14, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	16, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	15, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	16, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	18, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
 	12, // 9: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	15, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	17, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
 	10, // 11: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
-	17, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
-	18, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
-	20, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	19, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
-	33, // 16: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	7,  // 17: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	32, // 18: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	31, // 19: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	9,  // 20: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
-	34, // 21: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
-	11, // 22: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	34, // 23: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	32, // 24: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	32, // 25: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	32, // 26: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	35, // 27: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	32, // 28: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	36, // 29: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	36, // 30: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	37, // 31: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	25, // 32: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	26, // 33: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	30, // 34: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	23, // 35: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	24, // 36: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	22, // 37: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	38, // 38: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	39, // 39: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	40, // 40: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	32, // 41: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	38, // 42: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	39, // 43: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	29, // 44: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	40, // 45: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	27, // 46: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	28, // 47: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	36, // 48: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	33, // 49: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	32, // 50: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	32, // 51: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	19, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
+	20, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
+	22, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	21, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
+	13, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
+	14, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
+	37, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	36, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	35, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	38, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	9,  // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
+	39, // 24: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	11, // 25: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
+	39, // 26: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	36, // 27: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	36, // 28: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	36, // 29: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	40, // 30: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	36, // 31: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	41, // 32: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	41, // 33: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	42, // 34: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	27, // 35: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	28, // 36: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	33, // 37: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	25, // 38: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	26, // 39: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	24, // 40: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	29, // 41: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	34, // 42: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	43, // 43: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	44, // 44: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	45, // 45: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	36, // 46: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	43, // 47: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	44, // 48: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	32, // 49: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	45, // 50: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	30, // 51: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	31, // 52: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	28, // 53: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	28, // 54: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	41, // 55: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
+	37, // 56: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	36, // 57: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	36, // 58: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }
@@ -2924,14 +3423,18 @@ func file_pecan_v1_worker_proto_init() {
 		(*WorkerMessage_CacheSegmentInvalid)(nil),
 		(*WorkerMessage_CacheFiles)(nil),
 		(*WorkerMessage_OrderTried)(nil),
+		(*WorkerMessage_StreamsStarted)(nil),
+		(*WorkerMessage_StreamsEnded)(nil),
 	}
-	file_pecan_v1_worker_proto_msgTypes[21].OneofWrappers = []any{
+	file_pecan_v1_worker_proto_msgTypes[23].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
 		(*WorkerCommand_CacheSegmentAck)(nil),
 		(*WorkerCommand_CacheOrphans)(nil),
 		(*WorkerCommand_TryOrder)(nil),
+		(*WorkerCommand_StartStreams)(nil),
+		(*WorkerCommand_StopStreams)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2939,7 +3442,7 @@ func file_pecan_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_proto_rawDesc), len(file_pecan_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

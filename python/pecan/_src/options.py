@@ -16,6 +16,11 @@ DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
 DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 #: Seconds without a server after which an iterator fails. A restarted server is back sooner.
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
+#: What a service may minimise when it chooses workers for a job.
+OBJECTIVES = ("cost", "time", "budget")
+
+#: Largest number of streams of a dataset.
+MAX_STREAMS = 1 << 16
 #: Size of the largest element that a worker can send.
 MAX_ELEMENT_BYTES = 2 << 30
 
@@ -129,6 +134,28 @@ def _order(order: Any, tolerance: Any, mode: str) -> tuple[str, str]:
     return name, "any"
 
 
+def _streams(value: Any, mode: str, policy: str) -> int:
+    """Returns the number of streams; 0 for "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return 0
+    if isinstance(value, str) or value is None:
+        raise errors.InvalidArgumentError(f'`streams` should be "auto" or a number, got {value!r}')
+    number = checks.positive("streams", value)
+    if number > MAX_STREAMS:
+        raise errors.InvalidArgumentError(f"`streams` must be at most {MAX_STREAMS}, got {number}")
+    if mode == "off":
+        raise errors.InvalidArgumentError(
+            f"`streams`={number} divides the dataset, but ShardingPolicy.OFF gives every worker the whole dataset: "
+            "leave `streams` out, or choose another policy"
+        )
+    if policy == "hint":
+        raise errors.InvalidArgumentError(
+            f"`streams`={number} has no effect with ShardingPolicy.HINT, where steps after the hint count in each "
+            "stream: leave `streams` out, or choose another policy"
+        )
+    return number
+
+
 def compression_name(value: Any) -> str:
     """Returns "auto", "snappy" or "none" for a value of the argument `compression`."""
     if value is None:
@@ -174,6 +201,8 @@ class ReadOptions:
         payload_checksum: Whether payloads between hosts have checksums, as headers do.
         order: One of `ORDERS`.
         order_tolerance: One of `TOLERANCES`.
+        streams: Number of streams that the user asks for; 0 lets the service choose.
+        placement: What the job wants of its workers, as the bindings take it; None if all serve it.
         dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
         outage_timeout_s: Seconds without the dispatcher or any worker after which a waiting iterator fails.
     """
@@ -191,8 +220,43 @@ class ReadOptions:
     payload_checksum: bool = False
     order: str = DEFAULT_ORDER
     order_tolerance: str = DEFAULT_TOLERANCE
+    streams: int = 0
+    placement: dict[str, Any] | None = None
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
+
+
+def _placement(objective: Any, budget: Any, limits: Any, trainer_type: Any) -> dict[str, Any] | None:
+    """Returns what the job wants of its workers; None without an objective."""
+    if objective is None:
+        for what, value in (("budget_per_hour", budget), ("worker_limits", limits), ("trainer_type", trainer_type)):
+            if value:
+                raise errors.InvalidArgumentError(f"`{what}`={value!r} has no effect without an `objective`: give one")
+        return None
+    name = checks.one_of("objective", objective, OBJECTIVES)
+    if (name == "budget") != (budget is not None):
+        raise errors.InvalidArgumentError('`objective`="budget" and `budget_per_hour` need each other: give both')
+    if not isinstance(trainer_type, str):
+        raise errors.InvalidTypeError(f"`trainer_type` should be a string, got {trainer_type!r}")
+    wanted: dict[str, Any] = {"objective": name, "trainer_type": trainer_type}
+    if budget is not None:
+        wanted["budget_per_hour"] = checks.seconds("budget_per_hour", budget)
+    if limits is not None and not (isinstance(limits, dict) and set(limits) <= {"remote", "local"}):
+        raise errors.InvalidArgumentError(
+            f'`worker_limits` should be a dictionary such as {{"remote": (1, 8), "local": (0, 2)}}, got {limits!r}'
+        )
+    for kind, bounds in (limits or {}).items():
+        if not (isinstance(bounds, tuple | list) and len(bounds) == 2):
+            raise errors.InvalidArgumentError(f"`worker_limits`[{kind!r}] should be (least, most), got {bounds!r}")
+        least = checks.integer(f"worker_limits[{kind!r}][0]", bounds[0])
+        most = None if bounds[1] is None else checks.integer(f"worker_limits[{kind!r}][1]", bounds[1])
+        if least < 0 or (most is not None and most < least):
+            raise errors.InvalidArgumentError(
+                f"`worker_limits`[{kind!r}]={bounds!r}: the least number is at least 0 and at most the greatest one"
+            )
+        # The service takes 0 as no maximum, and -1 as no worker of the kind.
+        wanted["min_" + kind], wanted["max_" + kind] = least, 0 if most is None else most or -1
+    return wanted
 
 
 def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
@@ -238,6 +302,11 @@ def read_options(
     allow_nondeterministic: Any,
     order: Any,
     order_tolerance: Any,
+    streams: Any,
+    objective: Any,
+    budget_per_hour: Any,
+    worker_limits: Any,
+    trainer_type: Any,
 ) -> ReadOptions:
     """Checks the user's arguments and returns them in one form. Raises a PecanError that names a wrong one."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
@@ -281,6 +350,8 @@ def read_options(
         payload_checksum=checks.flag("payload_checksum", payload_checksum),
         order=steps,
         order_tolerance=tolerance,
+        streams=_streams(streams, mode, policy),
+        placement=_placement(objective, budget_per_hour, worker_limits, trainer_type),
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )

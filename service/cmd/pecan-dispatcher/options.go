@@ -1,22 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"go.uber.org/multierr"
 
+	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
+	"github.com/pecan-ml/pecan/service/prices"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -37,6 +41,8 @@ const examples = `
 
 type options struct {
 	listen, workDir, metricsListen, logLevel string
+	prices, workerType, trainerType          string
+	decisionsLog                             string
 	exitWithParent                           bool
 	reserve                                  int64
 	config                                   dispatcher.Config
@@ -66,6 +72,10 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "time without a message after which a trainer is removed")
 	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is removed")
 	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is removed; 0: never")
+	f.StringVar(&o.prices, "prices", "", "table of prices (YAML), for jobs that minimise cost or have a budget; empty: such jobs run at full speed with few workers")
+	f.StringVar(&o.workerType, "worker-type", "", "type of the workers in --prices; empty: the only type in the table")
+	f.StringVar(&o.trainerType, "trainer-type", "", "type of trainers in --prices that do not name theirs; empty: the only type in the table")
+	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
@@ -114,10 +124,51 @@ func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) 
 }
 
 func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registry prometheus.Registerer) (*dispatcher.Dispatcher, error) {
-	d, err := dispatcher.New(o.config, dispatcher.Deps{
+	deps := dispatcher.Deps{
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
-	})
+	}
+	var err error
+	if deps.Prices, err = o.readPrices(); err != nil {
+		return nil, err
+	}
+	if o.decisionsLog != "" {
+		if deps.Decisions, err = os.OpenFile(o.decisionsLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return nil, fmt.Errorf("--decisions-log: %w", err)
+		}
+	}
+	d, err := dispatcher.New(o.config, deps)
 	return d, nameDamage(err)
+}
+
+// readPrices reads the table of prices. Without one it returns nil.
+func (o *options) readPrices() (func(trainerType string) (autoscale.Prices, error), error) {
+	if o.prices == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(o.prices)
+	if err != nil {
+		return nil, fmt.Errorf("--prices: %w", err)
+	}
+	table, err := prices.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+	}
+	only := func(given string, machines map[string]prices.Price) prices.Machine {
+		for name := range machines {
+			if given == "" && len(machines) == 1 {
+				given = name
+			}
+		}
+		return prices.Machine{Type: given}
+	}
+	of := func(trainerType string) (autoscale.Prices, error) {
+		return table.Of(only(cmp.Or(trainerType, o.trainerType), table.Trainers), only(o.workerType, table.Workers))
+	}
+	// A wrong type of the flags is found at the start, and not with the first job.
+	if _, err := of(""); err != nil && (o.workerType != "" || o.trainerType != "") {
+		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+	}
+	return of, nil
 }
 
 // nameDamage adds the reason code to errors about a damaged store, so that scripts can recognise them.

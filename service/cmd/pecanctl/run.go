@@ -34,6 +34,11 @@ Shows the state of a running dispatcher:
   nodes      measurements of each step of a job's dataset: elements, bytes, and its own CPU time
   explain    the order of a job's steps, with the reasons, the cost of each step, and the gain; takes the job's name or id
 
+Changes the number of workers:
+
+  scale NUMBER        asks the provider of workers for more, or removes those with the fewest streams after they have handed them over.
+                      It prints what is requested, pending, ready and leaving, and ends when the number is reached or cannot be had now
+
 Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
 or read a copy of the directory:
 
@@ -45,6 +50,7 @@ const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050
   pecanctl jobs --dispatcher pecan://10.0.0.7:5050 --json
   pecanctl explain train --dispatcher 10.0.0.7:5050
+  pecanctl scale 8 --dispatcher 10.0.0.7:5050 --provider kubernetes:deployment/pecan-worker
   pecanctl store check /var/lib/pecan
   pecanctl store inspect /var/lib/pecan --from 4711 --limit 20
   pecanctl store inspect /var/lib/pecan --json | jq 'select(.kind == "lease_granted")'`
@@ -53,6 +59,9 @@ type options struct {
 	dispatcher string
 	json       bool
 	timeout    time.Duration
+	// provider, kubeconfig and wait are those of "scale".
+	provider, kubeconfig string
+	wait                 time.Duration
 	// from, to and limit select the records that "store inspect" shows.
 	from, to, limit uint64
 }
@@ -71,12 +80,15 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "explain" {
 		return explain(ctx, o, args[1:], out)
 	}
+	if len(args) > 0 && args[0] == "scale" {
+		return scale(ctx, o, args[1:], out)
+	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, store; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, scale, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain or store (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, scale or store (see --help)", args[0])
 	}
 	var answer *pecanv1.StatusResponse
 	err := ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) (err error) {

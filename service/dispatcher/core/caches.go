@@ -29,19 +29,22 @@ const (
 )
 
 // cacheKey returns the key of a job's cache; empty without a cache.
-func cacheKey(job *pecanv1.StoredJob) string {
-	plan := job.Plan.GetCache()
-	if !plan.GetSeeded() {
-		return plan.GetKey()
+func cacheKey(job *durable.Job) string { return CacheKey(job.Plan, job.Options.GetSeed()) }
+
+// CacheKey returns the key of the cache of a job with a plan and a seed; empty without a cache.
+func CacheKey(plan *pecanv1.Plan, seed uint64) string {
+	cache := plan.GetCache()
+	if !cache.GetSeeded() {
+		return cache.GetKey()
 	}
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+plan.GetKey()), job.Options.GetSeed()))
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+cache.GetKey()), seed))
 	return hex.EncodeToString(sum[:])
 }
 
 // cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
-func (c *Core) cacheAction(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
+func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := cacheKey(job)
-	if key == "" || durable.IsClosing(job, stream) || stream.Worker == nil {
+	if key == "" || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil {
 		return nil
 	}
 	worker := c.workers[stream.Worker.WorkerId]
@@ -70,7 +73,7 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 }
 
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
-	i := slices.IndexFunc(c.state.Jobs(), func(job *pecanv1.StoredJob) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
+	i := slices.IndexFunc(c.state.Jobs(), func(job *durable.Job) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
 	switch {
 	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
 		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, segment.Key+"-"):
@@ -168,7 +171,7 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 }
 
 // cacheStatus returns what an operator sees of a job's cache.
-func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
+func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 	key := cacheKey(job)
 	if key == "" {
 		return nil
@@ -205,7 +208,7 @@ func (c *Core) workersWithCache() (n int) {
 }
 
 // cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
-func (c *Core) cacheProblem(job *pecanv1.StoredJob) string {
+func (c *Core) cacheProblem(job *durable.Job) string {
 	key := cacheKey(job)
 	if key == "" || len(c.workers) == 0 {
 		return ""

@@ -23,7 +23,7 @@ func (c *Core) noteAlive(clientID, jobID string) {
 }
 
 // member finds a job that the client holds.
-func (c *Core) member(what, clientID, jobID string) (*pecanv1.StoredJob, error) {
+func (c *Core) member(what, clientID, jobID string) (*durable.Job, error) {
 	if c.state.Client(clientID) == nil {
 		return nil, c.unknownClient(what, clientID)
 	}
@@ -52,6 +52,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 	if req.Number == 0 || req.Number > client.heartbeatNumber {
 		client.heartbeatNumber = req.Number
 		c.updatePasses(req, client)
+		c.reportConsumer(req, client)
 	}
 	var missing []string
 	for _, id := range req.JobIds {
@@ -80,7 +81,7 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 		}
 		key := passKey{pass.JobId, pass.Epoch}
 		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
-			c.dirty = true
+			c.touch(epoch)
 		}
 		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now}
 	}

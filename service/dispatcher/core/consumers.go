@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -12,14 +13,9 @@ import (
 // with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
 // starving client without a stream gets the only stream of another one for a while.
 func (c *Core) assignConsumers() {
-	for _, job := range c.state.Jobs() {
-		if durable.Private(job) {
-			continue
-		}
-		for _, epoch := range job.Epochs {
-			if epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
-				c.balanceEpoch(job, epoch)
-			}
+	for _, epoch := range c.touchedEpochs() {
+		if job := epoch.Job; !durable.Private(job) && epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
+			c.balanceEpoch(job, epoch)
 		}
 	}
 }
@@ -31,23 +27,24 @@ type consumerLoad struct {
 	count  int
 	// ready: the client adopted the epoch, or no client did.
 	ready bool
+	// active returns the active streams. Those from last on are not the client's, or it was asked to release them.
+	active func() []*pecanv1.StoredStream
+	last   int
 }
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
-func (c *Core) balanceEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
-	shares := c.consumerLoads(job, epoch)
-	ready := slices.DeleteFunc(slices.Clone(shares), func(s *consumerLoad) bool { return !s.ready })
-	key := streamKey{job: job.JobId, epoch: epoch.Epoch}
-	for _, stream := range epoch.Streams {
-		key.stream = stream.Stream
+func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
+	loads := c.consumerLoads(job, epoch)
+	ready := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })
+	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
 			least := slices.MinFunc(ready, byCount)
 			least.count++
-			c.assign(key.id(), stream, least.client)
+			c.assign(epoch, stream, least.client)
 		}
 	}
-	for _, s := range shares {
+	for _, s := range loads {
 		// A client that does not read yet loses nothing.
 		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
 		}
@@ -66,27 +63,30 @@ func (c *Core) balanceEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 
 // consumerLoads lists the clients of an epoch in the order in which they opened it. Clients that prefetched the
 // epoch are not ready before they adopt it, unless all did.
-func (c *Core) consumerLoads(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*consumerLoad {
-	onlyAhead := durable.AllPrefetched(epoch)
-	var shares []*consumerLoad
+func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumerLoad {
+	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
+	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}
-		for _, stream := range epoch.Streams {
-			volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-			reader := stream.Consumer
-			if volatileStream.releasing {
-				reader = volatileStream.nextConsumer
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: epoch.ActiveStreams()}
+		s.count = epoch.Undelivered(s.client)
+		loads = append(loads, s)
+	}
+	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
+	for number := range state.releasing {
+		stream := epoch.Stream(number)
+		for _, s := range loads {
+			if s.client == stream.Consumer {
+				s.count--
 			}
-			if reader == s.client && !stream.Delivered {
+			if s.client == state.streams[number].nextConsumer {
 				s.count++
 			}
 		}
-		shares = append(shares, s)
 	}
-	return shares
+	return loads
 }
 
-func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) bool {
+func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string) bool {
 	client := c.clients[clientID]
 	if client == nil {
 		return false
@@ -97,16 +97,22 @@ func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 
 // requestRelease asks a client to release the last of its streams. If it is the only one, the client first keeps
 // it for ConsumerSlice, so that two clients of one stream take turns.
-func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *consumerLoad, only bool) bool {
-	for _, stream := range slices.Backward(epoch.Streams) {
-		volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-		if stream.Consumer != from.client || stream.Delivered || volatileStream.releasing {
+func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
+	for ; from.last > 0; from.last-- {
+		stream := from.active()[from.last-1]
+		if stream.Consumer != from.client || stream.Delivered {
+			continue
+		}
+		volatileStream := c.volatileStream(keyOf(job, epoch, stream))
+		if volatileStream.releasing {
 			continue
 		}
 		if only && c.now-volatileStream.assignedAt < c.cfg.ConsumerSlice {
 			return false
 		}
 		volatileStream.releasing, volatileStream.nextConsumer = true, to.client
+		c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).releasing[stream.Stream] = true
+		c.touchStream(epoch, stream.Stream)
 		from.count--
 		to.count++
 		c.event("requesting the release of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
@@ -116,10 +122,10 @@ func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch
 }
 
 // assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.
-func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, clientID string) {
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
-		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,
-	}}})
-	volatileStream := c.volatileStream(keyOf(id))
-	volatileStream.releasing, volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = false, "", c.now, stream.Lease
+func (c *Core) assign(epoch *durable.Epoch, stream *pecanv1.StoredStream, clientID string) {
+	c.emitAssigned(epoch, stream.Stream, clientID, stream.StartIndex, stream.Assignment+1)
+	key := keyOf(epoch.Job, epoch, stream)
+	c.endRelease(key)
+	volatileStream := c.volatileStream(key)
+	volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = "", c.now, stream.Lease
 }

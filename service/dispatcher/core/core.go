@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // Core is the state machine. It is not safe for concurrent use.
@@ -20,10 +21,13 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
-	streams map[streamKey]*streamState
+	// epochs has the volatile state of open epochs.
+	epochs map[passKey]*epochState
 	// profiles has the reported metrics by job.
 	profiles map[string]*jobmetrics.Reports
 	watches  map[WatchID]*watchState
+	// stalled has the watches of passes in which nothing moves, and those that have had no update.
+	stalled map[WatchID]bool
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
 	// closing has stopped runs that may still write files.
@@ -32,29 +36,43 @@ type Core struct {
 	usedCaches map[string]bool
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
+	// placements has the searches for workers of jobs with an objective.
+	placements map[string]*placementState
 	// orders takes other orders of steps to production.
-	orders *rollout.Rollouts
-	// orderedPlans has the plans of open epochs that run in another order.
-	orderedPlans map[passKey]*pecanv1.Plan
-	versions     uint64
+	orders   *rollout.Rollouts
+	versions uint64
 	// leaseFloor is the newest lease that a worker holds and the store has lost.
 	leaseFloor uint64
 
-	// dirty means that leases, consumers or updates may depend on what happened.
-	dirty bool
-	out   *Result
+	schedule *schedule.Scheduler
+	// dirty means that leases, consumers or updates may depend on what happened. touched says on what.
+	dirty   bool
+	touched touches
+	out     *Result
+	// list is the last record of the decision, if it is a list, and starts and stops the last commands of each session,
+	// if they are lists.
+	list   list
+	starts map[SessionID]*pecanv1.StartStreams
+	stops  map[SessionID]*openStops
 }
 
 // New returns a core over a state. The core owns the state from then on.
 func New(cfg Config, state *durable.State) *Core {
 	c := &Core{
 		cfg: cfg, state: state,
-		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobmetrics.Reports{},
-		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
+		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
+		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		orderedPlans: map[passKey]*pecanv1.Plan{},
+		placements: map[string]*placementState{},
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
+	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses))
+	c.touched = newTouches()
+	for _, job := range state.Jobs() {
+		for _, epoch := range job.Epochs {
+			c.touchEpoch(epoch)
+		}
+	}
 	return c
 }
 
@@ -65,7 +83,7 @@ func (c *Core) State() *durable.State { return c.state }
 func (c *Core) Decide(input any, now time.Duration) Result {
 	c.advance(now)
 	out := &Result{}
-	c.out = out
+	c.out, c.list, c.starts, c.stops = out, list{}, map[SessionID]*pecanv1.StartStreams{}, map[SessionID]*openStops{}
 	out.Reply, out.Err = c.handle(input)
 	if out.Err != nil {
 		out.Reply = nil
@@ -103,10 +121,10 @@ func (c *Core) handle(input any) (any, error) {
 		return reply(c.openEpoch(in))
 	case *pecanv1.AdoptEpochRequest:
 		return &pecanv1.AdoptEpochResponse{}, c.adoptEpoch(in)
-	case *pecanv1.FinishStreamRequest:
-		return &pecanv1.FinishStreamResponse{}, c.finishStream(in)
-	case *pecanv1.ReleaseStreamRequest:
-		return &pecanv1.ReleaseStreamResponse{}, c.releaseStream(in)
+	case *pecanv1.FinishStreamsRequest:
+		return reply(c.finishStreams(in))
+	case *pecanv1.ReleaseStreamsRequest:
+		return reply(c.releaseStreams(in))
 	case *pecanv1.MarkElementsRequest:
 		c.markElements(in)
 		return &pecanv1.MarkElementsResponse{}, nil
@@ -125,7 +143,7 @@ func (c *Core) handle(input any) (any, error) {
 	case Watch:
 		return nil, c.watch(in)
 	case Unwatch:
-		delete(c.watches, in.ID)
+		c.unwatch(in.ID)
 		return nil, nil
 	case Hello:
 		return nil, c.hello(in)
@@ -136,6 +154,9 @@ func (c *Core) handle(input any) (any, error) {
 		return nil, nil
 	case rollout.Planned:
 		c.orders.Planned(in)
+		return nil, nil
+	case Placed:
+		c.placed(in)
 		return nil, nil
 	case Tick:
 		c.tick()
@@ -163,13 +184,15 @@ func (c *Core) start(in Start) {
 		c.clients[clientID].timeoutUnconfirmed = true
 	}
 	// Workers that held leases may come back. Until then they count as away.
-	for _, job := range c.state.Jobs() {
-		for _, epoch := range job.Epochs {
-			for _, stream := range epoch.Streams {
-				if stream.Worker != nil && c.workers[stream.Worker.WorkerId] == nil {
-					c.workers[stream.Worker.WorkerId] = &workerState{address: stream.Worker, away: true, unheardSinceRestart: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
-				}
-			}
+	for _, id := range c.state.Holders() {
+		held := c.state.Leases(id)[0]
+		address := held.Epoch.Find(held.Stream).Worker
+		c.workers[id] = &workerState{address: address, away: true, unheardSinceRestart: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
+		c.refreshWorker(id)
+	}
+	for _, id := range c.state.NamedWorkers() {
+		if c.workers[id] == nil {
+			c.forgetWorker(id)
 		}
 	}
 }
@@ -181,26 +204,45 @@ func (c *Core) tick() {
 	c.expireJobs()
 	c.expireDatasets()
 	c.orders.Tick()
+	c.stepPlacements()
+	for _, id := range sortedKeys(c.workers) {
+		c.refreshWorker(id)
+		c.sendLateStops(id)
+	}
+	for _, job := range c.state.Jobs() {
+		for _, epoch := range job.Epochs {
+			if !durable.Private(job) && len(epoch.Passes) > 1 {
+				// A starving client may get a stream that another one has kept for long enough.
+				c.touch(epoch)
+			}
+		}
+	}
 	c.dirty = true
 }
 
 // settle adjusts leases, consumers and updates to what has changed.
 func (c *Core) settle() {
+	c.carryRows()
+	c.endUnread()
 	c.dropUnneededLeases()
 	c.addStreamsOfOffMode()
-	c.assignLeases()
+	c.schedule.Run(c.now < c.cfg.DeadAfter)
 	c.assignConsumers()
 	c.pushRemainders()
 	c.pushUpdates()
+	c.dropSettled()
+	c.touched = newTouches()
 }
 
 // emit applies a record and adds it to the result. A record that does not fit is a bug in a decision. The core
 // panics then, because the journal would differ from the state.
 func (c *Core) emit(record *pecanv1.Record) {
+	c.touchBefore(record)
 	if err := c.state.Apply(record); err != nil {
 		panic(err)
 	}
 	c.out.Records = append(c.out.Records, record)
+	c.touchRecord(record)
 	c.dirty = true
 }
 

@@ -5,6 +5,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/crashguard"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
@@ -16,7 +17,7 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	if stream == nil || worker == nil {
 		return
 	}
-	key := keyOf(r.Id)
+	key := r.Id.Key()
 	volatileStream := c.volatileStreamNow(key, stream)
 	if r.Number != 0 && r.Number <= volatileStream.markNumber {
 		return
@@ -38,19 +39,19 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && mayRestart(job) {
 		c.stopRun(job, r.WorkerId, key, stream.Lease)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "the suspected elements did no harm",
+			Id: key.ID(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "the suspected elements did no harm",
 		}}})
 	}
 }
 
 // mayRestart reports whether a run may end only so that a faster run of the same stream can begin.
-func mayRestart(job *pecanv1.StoredJob) bool {
+func mayRestart(job *durable.Job) bool {
 	return split.MayMove(job.Plan, job.Options) && !split.RestartsFromStart(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
 // setAlone notes that a worker now computes guarded elements of one stream. It has passed the marked elements of
 // the stream before.
-func (c *Core) setAlone(worker *workerState, key streamKey) {
+func (c *Core) setAlone(worker *workerState, key pecanv1.StreamKey) {
 	if worker.exclusive != nil && *worker.exclusive != key {
 		previous := c.volatileStream(*worker.exclusive)
 		if mark := previous.mark; mark != nil && mark.ReadAhead {
@@ -71,7 +72,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 	worker.crash = r.Cause
 	for _, load := range r.Running {
 		if _, _, stream := c.leased(r.WorkerId, load.GetId(), load.GetLease()); stream != nil {
-			c.noteProgress(keyOf(load.Id), stream, load)
+			c.noteProgress(load.Id.Key(), stream, load)
 		}
 	}
 	for _, one := range r.Opening {
@@ -79,7 +80,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 		if stream == nil {
 			continue
 		}
-		volatileStream := c.volatileStreamNow(keyOf(one.Id), stream)
+		volatileStream := c.volatileStreamNow(one.Id.Key(), stream)
 		volatileStream.crashed = true
 	}
 	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
@@ -91,7 +92,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 // a death without a report does not change it.
 
 // openingCrashes counts the workers in a row that crashed while they opened a stream, when its lease ends.
-func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint32 {
+func (c *Core) openingCrashes(key pecanv1.StreamKey, stream *pecanv1.StoredStream) uint32 {
 	switch {
 	case c.diedOpening(key, stream):
 		return stream.OpeningCrashes + 1
@@ -102,23 +103,26 @@ func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint3
 }
 
 // diedOpening reports whether the worker of a stream reported a crash while it opened the stream.
-func (c *Core) diedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
+func (c *Core) diedOpening(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bool {
 	volatileStream := c.volatileStream(key)
 	return volatileStream.lease == stream.Lease && volatileStream.crashed
 }
 
 // opened reports whether the worker of a stream is known to have opened it.
-func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
+func (c *Core) opened(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bool {
 	volatileStream := c.volatileStream(key)
 	return stream.Worker != nil && (stream.Produced || volatileStream.lease == stream.Lease && volatileStream.started)
 }
 
 // openingTrial returns the one stream of an epoch that is opened now, among those that crashed workers while they
 // opened them; nil without one. The others wait, or each worker would die of another stream.
-func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
-	for _, stream := range epoch.Streams {
+func (c *Core) openingTrial(epoch *durable.Epoch) (first *pecanv1.StoredStream) {
+	if epoch.OpeningCrashed() == 0 {
+		return nil
+	}
+	for _, stream := range epoch.Active() {
 		switch {
-		case stream.OpeningCrashes == 0 || !schedule.Needed(job, epoch, stream) || c.opened(streamKey{job.JobId, epoch.Epoch, stream.Stream}, stream):
+		case stream.OpeningCrashes == 0 || !schedule.Needed(epoch, stream) || c.opened(keyOf(epoch.Job, epoch, stream), stream):
 		case stream.Worker != nil:
 			return stream
 		case first == nil || stream.OpeningCrashes > first.OpeningCrashes:
@@ -134,7 +138,7 @@ func (c *Core) crashLimits() crashguard.Limits {
 }
 
 // suspects returns the elements of a stream that may have killed its worker.
-func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
+func (c *Core) suspects(key pecanv1.StreamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
 	volatileStream := c.volatileStream(key)
 	return c.crashLimits().Suspect(stream, crashguard.Run{
 		Open:     volatileStream.started && volatileStream.lease == stream.Lease && !stream.Produced,
@@ -143,14 +147,14 @@ func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed boo
 }
 
 // blameOpening fails the job of a stream that reached the limit of crashes while it was opened.
-func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState) {
-	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they opened it", describe(key)))
-	c.failJob(job, crashguard.BlameOpening(describe(key), stream, crashguard.Worker{Address: worker.address, Crash: worker.crash}).Detail())
+func (c *Core) blameOpening(key pecanv1.StreamKey, job *durable.Job, stream *pecanv1.StoredStream, worker *workerState) {
+	c.orders.StreamFailed(job, key.Epoch, key.Stream, cmp.Or(key.String()+" ended workers while they opened it", key.String()))
+	c.failJob(job, crashguard.BlameOpening(key.String(), stream, crashguard.Worker{Address: worker.address, Crash: worker.crash}).Detail())
 }
 
 // blame fails the job of a stream that reached the limit of crashes or deaths.
-func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker *workerState) {
-	elements, err := c.crashLimits().Blame(describe(key), stream, mark, crashguard.Worker{Address: worker.address, Crash: worker.crash})
-	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they computed its "+elements, describe(key)))
+func (c *Core) blame(key pecanv1.StreamKey, job *durable.Job, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker *workerState) {
+	elements, err := c.crashLimits().Blame(key.String(), stream, mark, crashguard.Worker{Address: worker.address, Crash: worker.crash})
+	c.orders.StreamFailed(job, key.Epoch, key.Stream, cmp.Or(key.String()+" ended workers while they computed its "+elements, key.String()))
 	c.failJob(job, err.Detail())
 }

@@ -10,7 +10,8 @@
 // is what workers and clients report again after a restart: addresses, heartbeats, loads, progress.
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
-// crashguard (does a stream kill workers), jobmetrics (sums of metrics), rollout (orders of steps). The rest is one state
+// crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
+// rollout (orders of steps). measurements.go feeds package measure. The rest is one state
 // machine: each command may end epochs, leases and watches of all other commands, and all share the volatile state.
 // It has more than 15 small files so that each command and record has one obvious place:
 //
@@ -24,24 +25,33 @@
 //	                                                  EpochAdopted
 //	CloseEpoch                   epoch_close.go       EpochLeft, EpochClosed,            Command(Stop), EndWatch
 //	                                                  EpochFailed
-//	FinishStream, ReleaseStream  stream_reports.go    StreamDelivered, ConsumerReleased
-//	Hello                        registration.go      (stale_store.go: JobFailed)        Command(Welcome), EndSession
-//	FromWorker, SessionEnded     workers.go           StreamProduced, LeaseLost          Command
+//	FinishStreams,               stream_lists.go,     StreamsDelivered, StreamDelivered, Command(StopStreams)
+//	ReleaseStreams               stream_reports.go    ConsumerReleased
+//	Hello                        registration.go      WorkerNamed (stale_store.go:       Command(Welcome), EndSession
+//	                                                  JobFailed)
+//	FromWorker, SessionEnded     workers.go           StreamsProduced, LeaseLost,        Command
+//	                                                  WorkerForgotten
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
 //	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
 //	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
 //	                                                  CacheCommitted, CacheRemoved       CacheOrphans)
 //	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept
+//	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
 //	Watch, Unwatch               watches.go                                              Update, EndWatch
-//	after every decision         lease_grant.go       LeaseGranted, StreamAdded          Command(Start)
-//	                             consumers.go         ConsumerAssigned
+//	                             differences.go                                          Update
+//	after every decision         lease_grant.go       LeasesGranted, StreamAdded         Command(StartStreams)
+//	                             consumers.go         ConsumersAssigned
+//
+// An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
+// settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and commands.go
+// one command. schedule_host.go connects package schedule.
 //
 // The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
 // truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
 // last run are closed. waiting.go and status.go report why a stream or job waits.
 //
-// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStream the next consumer starts where the
+// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
 // last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
 // worker, and the worker reports that index with a delay.
 // Modes exactly-once and deterministic therefore start the next consumer at the last acknowledged index: elements on
@@ -57,7 +67,7 @@
 //	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
 //	cleanBelow    streamState, of any lease        as ackedBelow, and none of them is an error
 //
-// StartStream sends StartIndex as delivered_below (Count instead, if the whole stream was delivered), ackedBelow as
+// Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered), ackedBelow as
 // acked_below and cleanBelow as clean_below.
 //
 // Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free

@@ -38,11 +38,11 @@ func (c *Core) reopened(req *pecanv1.CloseEpochRequest) bool {
 // want the rest. A client that closes the epoch itself has first released every stream of which it had elements. If
 // a stream is still assigned to such a client, the assignment had not reached the client. The client then has no
 // elements under this assignment, so the stream keeps its start index.
-func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, closed bool) {
+func (c *Core) leaveEpoch(job *durable.Job, epoch *durable.Epoch, clientID string, closed bool) {
 	if !durable.Private(job) {
-		for _, stream := range epoch.Streams {
+		for _, stream := range epoch.Active() {
 			if stream.Consumer == clientID && !stream.Delivered {
-				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+				key := keyOf(job, epoch, stream)
 				next := stream.StartIndex
 				if !closed {
 					// The client does not say what it received.
@@ -53,9 +53,9 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 					next = c.resumeIndex(job, key, stream)
 				}
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
-					Id: key.id(), ClientId: clientID, NextIndex: next,
+					Id: key.ID(), ClientId: clientID, NextIndex: next,
 				}}})
-				c.volatileStream(key).releasing = false
+				c.endRelease(key)
 			}
 		}
 	}
@@ -66,14 +66,14 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 	c.endWatches(func(w *watchState) bool {
 		return w.client == clientID && w.job == job.JobId && w.epoch == epoch.Epoch
 	}, nil)
-	if len(epoch.Passes) == 0 && (durable.Private(job) || durable.Delivered(epoch) || epoch.Error != nil) {
+	if len(epoch.Passes) == 0 && (durable.Private(job) || epoch.Delivered() || epoch.Error != nil) && !c.keeps(epoch) {
 		c.endEpoch(job, epoch)
 	}
 }
 
 // resumeIndex returns the index at which the next consumer starts after a client that left without reporting its position. The
 // package comment has the rules by mode.
-func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
+func (c *Core) resumeIndex(job *durable.Job, key pecanv1.StreamKey, stream *pecanv1.StoredStream) uint64 {
 	volatileStream := c.volatileStream(key)
 	index := stream.StartIndex
 	if volatileStream.lease == stream.Lease && stream.Worker != nil {
@@ -92,29 +92,43 @@ func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv
 }
 
 // endEpoch stops the streams of an epoch and closes it.
-func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
-	for _, stream := range epoch.Streams {
-		if stream.Worker != nil {
-			c.stopRun(job, stream.Worker.WorkerId, streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0)
+func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
+	if epoch.Followed() {
+		// The epoch after it shall not wait for rows that nobody has.
+		c.emitCarried(epoch, nil)
+	}
+	if job.Plan.GetWritesFiles() {
+		for _, stream := range epoch.Active() {
+			if stream.Worker != nil {
+				c.stopRun(job, stream.Worker.WorkerId, keyOf(job, epoch, stream), 0)
+			}
 		}
 	}
-	done := durable.Delivered(epoch)
+	c.sendOver(epoch)
+	done := epoch.Delivered()
+	if done {
+		c.orders.KeepProfile(job)
+	}
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
-		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: durable.Elements(epoch), Error: epoch.Error,
-		StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch),
+		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: epoch.Elements(), Error: epoch.Error,
+		StreamsTruncated: epoch.StreamsTruncated(), Lost: durable.Lost(job, epoch),
 	}}})
-	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", durable.Elements(epoch))
+	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", epoch.Elements())
 }
 
-// failStream fails the epoch of a stream that has failed for good. Every client of the epoch gets the error.
-func (c *Core) failStream(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, key streamKey, detail *pecanv1.ErrorDetail) {
+// failStream fails the epoch of a stream that has failed for good, and the epochs that still join its rows. Every client
+// of them gets the error.
+func (c *Core) failStream(job *durable.Job, epoch *durable.Epoch, key pecanv1.StreamKey, detail *pecanv1.ErrorDetail) {
 	if epoch.Error != nil {
 		return
 	}
-	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(detail.GetMessage(), describe(key)))
+	c.orders.StreamFailed(job, key.Epoch, key.Stream, cmp.Or(detail.GetMessage(), key.String()))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail}}})
 	c.warn("epoch failed", "job", job.JobId, "epoch", epoch.Epoch, "reason", detail.GetReason(), "error", detail.GetMessage())
+	for _, later := range joining(epoch) {
+		c.failStream(job, later, key, detail)
+	}
 }

@@ -40,7 +40,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		if closed := durable.FindClosed(job, number); closed.GetError() != nil {
 			return nil, reason.FromDetail(closed.Error)
 		}
-		if epoch == nil || durable.Delivered(epoch) {
+		if epoch == nil || epoch.Delivered() {
 			return &pecanv1.OpenEpochResponse{Epoch: number, AlreadyDelivered: true}, nil
 		}
 		if epoch.Error != nil {
@@ -50,14 +50,18 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 			return nil, reason.New(reason.BadArgument, "open epoch: client %q reads epoch %d of job %q already; two iterators of one client cannot share a pass", req.ClientId, number, req.JobId)
 		}
 	} else {
-		if n := len(job.Epochs); n >= c.cfg.MaxEpochs {
+		if n := len(job.Epochs) - c.keptEpochs(job); n >= c.cfg.MaxEpochs {
 			return nil, reason.New(reason.ServiceLimit, "open epoch: job %q has %d open iterators, the dispatcher allows at most %d (--max-epochs); delete those that are no longer read", req.JobId, n, c.cfg.MaxEpochs)
 		}
 		order, err := c.orders.OrderAt(job, req.Position, in.Order)
 		if err != nil {
 			return nil, err
 		}
-		c.openNewEpoch(job, number, req.Position, order)
+		after, err := afterOf(job, number, req)
+		if err != nil {
+			return nil, err
+		}
+		c.openNewEpoch(job, number, req.Position, order, after)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
 		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber,
@@ -89,9 +93,9 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 }
 
 // checkPosition refuses a position at which a pass cannot begin.
-func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
+func checkPosition(job *durable.Job, position *pecanv1.Position) error {
 	const what = "open epoch at a position"
-	streams := plannedStreams(job)
+	streams := durable.PlannedStreams(job)
 	switch {
 	case !durable.Private(job):
 		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Omit the name if a trainer shall resume where it stopped", what, job.Name)
@@ -101,35 +105,33 @@ func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
 		return reason.New(reason.BadArgument, "%s: epoch %d of job %q is open already, or its number is above %d", what, position.Epoch, job.JobId, uint64(durable.MaxEpoch))
 	case len(position.Next) > int(streams):
 		return reason.New(reason.BadArgument, "%s: it names %d streams, job %q has %d", what, len(position.Next), job.JobId, streams)
-	case position.Turn > streams || slices.ContainsFunc(position.Ended, func(n uint32) bool { return n >= streams }):
+	case position.Turn > streams:
 		return reason.New(reason.BadArgument, "%s: it names a stream above the %d of job %q", what, streams, job.JobId)
+	}
+	if _, err := position.EndedStreams(streams); err != nil {
+		return reason.New(reason.BadArgument, "%s: it names a stream above the %d of job %q", what, streams, job.JobId)
+	}
+	if _, _, err := position.BegunStreams(streams); err != nil {
+		return reason.New(reason.BadArgument, "%s of job %q: %w", what, job.JobId, err)
+	}
+	if err := position.CheckRows(job.Plan); err != nil {
+		return reason.New(reason.BadArgument, "%s of job %q: %w", what, job.JobId, err)
 	}
 	return nil
 }
 
-// plannedStreams counts the streams that an epoch of the job has from the start, with the closing stream.
-func plannedStreams(job *pecanv1.StoredJob) uint32 {
-	if job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
-		return 0
-	}
-	streams := uint32(job.Plan.GetNumStreams())
-	if job.Plan.HasClosing() {
-		streams++
-	}
-	return streams
-}
-
-func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) {
-	streams := plannedStreams(job)
+func (c *Core) openNewEpoch(job *durable.Job, number uint64, position *pecanv1.Position, order []string, after *uint64) {
+	streams := durable.PlannedStreams(job)
 	// A half-read epoch that nobody reads ends when the second epoch after it begins.
 	for _, old := range slices.Clone(job.Epochs) {
-		if len(old.Passes) == 0 && old.Epoch+1 < number {
+		if len(old.Passes) == 0 && old.Epoch+1 < number && !c.keeps(old) {
 			c.endEpoch(job, old)
 		}
 	}
 	ordered := c.orders.BeginPilot(job, number, position, order)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{
-		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered,
+		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered, After: after,
 	}}})
+	c.openSources(job, position)
 	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil, "ordered", len(order) > 0)
 }

@@ -91,7 +91,7 @@ func (p *hostilePeers) input() any {
 	case 7:
 		return one[any](p, core.Tick{}, core.Tick{}, core.Unwatch{ID: core.WatchID(p.watches)}, core.SessionEnded{Session: core.SessionID(p.sessions)})
 	}
-	request := one[proto.Message](p, &pecanv1.AdoptEpochRequest{}, &pecanv1.FinishStreamRequest{}, &pecanv1.ReleaseStreamRequest{}, &pecanv1.MarkElementsRequest{},
+	request := one[proto.Message](p, &pecanv1.AdoptEpochRequest{}, &pecanv1.FinishStreamsRequest{}, &pecanv1.FinishStreamsRequest{}, &pecanv1.ReleaseStreamsRequest{}, &pecanv1.ReleaseStreamsRequest{}, &pecanv1.MarkElementsRequest{},
 		&pecanv1.ReportCrashRequest{}, &pecanv1.ReportWorkerRequest{}, &pecanv1.CloseEpochRequest{}, &pecanv1.ClientHeartbeatRequest{})
 	if p.chance(40) {
 		request = &pecanv1.ClientGoodbyeRequest{}
@@ -133,7 +133,7 @@ func (p *hostilePeers) metrics() any {
 	if p.chance(4) {
 		report.OrderedFailed = 1
 	}
-	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 {
+	if jobs := p.core.State().Jobs(); len(jobs) > 0 {
 		report.JobId = one(p, jobs...).JobId
 	}
 	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: report}}}
@@ -173,8 +173,11 @@ func (p *hostilePeers) opening() *pecanv1.OpenEpochRequest {
 		request.Position = nil
 	} else if request.Position != nil {
 		request.Position.Turn, request.Position.Ended = 0, nil
+		if !p.chance(8) {
+			request.Position.EndedRuns, request.Position.EndedBits, request.Position.Begun, request.Position.BegunNext = nil, nil, nil, nil
+		}
 	}
-	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 && !p.chance(4) {
+	if jobs := p.core.State().Jobs(); len(jobs) > 0 && !p.chance(4) {
 		job := one(p, jobs...)
 		request.JobId, request.Pass = job.JobId, job.NextEpoch
 		if len(job.ClientIds) > 0 {
@@ -187,9 +190,10 @@ func (p *hostilePeers) opening() *pecanv1.OpenEpochRequest {
 // stream returns an existing stream, if there is one.
 func (p *hostilePeers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
 	id, stream, n := &pecanv1.StreamId{JobId: "j1"}, &pecanv1.StoredStream{}, 0
-	for _, job := range p.core.State().Snapshot().Jobs {
+	for _, job := range p.core.State().Jobs() {
 		for _, epoch := range job.Epochs {
-			for _, s := range epoch.Streams {
+			for number := range epoch.Total() {
+				s := epoch.Stream(number)
 				if n++; p.chance(n) {
 					id, stream = &pecanv1.StreamId{JobId: job.JobId, Epoch: epoch.Epoch, Stream: s.Stream}, s
 				}
@@ -213,19 +217,31 @@ func (p *hostilePeers) fillIn(m protoreflect.Message, depth int) {
 		of := oneofs.Get(i).Fields()
 		p.set(m, of.Get(p.rng.IntN(of.Len())), depth)
 	}
-	if f := fields.ByName("id"); f == nil || f.Message() == nil || p.chance(8) {
+	if p.chance(8) {
 		return
 	}
 	id, stream := p.stream()
-	for _, own := range []struct {
-		name  protoreflect.Name
-		value any
-	}{
-		{"id", id.ProtoReflect()}, {"lease", stream.Lease}, {"worker_id", stream.Worker.GetWorkerId()}, {"client_id", stream.Consumer},
-		{"assignment", stream.Assignment}, {"count", stream.Count}, {"next_index", stream.Count},
-	} {
-		if f := fields.ByName(own.name); f != nil && !p.chance(6) {
-			m.Set(f, protoreflect.ValueOf(own.value))
+	own := map[protoreflect.Name]any{
+		"id": id.ProtoReflect(), "lease": stream.Lease, "worker_id": stream.Worker.GetWorkerId(), "client_id": stream.Consumer,
+		"assignment": stream.Assignment, "count": stream.Count, "next_index": stream.Count,
+		"job_id": id.JobId, "epoch": id.Epoch, "stream": id.Stream,
+	}
+	if f := fields.ByName("id"); f != nil && f.Message() != nil {
+		p.setOwn(m, own, "id", "lease", "worker_id", "client_id", "assignment", "count", "next_index")
+	}
+	switch list := fields.ByName("streams"); m.Interface().(type) {
+	case *pecanv1.FinishStreamsRequest, *pecanv1.ReleaseStreamsRequest:
+		p.setOwn(m, own, "client_id", "job_id", "epoch")
+		one := m.Mutable(list).List().AppendMutable().Message()
+		p.setOwn(one, own, "stream", "lease", "assignment", "count", "next_index")
+	}
+}
+
+// setOwn sets fields of a message to what belongs to a stream that exists.
+func (p *hostilePeers) setOwn(m protoreflect.Message, own map[protoreflect.Name]any, names ...protoreflect.Name) {
+	for _, name := range names {
+		if f := m.Descriptor().Fields().ByName(name); f != nil && !p.chance(6) {
+			m.Set(f, protoreflect.ValueOf(own[name]))
 		}
 	}
 }
@@ -259,7 +275,7 @@ func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value
 	if p.chance(10) {
 		number = one[uint64](p, 1<<64-1, 1<<63, 1<<62, 1<<62+1, 1<<32)
 	}
-	if f.Name() == "streams" {
+	if f.Name() == "streams" && !f.IsList() {
 		// Every plan has this number, and its cache.
 		number = 2
 	}
@@ -270,7 +286,7 @@ func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value
 		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(p.rng.IntN(5)))
 	case protoreflect.Int32Kind:
 		return protoreflect.ValueOfInt32(int32(number))
-	case protoreflect.Int64Kind:
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind:
 		return protoreflect.ValueOfInt64(int64(number))
 	case protoreflect.Uint32Kind:
 		return protoreflect.ValueOfUint32(uint32(number))

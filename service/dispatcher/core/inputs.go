@@ -1,8 +1,11 @@
 package core
 
 import (
+	"time"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
 // SessionID names one connection of a worker, WatchID one watch of a client. The caller never uses a number
@@ -26,10 +29,13 @@ type (
 		Session SessionID
 		Err     *reason.Error
 	}
-	// Update is the newest snapshot for a watch. A slow caller may drop older ones.
+	// Update is what a client must learn of its pass: first a snapshot, then differences. The caller may merge those that
+	// wait.
 	Update struct {
 		Watch   WatchID
 		Message *pecanv1.EpochUpdate
+		// Open counts the streams that the client has and has not reported as received.
+		Open int
 	}
 	// EndWatch ends a watch; a nil Err is a normal end.
 	EndWatch struct {
@@ -38,6 +44,20 @@ type (
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
+	// PlacementRequest asks how many workers should serve a job. The answer is Placed.
+	PlacementRequest struct {
+		Number  uint64
+		JobID   string
+		Options *pecanv1.PlacementOptions
+		Known   *pecanv1.PlacementKnown
+		// Remote and Local are the numbers of workers that exist.
+		Remote, Local int
+		// Window is nil before the first one.
+		Window *measure.Window
+		// Plan changes with the division, the order of steps and the cache of the job.
+		Plan uint64
+		Now  time.Duration
+	}
 	// Event is a change of state for the log.
 	Event struct {
 		Text string
@@ -57,7 +77,7 @@ type Result struct {
 }
 
 // These are the inputs of Decide that are no requests of the Dispatcher service. The requests are OpenEpoch,
-// AdoptEpoch, FinishStream, ReleaseStream, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat
+// AdoptEpoch, FinishStreams, ReleaseStreams, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat
 // and ClientGoodbye; their replies are their responses.
 type (
 	// Start is the first input: this process has opened the store.
@@ -92,7 +112,13 @@ type (
 	}
 	// PlanNeeded replies to a CreateJob that would create a job and has no plan. Nothing changed; the caller asks
 	// again with a plan.
-	PlanNeeded struct{ Dataset *pecanv1.StoredDataset }
+	PlanNeeded struct {
+		Dataset *pecanv1.StoredDataset
+		// Profile has the costs of the steps that an earlier job with this dataset measured.
+		Profile []*pecanv1.NodeMetrics
+		// Caches has the number of streams of each complete cache by its key.
+		Caches map[string]int
+	}
 	// Watch starts pushing Updates for a pass.
 	Watch struct {
 		ID      WatchID
@@ -112,6 +138,14 @@ type (
 	}
 	// SessionEnded reports that a worker's connection has ended.
 	SessionEnded struct{ Session SessionID }
+	// Placed answers the PlacementRequest with the same number.
+	Placed struct {
+		Number    uint64
+		JobID     string
+		Placement *pecanv1.Placement
+		// Known is what later jobs may begin from, without its key; nil before the search has ended.
+		Known *pecanv1.PlacementKnown
+	}
 	// Tick lets time pass. It must come a few times per second.
 	Tick struct{}
 )

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // jobDifference says how a request differs from a job; empty if it does not.
-func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) string {
+func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) string {
 	var words []string
 	if known := c.state.Dataset(job.DatasetId); known == nil || known.Fingerprint != dataset.Fingerprint {
 		words = append(words, fmt.Sprintf("another dataset (fingerprint %s, this one has %s)", job.Plan.GetFingerprint(), dataset.Fingerprint))
@@ -31,6 +34,10 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	differ("compression", enumName(has.GetCompression(), "COMPRESSION_"), enumName(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
+	differ("streams", streamsName(has), streamsName(options))
+	if !proto.Equal(has.GetPlacement(), options.GetPlacement()) {
+		words = append(words, fmt.Sprintf("objective and limits %v instead of %v", has.GetPlacement(), options.GetPlacement()))
+	}
 	differ("order", orderName(has), orderName(options))
 	if orderName(has) == orderName(options) {
 		differ("order_tolerance", toleranceName(has), toleranceName(options))
@@ -64,4 +71,11 @@ func toleranceName(options *pecanv1.JobOptions) string {
 		return ""
 	}
 	return enumName(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
+}
+
+func streamsName(options *pecanv1.JobOptions) string {
+	if n := options.GetStreams(); n > 0 {
+		return fmt.Sprint(n)
+	}
+	return "auto"
 }

@@ -35,7 +35,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		return c.createJobReply(existing, false), nil
 	}
 	if in.Plan == nil {
-		return PlanNeeded{Dataset: dataset}, nil
+		return PlanNeeded{Dataset: dataset, Profile: c.state.Profile(dataset.Fingerprint).GetNodes(), Caches: c.state.CompleteCaches()}, nil
 	}
 	if existing != nil {
 		c.removeJob(existing, "its name is reused")
@@ -59,7 +59,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 	return c.createJobReply(job, true), nil
 }
 
-func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.CreateJobResponse {
+func (c *Core) createJobReply(job *durable.Job, created bool) *pecanv1.CreateJobResponse {
 	return &pecanv1.CreateJobResponse{
 		JobId: job.JobId, Created: created, Plan: job.Plan, Options: job.Options,
 		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), Workers: int32(len(c.workers)), ClusterId: c.state.ClusterID(),
@@ -68,7 +68,7 @@ func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.Cre
 
 // checkLimits refuses a job or client above the limits. A job that exists, or whose name is reused, does not
 // count.
-func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
+func (c *Core) checkLimits(existing *durable.Job, req *pecanv1.CreateJobRequest) error {
 	if n := len(c.state.Jobs()); existing == nil && n >= c.cfg.MaxJobs {
 		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs of trainers that left are removed after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
 	}
@@ -79,7 +79,7 @@ func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRe
 }
 
 // jobOfRequest finds the job that an earlier copy of the same request got.
-func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *pecanv1.StoredJob {
+func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *durable.Job {
 	client := c.state.Client(req.ClientId)
 	if client == nil || req.RequestId == "" {
 		return nil
@@ -94,15 +94,15 @@ func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *pecanv1.StoredJob {
 
 // superseded reports whether a job gives its name to a new one. It does if nobody holds it, and it is finished,
 // has failed or differs from the request.
-func (c *Core) superseded(job *pecanv1.StoredJob, dataset *pecanv1.StoredDataset, req *pecanv1.CreateJobRequest) bool {
+func (c *Core) superseded(job *durable.Job, dataset *pecanv1.StoredDataset, req *pecanv1.CreateJobRequest) bool {
 	if len(job.ClientIds) > 0 {
 		return false
 	}
-	finished := job.NextEpoch > 0 && !slices.ContainsFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return !durable.Delivered(e) })
+	finished := job.NextEpoch > 0 && !slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return !e.Delivered() })
 	return finished || job.Error != nil || c.jobDifference(job, dataset, req.Options) != ""
 }
 
-func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {
+func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 	if c.state.Client(req.ClientId) == nil {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{
 			ClientId: req.ClientId, Host: req.ClientHost, Pid: req.ClientPid,
@@ -118,7 +118,7 @@ func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {
 }
 
 // leaveJob removes a client from a job and from its epochs. A private job ends with its client.
-func (c *Core) leaveJob(job *pecanv1.StoredJob, clientID string) {
+func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		if durable.FindPass(epoch, clientID) != nil {
 			c.leaveEpoch(job, epoch, clientID, false)
@@ -140,13 +140,15 @@ func (c *Core) leaveJob(job *pecanv1.StoredJob, clientID string) {
 	}
 }
 
-func (c *Core) removeJob(job *pecanv1.StoredJob, why string) {
+func (c *Core) removeJob(job *durable.Job, why string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		c.endEpoch(job, epoch)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)
+	c.forgetMeasurements(job.JobId)
+	delete(c.placements, job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 
@@ -167,7 +169,7 @@ func (c *Core) expireJobs() {
 }
 
 // failJob ends a job with an error.
-func (c *Core) failJob(job *pecanv1.StoredJob, detail *pecanv1.ErrorDetail) {
+func (c *Core) failJob(job *durable.Job, detail *pecanv1.ErrorDetail) {
 	if job.Error != nil {
 		return
 	}

@@ -15,63 +15,49 @@ import (
 
 // addStreamsOfOffMode gives each worker its own stream in MODE_OFF, until one stream has ended.
 func (c *Core) addStreamsOfOffMode() {
-	connected := 0
-	for _, worker := range c.workers {
-		if !worker.away {
-			connected++
-		}
-	}
-	for _, job := range c.state.Jobs() {
-		if job.Options.GetMode() != pecanv1.Mode_MODE_OFF || job.Error != nil {
+	for _, epoch := range c.offEpochs() {
+		if epoch.Job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || schedule.Final(epoch) {
 			continue
 		}
-		for _, epoch := range job.Epochs {
-			if epoch.Error != nil || len(epoch.Passes) == 0 || schedule.Final(job, epoch) {
-				continue
+		connected := 0
+		for _, worker := range c.workers {
+			if !worker.away {
+				connected++
 			}
-			for len(epoch.Streams) < connected {
-				key := streamKey{job.JobId, epoch.Epoch, uint32(len(epoch.Streams))}
-				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamAdded{StreamAdded: &pecanv1.StreamAdded{Id: key.id()}}})
-			}
+		}
+		for int(epoch.Total()) < connected {
+			key := pecanv1.StreamKey{Job: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: epoch.Total()}
+			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamAdded{StreamAdded: &pecanv1.StreamAdded{Id: key.ID()}}})
 		}
 	}
 }
 
-// assignLeases leases waiting streams to workers. Package schedule decides which.
-func (c *Core) assignLeases() {
-	round := schedule.Round{
-		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
-		Ready: c.readyStreams, Grant: c.grantLease,
-		Avoid: func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) []string {
-			if volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; volatileStream != nil {
-				return volatileStream.avoid
+// offEpochs returns the epochs in MODE_OFF that may need more streams.
+func (c *Core) offEpochs() (list []*durable.Epoch) {
+	off := func(job *durable.Job) bool { return job.Options.GetMode() == pecanv1.Mode_MODE_OFF }
+	if c.touched.workers {
+		for _, job := range c.state.Jobs() {
+			if off(job) {
+				list = append(list, job.Epochs...)
 			}
-			return nil
-		},
+		}
+		return list
 	}
-	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
-		worker := c.workers[id]
-		round.Workers = append(round.Workers, &schedule.Worker{
-			ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
-		})
+	for _, epoch := range c.touchedEpochs() {
+		if off(epoch.Job) {
+			list = append(list, epoch)
+		}
 	}
-	round.Run()
-}
-
-// readyStreams returns the waiting streams of an epoch that may be leased now.
-func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) func(*pecanv1.StoredStream) bool {
-	first := c.openingTrial(job, epoch)
-	return func(stream *pecanv1.StoredStream) bool {
-		return (first == nil || first == stream || stream.OpeningCrashes == 0) && len(c.closingRunsOf(job, stream)) == 0
-	}
+	return list
 }
 
 // grantLease leases a waiting stream to a worker under a new number.
-func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, id string) {
-	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
-		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && split.RestartsFromStart(job.Plan, job.Options),
-	}}})
+func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
+	job := epoch.Job
+	restart := epoch.Stream(number).Lease > 0 && split.RestartsFromStart(job.Plan, job.Options)
+	c.emitGrant(epoch, number, c.nextLease(), c.workers[id].number, restart)
+	stream := epoch.Find(number)
+	key := keyOf(job, epoch, stream)
 	volatileStream := c.volatileStream(key)
 	volatileStream.newLease(stream.Lease, c.now)
 	if !split.IsRepeatable(job.Plan) {
@@ -80,20 +66,24 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	}
 	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
 		// The client that read the stream to its end has left. The stream is sent again.
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.id(), ClientId: stream.Consumer}}})
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.ID(), ClientId: stream.Consumer}}})
 	}
-	c.command(id, c.startCommand(job, epoch, stream))
-	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
+	c.sendStart(id, c.startOf(job, epoch, stream))
+	if !epoch.KeepsAll() {
+		return
+	}
+	c.event("lease granted", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", id)
 }
 
 // nextLease returns a number that no lease had, not even one that the store has lost.
 func (c *Core) nextLease() uint64 { return max(c.state.LastLease(), c.leaseFloor) + 1 }
 
-func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) *pecanv1.WorkerCommand {
-	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+// startOf returns the whole command for a stream.
+func (c *Core) startOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) *pecanv1.StartStream {
+	key := keyOf(job, epoch, stream)
 	dataset := c.state.Dataset(job.DatasetId)
 	start := &pecanv1.StartStream{
-		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
+		Id: key.ID(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
 		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).ackedBelow,
 		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
@@ -101,57 +91,87 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	if stream.Delivered {
 		start.DeliveredBelow = stream.Count
 	}
-	if durable.IsClosing(job, stream) {
-		start.Closing = true
-		for _, source := range epoch.Streams[:len(epoch.Streams)-1] {
-			start.Remainders = append(start.Remainders, &pecanv1.RemainderSource{
-				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.Truncated, Rows: source.RemainderRows,
-			})
-		}
+	if job.Plan.IsClosing(stream.Stream) {
+		start.Closing, start.Remainders = true, remaindersOf(epoch, stream.Stream)
 		c.volatileStream(key).remainders = start
 	}
-	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
+	return start
 }
 
 // planOf returns the plan of a stream for all its runs: the job's plan, in the order of its epoch if the stream has
 // that order.
-func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream uint32) *pecanv1.Plan {
+func (c *Core) planOf(job *durable.Job, epoch *durable.Epoch, stream uint32) *pecanv1.Plan {
 	if !durable.HasOrder(epoch, stream) {
 		return job.Plan
 	}
-	key := passKey{job.JobId, epoch.Epoch}
-	if c.orderedPlans[key] == nil {
-		plan := proto.Clone(job.Plan).(*pecanv1.Plan)
-		plan.Order = epoch.Order
-		c.orderedPlans[key] = plan
+	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
+	if state.orderedPlan == nil {
+		state.orderedPlan = proto.Clone(job.Plan).(*pecanv1.Plan)
+		state.orderedPlan.Order = epoch.Order
 	}
-	return c.orderedPlans[key]
+	return state.orderedPlan
 }
 
 // pushRemainders tells the workers of closing streams what changed about the streams that they wait for.
 func (c *Core) pushRemainders() {
-	for _, job := range c.state.Jobs() {
-		if !job.Plan.HasClosing() {
-			continue
+	closings := map[*durable.Epoch]map[uint32]bool{}
+	for _, epoch := range c.touchedEpochs() {
+		closings[epoch] = c.closingsOf(epoch)
+	}
+	for _, epoch := range c.touchedEpochs() {
+		for _, later := range joining(epoch) {
+			if closings[later] == nil {
+				closings[later] = map[uint32]bool{}
+			}
+			last, _ := later.Job.Plan.LastClosing()
+			closings[later][last] = true
 		}
-		for _, epoch := range job.Epochs {
-			if len(epoch.Streams) == 0 {
+	}
+	for _, epoch := range slices.SortedFunc(maps.Keys(closings), compareEpochs) {
+		for _, number := range slices.Sorted(maps.Keys(closings[epoch])) {
+			stream := epoch.Find(number)
+			if stream == nil || stream.Worker == nil || stream.Produced {
 				continue
 			}
-			stream := epoch.Streams[len(epoch.Streams)-1]
-			if stream.Worker == nil || stream.Produced {
-				continue
-			}
-			volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			volatileStream := c.volatileStream(keyOf(epoch.Job, epoch, stream))
 			sent := volatileStream.remainders
-			command := c.startCommand(job, epoch, stream)
-			if sent == nil || !sameRemainders(sent.Remainders, command.GetStart().Remainders) {
-				c.command(stream.Worker.WorkerId, command)
+			start := c.startOf(epoch.Job, epoch, stream)
+			if sent == nil {
+				c.sendStart(stream.Worker.WorkerId, start)
+				continue
+			}
+			var changed []*pecanv1.RemainderSource
+			for i, source := range start.Remainders {
+				if !sameSource(source, sent.Remainders[i]) {
+					changed = append(changed, source)
+				}
+			}
+			if changed != nil {
+				update := start.Without(nil).With(start.Id, start)
+				update.Remainders, update.RemaindersChanged = changed, true
+				c.sendStart(stream.Worker.WorkerId, update)
 			}
 		}
 	}
 }
 
-func sameRemainders(a, b []*pecanv1.RemainderSource) bool {
-	return slices.EqualFunc(a, b, func(x, y *pecanv1.RemainderSource) bool { return proto.Equal(x, y) })
+func sameSource(a, b *pecanv1.RemainderSource) bool {
+	return a.Lease == b.Lease && a.Ready == b.Ready && a.Rows == b.Rows && (a.Worker == b.Worker || proto.Equal(a.Worker, b.Worker))
+}
+
+// closingsOf returns the closing streams of an epoch to which a change in it may matter.
+func (c *Core) closingsOf(epoch *durable.Epoch) map[uint32]bool {
+	t, closings := c.touched.epochs[epoch], map[uint32]bool{}
+	if !epoch.Job.Plan.HasClosing() {
+		return nil
+	}
+	for stream := range t.streams {
+		if epoch.Job.Plan.IsClosing(stream) {
+			closings[stream] = true
+		}
+		if closing, exists := epoch.Job.Plan.ClosingOf(stream); exists {
+			closings[closing] = true
+		}
+	}
+	return closings
 }

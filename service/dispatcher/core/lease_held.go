@@ -10,15 +10,15 @@ import (
 // reconcile compares what a worker holds with the leases. Runs with a current lease continue, others stop, and
 // missing ones start.
 func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
-	kept := map[streamKey]bool{}
+	kept := map[pecanv1.StreamKey]bool{}
 	for _, h := range held {
-		key := keyOf(h.GetId())
+		key := h.GetId().Key()
 		job, epoch, stream := c.leased(workerID, h.GetId(), h.GetLease())
 		if stream == nil {
-			if job := c.state.Job(key.job); job != nil {
+			if job := c.state.Job(key.Job); job != nil {
 				c.stopRun(job, workerID, key, h.GetLease())
 			} else {
-				c.command(workerID, stopCommand(key, h.GetLease()))
+				c.sendStop(workerID, key, h.GetLease())
 			}
 			continue
 		}
@@ -28,13 +28,14 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		if h.Ended {
 			c.streamProduced(job, epoch, stream, h.Count, h.RemainderRows)
 		}
-		if durable.IsClosing(job, stream) {
+		if job.Plan.IsClosing(stream.Stream) {
 			volatileStream.remainders = nil
+			c.touchStream(epoch, stream.Stream)
 		}
 	}
-	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		if stream.Worker.GetWorkerId() != workerID || kept[key] {
+	c.eachLease(workerID, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+		key := keyOf(job, epoch, stream)
+		if kept[key] {
 			return
 		}
 		if stream.Produced || !split.IsRepeatable(job.Plan) && c.wasStarted(key, stream) {
@@ -45,49 +46,51 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		}
 		volatileStream := c.volatileStream(key)
 		volatileStream.newLease(stream.Lease, c.now)
-		c.command(workerID, c.startCommand(job, epoch, stream))
+		c.sendStart(workerID, c.startOf(job, epoch, stream))
 	})
 }
 
 // leased finds a stream that the worker holds under the lease, or nothing.
-func (c *Core) leased(workerID string, id *pecanv1.StreamId, lease uint64) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream) {
+func (c *Core) leased(workerID string, id *pecanv1.StreamId, lease uint64) (*durable.Job, *durable.Epoch, *pecanv1.StoredStream) {
 	job, epoch, err := c.state.Epoch(id.GetJobId(), id.GetEpoch())
-	if err != nil || int64(id.GetStream()) >= int64(len(epoch.Streams)) {
+	if err != nil {
 		return nil, nil, nil
 	}
-	stream := epoch.Streams[id.GetStream()]
-	if stream.Worker.GetWorkerId() != workerID || stream.Worker == nil || stream.Lease != lease {
+	stream := epoch.Find(id.GetStream())
+	if stream == nil || stream.Worker.GetWorkerId() != workerID || stream.Worker == nil || stream.Lease != lease {
 		return nil, nil, nil
 	}
 	return job, epoch, stream
 }
 
-func (c *Core) eachStream(do func(*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream)) {
-	for _, job := range c.state.Jobs() {
-		for _, epoch := range job.Epochs {
-			for _, stream := range epoch.Streams {
-				do(job, epoch, stream)
-			}
+// eachLease visits the streams that a worker holds, in the order of jobs, epochs and streams.
+func (c *Core) eachLease(workerID string, do func(*durable.Job, *durable.Epoch, *pecanv1.StoredStream)) {
+	for _, held := range c.state.Leases(workerID) {
+		if stream := held.Epoch.Find(held.Stream); stream != nil && stream.Worker.GetWorkerId() == workerID {
+			do(held.Epoch.Job, held.Epoch, stream)
 		}
 	}
 }
 
 // noteOpened notes that a worker has opened its stream.
-func (c *Core) noteOpened(key streamKey, stream *pecanv1.StoredStream) {
+func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream) {
 	volatileStream := c.volatileStream(key)
 	if !volatileStream.started && stream.OpeningCrashes > 0 {
 		// Other streams may have waited for this one.
-		c.dirty = true
+		if _, epoch, err := c.state.Epoch(key.Job, key.Epoch); err == nil {
+			c.touch(epoch)
+		}
 	}
 	volatileStream.started = true
 }
 
 // noteProgress notes how far a worker has come with its stream.
-func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
+func (c *Core) noteProgress(key pecanv1.StreamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
 	volatileStream := c.volatileStreamNow(key, stream)
 	if load.Opened {
 		c.noteOpened(key, stream)
 	}
+	c.countProduced(key, stream, load.Produced)
 	volatileStream.produced = max(volatileStream.produced, load.Produced)
 	volatileStream.ackedBelow, volatileStream.cleanBelow = max(volatileStream.ackedBelow, min(load.Acked, load.Produced)), max(volatileStream.cleanBelow, min(load.CleanBelow, load.Acked))
 	if acked := min(load.Acked, load.Produced); acked > volatileStream.acked {
@@ -98,17 +101,23 @@ func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *p
 }
 
 // streamProduced notes that a worker produced the last element of a stream.
-func (c *Core) streamProduced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count, rows uint64) {
+func (c *Core) streamProduced(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream, count, rows uint64) {
 	if stream.Produced {
 		return
 	}
-	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+	key := keyOf(job, epoch, stream)
 	exact := job.Options.GetMode() == pecanv1.Mode_MODE_EXACTLY_ONCE || job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
-	if exact && (stream.Delivered && stream.Count != count || count < stream.StartIndex) {
-		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s produced %d elements in this run and %d before; in mode exactly-once or deterministic a dataset must produce the same elements each time. Look for random filters or changed files", describe(key), count, max(stream.Count, stream.StartIndex)).Detail())
+	// A position in a plan with groups does not say how many elements an ended stream had, and no position says it of
+	// earlier epochs.
+	known := stream.Count > 0 || job.Plan.GetGroup() == 0 && !job.Plan.GetCarry()
+	if exact && (stream.Delivered && known && stream.Count != count || count < stream.StartIndex) {
+		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s produced %d elements in this run and %d before; in mode exactly-once or deterministic a dataset must produce the same elements each time. Look for random filters or changed files", key, count, max(stream.Count, stream.StartIndex)).Detail())
 		return
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{
-		Id: key.id(), Lease: stream.Lease, Count: count, RemainderRows: rows,
-	}}})
+	if kept := otherRows(epoch, stream.Stream, rows); kept != nil && job.Plan.GetCarry() {
+		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s keeps %d rows back in this run and %d before; a dataset must produce the same elements each time. Look for random filters or changed files", key, rows, kept.Skip+kept.Rows).Detail())
+		return
+	}
+	c.countProduced(key, stream, count)
+	c.emitProduced(epoch, stream.Stream, stream.Lease, count, rows)
 }

@@ -8,33 +8,36 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // dropUnneededLeases stops the streams that no consumer waits for.
 func (c *Core) dropUnneededLeases() {
-	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		c.endTruncated(key, stream)
-		if stream.Worker == nil || schedule.Needed(job, epoch, stream) {
-			return
+	for _, epoch := range c.touchedEpochs() {
+		for _, stream := range c.touchedStreams(epoch) {
+			key := keyOf(epoch.Job, epoch, stream)
+			c.endTruncated(epoch, stream)
+			if stream.Worker == nil || schedule.Needed(epoch, stream) {
+				continue
+			}
+			c.stopRun(epoch.Job, stream.Worker.WorkerId, key, stream.Lease)
+			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
 		}
-		c.stopRun(job, stream.Worker.WorkerId, key, stream.Lease)
-		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
-	})
+	}
 }
 
 // streamFailed moves a stream if the worker may have caused the failure, and fails the epoch otherwise.
 func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
-	key := keyOf(r.GetId())
+	key := r.GetId().Key()
 	job, epoch, stream := c.leased(workerID, r.GetId(), r.GetLease())
 	if stream == nil {
-		c.command(workerID, stopCommand(key, r.GetLease()))
+		c.sendStop(workerID, key, r.GetLease())
 		return
 	}
 	detail := r.GetError()
 	if r.GetBelowWindow() {
-		c.warn("a reader needs elements below the window, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+		c.warn("a reader needs elements below the window, leasing the stream again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 		c.stopRun(job, workerID, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
 		return
@@ -44,7 +47,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 		if int(stream.Failures)+1 < c.cfg.MaxFailures {
 			volatileStream := c.volatileStream(key)
 			volatileStream.avoid = append(volatileStream.avoid, workerID)
-			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+			c.warn("stream failed, leasing it again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 			if job.Plan.GetWritesFiles() {
 				// A failed run that is not closed takes its files with it.
 				c.stopRun(job, workerID, key, stream.Lease)
@@ -53,20 +56,20 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 			return
 		}
 		detail = &pecanv1.ErrorDetail{Code: detail.GetCode(), Reason: detail.GetReason(), Message: fmt.Sprintf(
-			"%s failed %d times, the last time on worker %s: %s", describe(key), c.cfg.MaxFailures, workerID, detail.GetMessage())}
+			"%s failed %d times, the last time on worker %s: %s", key, c.cfg.MaxFailures, workerID, detail.GetMessage())}
 	}
 	if detail.GetCode() == int32(codes.OK) {
-		detail = reason.New(reason.Internal, "%s failed on worker %s: %s", describe(key), workerID, detail.GetMessage()).Detail()
+		detail = reason.New(reason.Internal, "%s failed on worker %s: %s", key, workerID, detail.GetMessage()).Detail()
 	}
 	c.failStream(job, epoch, key, detail)
 }
 
 func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
-	job, _, stream, err := c.openStream("report worker", req.ClientId, req.Id)
+	job, epoch, stream, err := c.openStream("report worker", req.ClientId, req.Id)
 	if err != nil || stream == nil {
 		return err
 	}
-	key := keyOf(req.Id)
+	key := req.Id.Key()
 	if stream.Worker == nil || stream.Lease != req.Lease || stream.Worker.WorkerId != req.WorkerId || stream.Consumer != req.ClientId {
 		return nil
 	}
@@ -92,12 +95,13 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		return nil
 	}
 	volatileStream.unreachableReports++
-	volatileStream.unreachableReason, c.dirty = req.Message, true
+	volatileStream.unreachableReason = req.Message
+	c.touchStream(epoch, stream.Stream)
 	if volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatileStream.avoid) {
 		return nil
 	}
 	volatileStream.avoid = append(volatileStream.avoid, req.WorkerId)
-	c.warn("moving a stream that its client cannot read", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
+	c.warn("moving a stream that its client cannot read", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
 	c.stopRun(job, req.WorkerId, key, stream.Lease)
 	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
 	return nil
@@ -115,7 +119,7 @@ func (c *Core) otherWorker(than string, avoid []string) bool {
 
 // loseLeaseWithWorker ends the lease of a stream whose worker is lost. If the stream may have killed the worker, the record
 // has the suspected elements, and the job fails at the limit.
-func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState, died bool, why string) {
+func (c *Core) loseLeaseWithWorker(key pecanv1.StreamKey, job *durable.Job, stream *pecanv1.StoredStream, worker *workerState, died bool, why string) {
 	mark := c.volatileStream(key).mark
 	if worker.trying {
 		// The tried order may have killed the worker. That counts against the order, not against an element.
@@ -131,7 +135,7 @@ func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream
 		return
 	}
 	lost := &pecanv1.LeaseLost{
-		Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: suspects.First, SuspectBelow: suspects.Below, InFlight: suspects.InFlight, Why: why,
+		Id: key.ID(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: suspects.First, SuspectBelow: suspects.Below, InFlight: suspects.InFlight, Why: why,
 		Truncated: c.truncates(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
 	}
 	lost.Serial = c.crashLimits().Serial(stream, lost)
@@ -142,14 +146,14 @@ func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream
 }
 
 // loseLease ends a lease for a cause other than a suspected death.
-func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
+func (c *Core) loseLease(key pecanv1.StreamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
 	volatileStream := c.volatileStream(key)
 	progress := uint64(0)
 	if volatileStream.lease == stream.Lease {
 		progress = volatileStream.produced
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.truncates(key, stream),
+		Id: key.ID(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.truncates(key, stream),
 		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
 	}}})
 }

@@ -37,8 +37,11 @@ func (c *Core) hello(in Hello) error {
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
 		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
-		connection: msg.Number,
+		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
+	c.nameWorker(worker)
+	c.refreshWorker(id)
+	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
 		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
@@ -50,6 +53,15 @@ func (c *Core) hello(in Hello) error {
 	c.reconcile(id, msg.Held)
 	c.dirty = true
 	return nil
+}
+
+// nameWorker gives a worker a number, if it has none at this address.
+func (c *Core) nameWorker(worker *workerState) {
+	if worker.number = c.state.WorkerNumber(worker.address); worker.number > 0 {
+		return
+	}
+	worker.number = c.state.FreeWorkerNumber()
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_WorkerNamed{WorkerNamed: &pecanv1.WorkerNamed{Number: worker.number, Worker: worker.address}}})
 }
 
 // takeAddress gives a worker the address of a lost one, because its process now listens there. A worker with

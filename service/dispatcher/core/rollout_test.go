@@ -264,7 +264,7 @@ func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 		s.run(fmt.Sprintf("hello session=%d worker=w%d slots=2", n+1, n+1))
 		s.run("heartbeat client=a jobs=j1 passes=j1/0:0")
 		s.run("wait 1s")
-		for _, stream := range s.core.State().Snapshot().Jobs[0].Epochs[0].Streams {
+		for _, stream := range s.core.State().Jobs()[0].Epochs[0].Active() {
 			if stream.Deaths+stream.Crashes > 0 || stream.Worker.GetWorkerId() != fmt.Sprintf("w%d", n+1) {
 				t.Errorf("after %d deaths the stream is %v", n, stream)
 			}

@@ -38,9 +38,15 @@ func (s *script) clientInput(command string, a args) any {
 	case "unwatch":
 		return core.Unwatch{ID: core.WatchID(a.number("id"))}
 	case "finish":
-		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), Abandoned: a.has("gave-up")}
+		id := streamID(a["stream"])
+		return &pecanv1.FinishStreamsRequest{ClientId: a["client"], JobId: id.JobId, Epoch: id.Epoch, Streams: []*pecanv1.FinishedStream{
+			{Stream: id.Stream, Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), Abandoned: a.has("gave-up")},
+		}}
 	case "release":
-		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
+		id := streamID(a["stream"])
+		return &pecanv1.ReleaseStreamsRequest{ClientId: a["client"], JobId: id.JobId, Epoch: id.Epoch, Streams: []*pecanv1.ReleasedStream{
+			{Stream: id.Stream, Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()},
+		}}
 	case "report":
 		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"], Number: a.number("number")}
 	case "mark":
@@ -62,6 +68,14 @@ func (s *script) clientInput(command string, a args) any {
 		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"]}
 	case "heartbeat":
 		return clientBeat(a)
+	case "placed":
+		placed := core.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
+			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "watch", Why: a["why"],
+		}}
+		if a.has("known") {
+			placed.Known = &pecanv1.PlacementKnown{Remote: placed.Placement.Remote, Local: placed.Placement.Local}
+		}
+		return placed
 	case "goodbye":
 		return &pecanv1.ClientGoodbyeRequest{ClientId: a["client"]}
 	}
@@ -95,7 +109,15 @@ func position(a args) *pecanv1.Position {
 
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
 	knows, _ := time.ParseDuration(a["timeout"])
-	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening")}
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening"), HostId: a["host"]}
+	// subs=first:last are sub-windows of 0.5 s, the last of which has just ended.
+	if first, last, found := strings.Cut(a["subs"], ":"); found {
+		from, _ := strconv.ParseUint(first, 10, 64)
+		to, _ := strconv.ParseUint(last, 10, 64)
+		for n := from; n <= to; n++ {
+			req.SubWindows = append(req.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: 0.5 * float64(to-n), Seconds: 0.5, Elements: 10})
+		}
+	}
 	for _, text := range a.list("passes") {
 		parts := strings.Split(text, ":")
 		id := streamID(parts[0] + "/0")
@@ -119,6 +141,9 @@ func (s *script) createJob(a args) any {
 			OrderTolerance: enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["tolerance"]),
 		},
 	}
+	if a.has("objective") {
+		request.Options.Placement = &pecanv1.PlacementOptions{Objective: a["objective"], TrainerType: a["trainer"]}
+	}
 	if request.Options.Mode == 0 {
 		request.Options.Mode = pecanv1.Mode_MODE_EXACTLY_ONCE
 	}
@@ -133,7 +158,7 @@ func (s *script) createJob(a args) any {
 		s.jobs--
 		return input
 	}
-	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"]}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"], OrderHash: a["order_hash"]}
 	if a.has("runs") {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}
@@ -163,7 +188,8 @@ func (s *script) workerInput(command string, a args) any {
 	switch command {
 	case "hello":
 		hello := &pecanv1.WorkerHello{
-			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"]},
+			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
+			Placement:  a["placement"],
 			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
 			Number: a.number("number"),
 		}
@@ -175,7 +201,7 @@ func (s *script) workerInput(command string, a args) any {
 		}
 		return core.Hello{Session: session, Message: hello}
 	case "beat":
-		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: loads(a.list("streams"))}
+		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: loads(a.list("streams")), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
 	case "started":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})

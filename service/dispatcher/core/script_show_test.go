@@ -6,17 +6,33 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 // show prints a result, records first, in the order of their release.
 func (s *script) show(result core.Result) []string {
 	var lines []string
+	// Scripts report one stream in a call.
+	reply, _ := result.Reply.(interface {
+		GetRefused() []*pecanv1.RefusedStream
+	})
+	if result.Err == nil && reply != nil && len(reply.GetRefused()) > 0 {
+		result.Err = reason.FromDetail(reply.GetRefused()[0].GetError())
+	}
 	for _, record := range result.Records {
-		lines = append(lines, showRecord(record))
+		for _, single := range s.singles(record) {
+			lines = append(lines, showRecord(single))
+		}
 	}
 	for _, effect := range result.Effects {
-		if line := showEffect(effect); line != "" {
+		if command, ok := effect.(core.Command); ok {
+			for _, single := range s.commands(command) {
+				lines = append(lines, fmt.Sprintf("session %d: %s", command.Session, showCommand(single)))
+			}
+		} else if update, ok := effect.(core.Update); ok {
+			lines = append(lines, fmt.Sprintf("watch %d: %s", update.Watch, s.showUpdate(update)))
+		} else if line := showEffect(effect); line != "" {
 			lines = append(lines, line)
 		}
 	}
@@ -142,21 +158,22 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return line
 	case *pecanv1.Record_ProfileKept:
 		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
+	case *pecanv1.Record_PlacementDecided:
+		d := k.PlacementDecided.Placement
+		return fmt.Sprintf("record placement of %s: %d remote, %d local, %s (%s)", k.PlacementDecided.JobId, d.Remote, d.Local, d.State, d.Why)
+	case *pecanv1.Record_PlacementKept:
+		return fmt.Sprintf("record result for %s: %d remote, %d local", k.PlacementKept.Known.Fingerprint, k.PlacementKept.Known.Remote, k.PlacementKept.Known.Local)
 	}
 	return fmt.Sprintf("record %v", record)
 }
 
 func showEffect(effect core.Effect) string {
 	switch e := effect.(type) {
-	case core.Command:
-		return fmt.Sprintf("session %d: %s", e.Session, showCommand(e.Message))
 	case core.EndSession:
 		if e.Err == nil {
 			return fmt.Sprintf("session %d: end", e.Session)
 		}
 		return fmt.Sprintf("session %d: end with %s: %s", e.Session, e.Err.Reason, e.Err.Message)
-	case core.Update:
-		return fmt.Sprintf("watch %d: %s", e.Watch, showUpdate(e.Message))
 	case core.EndWatch:
 		if e.Err == nil {
 			return fmt.Sprintf("watch %d: end", e.Watch)
@@ -164,6 +181,8 @@ func showEffect(effect core.Effect) string {
 		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
 	case rollout.PlanRequest:
 		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
+	case core.PlacementRequest:
+		return fmt.Sprintf("place %d: %s among %d remote and %d local workers, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, e.Known != nil, showWindow(e.Window))
 	case core.RemoveGraph:
 		return "forget graph " + e.Fingerprint
 	}
@@ -172,6 +191,8 @@ func showEffect(effect core.Effect) string {
 
 func showCommand(command *pecanv1.WorkerCommand) string {
 	switch k := command.Kind.(type) {
+	case *pecanv1.WorkerCommand_StopStreams:
+		return showOver(k.StopStreams)
 	case *pecanv1.WorkerCommand_Welcome:
 		return "welcome to " + k.Welcome.ClusterId
 	case *pecanv1.WorkerCommand_Stop:
@@ -218,16 +239,35 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 	return command.String()
 }
 
-func showUpdate(u *pecanv1.EpochUpdate) string {
+func (s *script) showUpdate(update core.Update) string {
+	u := update.Message
+	if u.Snapshot {
+		s.watched[update.Watch] = nil
+	}
+	workers := append(s.watched[update.Watch], u.Workers...)
+	s.watched[update.Watch] = workers
 	line := fmt.Sprintf("total=%d", u.TotalStreams)
+	if u.Snapshot {
+		line = "snapshot " + line
+	}
+	if u.Delivered > 0 {
+		line += fmt.Sprintf(" delivered=%d", u.Delivered)
+	}
 	if u.StreamsFinal {
 		line += " final"
 	}
 	if u.NoMoreStreams {
 		line += " no-more"
 	}
+	for _, number := range u.Revoked {
+		line += fmt.Sprintf(" [%d revoked]", number)
+	}
 	for _, s := range u.Streams {
-		line += fmt.Sprintf(" [%d lease=%d @%s", s.Stream, s.Lease, s.Worker.GetWorkerId())
+		worker := ""
+		if s.WorkerNumber > 0 {
+			worker = workers[s.WorkerNumber-1].WorkerId
+		}
+		line += fmt.Sprintf(" [%d lease=%d @%s", s.Stream, s.Lease, worker)
 		if s.Assignment > 1 {
 			line += fmt.Sprintf(" assignment=%d", s.Assignment)
 		}
@@ -302,4 +342,18 @@ func (s *script) status() []string {
 		}
 	}
 	return lines
+}
+
+func showWindow(w *measure.Window) string {
+	if w == nil {
+		return "no window"
+	}
+	line := fmt.Sprintf("window of %v with %d remote and %d local workers", w.Length, w.Remote, w.Local)
+	for _, trainer := range w.Trainers {
+		line += fmt.Sprintf(", a trainer takes one element in %.4g s", measure.Median(trainer.Subs, measure.SubWindow.ElementTime))
+	}
+	for _, worker := range w.Fleet {
+		line += fmt.Sprintf(", a worker is busy for %.4g and produces %.4g/s", worker.Busy, worker.Elements)
+	}
+	return line
 }

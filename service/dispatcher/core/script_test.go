@@ -82,12 +82,19 @@ type script struct {
 	now     time.Duration
 	records []*pecanv1.Record
 	jobs    int
+	// commons has what sessions know of epochs.
+	commons map[commonKey]*pecanv1.StartStream
+	// watched has the workers that updates have named, by watch.
+	watched map[core.WatchID][]*pecanv1.WorkerAddress
 	// metricsSequence numbers the metrics of workers.
 	metricsSequence uint64
 }
 
 func newScript(t *testing.T) *script {
-	return &script{t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState())}
+	return &script{
+		t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState()),
+		commons: map[commonKey]*pecanv1.StartStream{}, watched: map[core.WatchID][]*pecanv1.WorkerAddress{},
+	}
 }
 
 // decide feeds the core and keeps the records as bytes, as the disk would.
@@ -120,7 +127,7 @@ func (s *script) checkReplay() {
 	}
 	restored, err := durable.Restore(data)
 	if err != nil || restored.Hash() != s.core.State().Hash() {
-		s.t.Fatalf("restored state differs (%v)", err)
+		s.t.Fatalf("restored state differs (%v):\n%v\n%v", err, restored.Snapshot(), s.core.State().Snapshot())
 	}
 }
 

@@ -6,14 +6,17 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"google.golang.org/protobuf/proto"
 )
 
 func (s *sim) openPass(c *simClient, ahead bool) *simPass { return s.openPassAt(c, ahead, nil) }
 
 func (s *sim) openPassAt(c *simClient, ahead bool, position *pecanv1.Position) *simPass {
-	answer, err := s.feed(&pecanv1.OpenEpochRequest{
+	request := &pecanv1.OpenEpochRequest{
 		RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass, Prefetch: ahead, Position: position,
-	})
+	}
+	s.goesOn(c, request)
+	answer, err := s.feed(request)
 	if err != nil {
 		s.t.Fatalf("open: %v", err)
 	}
@@ -52,17 +55,19 @@ func (s *sim) obey(p *simPass) {
 		if st.Truncated && reading && !p.done[st.Stream] {
 			p.done[st.Stream] = true
 			s.truncated++
-			s.send(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, Count: next, Assignment: st.Assignment})
+			s.finish(p, st, next)
 			return
 		}
 		if st.Release && reading && !p.done[st.Stream] {
 			delete(p.next, st.Stream)
-			s.send(&pecanv1.ReleaseStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, NextIndex: next, Assignment: st.Assignment})
+			s.send(&pecanv1.ReleaseStreamsRequest{ClientId: p.client.id, JobId: p.client.job, Epoch: p.epoch, Streams: []*pecanv1.ReleasedStream{
+				{Stream: st.Stream, Lease: st.Lease, NextIndex: next, Assignment: st.Assignment},
+			}})
 			return
 		}
 	}
 	for stream := range p.next {
-		if !listed[stream] {
+		if !listed[stream] && !p.done[stream] {
 			delete(p.next, stream)
 		}
 	}
@@ -71,14 +76,14 @@ func (s *sim) obey(p *simPass) {
 func (s *sim) read(p *simPass) {
 	for _, st := range p.update.Streams {
 		next, reading := p.next[st.Stream]
-		w := s.workers[st.Worker.GetWorkerId()]
+		w := s.workers[p.on[st.Stream].GetWorkerId()]
 		if !reading || p.done[st.Stream] || w == nil || st.Release {
 			continue
 		}
 		id := p.id(st.Stream)
 		h := w.held[showID(id)]
 		if h == nil || h.lease != st.Lease || len(h.start.Remainders) > 0 && !h.ended {
-			s.feed(&pecanv1.ReportWorkerRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, WorkerId: st.Worker.GetWorkerId(), NextIndex: next})
+			s.feed(&pecanv1.ReportWorkerRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, WorkerId: p.on[st.Stream].GetWorkerId(), NextIndex: next})
 			continue
 		}
 		key := fmt.Sprintf("%s/%d/%d", p.client.line, p.epoch, st.Stream)
@@ -106,7 +111,7 @@ func (s *sim) read(p *simPass) {
 		p.next[st.Stream], h.acked, h.read = next, max(h.acked, next), true
 		if next == h.count && h.ended {
 			p.done[st.Stream] = true
-			s.send(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, Count: next, Assignment: st.Assignment})
+			s.finish(p, st, next)
 			return
 		}
 	}
@@ -117,7 +122,7 @@ func (s *sim) endPass(p *simPass) {
 		return
 	}
 	for _, st := range p.update.Streams {
-		if !p.done[st.Stream] && !(st.Ended && st.Worker == nil) {
+		if !p.done[st.Stream] && !(st.Ended && p.on[st.Stream] == nil) {
 			return
 		}
 	}
@@ -125,24 +130,77 @@ func (s *sim) endPass(p *simPass) {
 	s.lossIsCounted(p)
 	c.current = nil
 	s.finished[fmt.Sprintf("%s/%d", c.line, p.epoch)] = true
+	if s.plan.Carry {
+		c.last = p
+		return
+	}
 	if _, err := s.feed(&pecanv1.CloseEpochRequest{ClientId: c.id, JobId: c.job, Epoch: p.epoch}); err != nil {
 		s.t.Fatalf("close: %v", err)
 	}
 }
 
 // elements counts the elements of a pass.
-func (s *sim) elements() (n uint64) {
+func (s *sim) elements(pass string) (n uint64) {
 	for stream := range s.streams() {
-		n += countOf(stream)
+		n += s.countIn(pass, stream)
 	}
 	return n
 }
 
-func (s *sim) streams() uint32 {
-	if s.closing {
-		return simStreams + 1
+func (s *sim) streams() uint32 { return s.plan.TotalStreams() }
+
+// follows takes over an update. Differences become a whole list.
+func (s *sim) follows(p *simPass, update *pecanv1.EpochUpdate) {
+	streams := map[uint32]*pecanv1.ConsumerStream{}
+	for _, stream := range p.update.GetStreams() {
+		streams[stream.Stream] = stream
 	}
-	return simStreams
+	if update.Snapshot {
+		p.listed = map[uint32]bool{}
+	}
+	p.workers = append(p.workers, update.Workers...)
+	if p.on == nil {
+		p.on = map[uint32]*pecanv1.WorkerAddress{}
+	}
+	for _, stream := range update.Streams {
+		delete(p.on, stream.Stream)
+		if stream.WorkerNumber > 0 {
+			p.on[stream.Stream] = p.workers[stream.WorkerNumber-1]
+		}
+		streams[stream.Stream] = stream
+		if p.listed != nil {
+			p.listed[stream.Stream] = true
+		}
+	}
+	for _, stream := range update.Revoked {
+		delete(streams, stream)
+	}
+	whole := proto.CloneOf(update)
+	if !update.More && p.listed != nil {
+		for number := range streams {
+			if !p.listed[number] {
+				delete(streams, number)
+			}
+		}
+		p.listed = nil
+	}
+	whole.Streams = nil
+	for number := range s.streams() {
+		if streams[number] != nil {
+			whole.Streams = append(whole.Streams, streams[number])
+		}
+	}
+	if update.More {
+		whole.NoMoreStreams, whole.Error = p.update.GetNoMoreStreams(), p.update.GetError()
+	}
+	p.update = whole
+}
+
+// finish reports that a trainer has a whole stream.
+func (s *sim) finish(p *simPass, st *pecanv1.ConsumerStream, count uint64) {
+	s.send(&pecanv1.FinishStreamsRequest{ClientId: p.client.id, JobId: p.client.job, Epoch: p.epoch, Streams: []*pecanv1.FinishedStream{
+		{Stream: st.Stream, Lease: st.Lease, Count: count, Assignment: st.Assignment},
+	}})
 }
 
 // heal stops the faults and lets everybody finish.
@@ -151,7 +209,7 @@ func (s *sim) heal() {
 	for range 3 {
 		s.newWorker()
 	}
-	for range 6_000 {
+	for range 20_000 {
 		if len(s.clients) == 0 {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"google.golang.org/protobuf/proto"
 )
 
 var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
@@ -19,13 +20,16 @@ var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 // elements are compared with the mode's guarantee, for every fully read pass: exactly once unless a trainer died;
 // at least once; or at most once, with all missing elements counted.
 func TestSimulation(t *testing.T) {
-	var truncated, belowWindow atomic.Int64
+	var truncated, belowWindow, carried atomic.Int64
 	t.Cleanup(func() {
 		if *seeds >= 100 && truncated.Load() == 0 {
 			t.Error("no stream was truncated")
 		}
 		if *seeds >= 100 && belowWindow.Load() == 0 {
 			t.Error("no reader requested elements below the window")
+		}
+		if *seeds >= 100 && carried.Load() < 50 {
+			t.Errorf("only %d passes went on with the batches of others", carried.Load())
 		}
 	})
 	for seed := range uint64(*seeds) {
@@ -38,6 +42,7 @@ func TestSimulation(t *testing.T) {
 			s.heal()
 			s.check()
 			truncated.Add(int64(s.truncated))
+			carried.Add(int64(s.carried))
 			belowWindow.Add(int64(s.belowWindow))
 		})
 	}
@@ -72,6 +77,8 @@ type simClient struct {
 	pass uint64
 	// current is being read; ahead is prefetched and perhaps never read.
 	current, ahead *simPass
+	// last was read to its end, and is closed when the next pass is open.
+	last *simPass
 }
 
 // simPass is a pass of a trainer over an epoch.
@@ -80,17 +87,26 @@ type simPass struct {
 	epoch  uint64
 	watch  core.WatchID
 	update *pecanv1.EpochUpdate
-	next   map[uint32]uint64
-	turn   map[uint32]uint64
-	lease  map[uint32]uint64
-	done   map[uint32]bool
+	// workers are those that differences have named. listed has the streams of a snapshot that comes in parts.
+	workers []*pecanv1.WorkerAddress
+	listed  map[uint32]bool
+	// on has the worker of each stream.
+	on    map[uint32]*pecanv1.WorkerAddress
+	next  map[uint32]uint64
+	turn  map[uint32]uint64
+	lease map[uint32]uint64
+	done  map[uint32]bool
+	// joins has the rows of earlier epochs, carry those for the next one. wasCarried: the pass began at a position that
+	// has carry.
+	joins, carry []*pecanv1.KeptRows
+	wasCarried   bool
 	// unreported: the pass was prefetched and is read now, and the dispatcher does not know that.
 	unreported bool
 }
 
 func (c *simClient) passes() []*simPass {
 	var all []*simPass
-	for _, p := range []*simPass{c.current, c.ahead} {
+	for _, p := range []*simPass{c.last, c.current, c.ahead} {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -104,6 +120,9 @@ type sim struct {
 	mode    pecanv1.Mode
 	closing bool
 	all     bool
+	plan    *pecanv1.Plan
+	// lists: workers send lists.
+	lists bool
 	// mortal: trainers die too.
 	mortal   bool
 	workers  map[string]*simWorker
@@ -127,15 +146,50 @@ type sim struct {
 	truncated int
 	// resumed counts trainers that resumed after a kill.
 	resumed int
+	// lines has the line of each job, joins what the last closing stream of each pass joined. carried counts passes whose
+	// batches went on in the next one.
+	lines   map[string]string
+	joins   map[string]*simJoin
+	carried int
 }
 
-const simStreams = 4
+// simPlan draws the streams of a simulation: mostly a few in one group, and sometimes more than the dispatcher keeps all
+// entries of, in groups.
+func simPlan(rng *rand.Rand, closing, all bool) *pecanv1.Plan {
+	plan := &pecanv1.Plan{NumStreams: 4, AllOpen: all}
+	if closing {
+		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
+	}
+	if rng.IntN(3) == 0 {
+		plan.NumStreams, plan.Group, plan.AllOpen = []int32{9, 65, 80, 130}[rng.IntN(4)], []int32{0, 3, 16}[rng.IntN(3)], false
+	}
+	for stream := range plan.TotalStreams() {
+		plan.Cardinality += int64(countOf(stream))
+	}
+	return plan
+}
 
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		script: newScript(t), rng: rand.New(rand.NewPCG(seed, 7)), workers: map[string]*simWorker{}, clients: map[string]*simClient{},
 		sessions: map[core.SessionID]*simWorker{}, watches: map[core.WatchID]*simPass{},
-		mode: modes[rand.New(rand.NewPCG(seed, 8)).IntN(len(modes))], got: map[string]map[uint64]int{}, runs: map[string][]string{}, finished: map[string]bool{}, closing: seed%2 == 0, all: seed%3 == 0, mortal: seed%5 == 0,
+		mode: modes[rand.New(rand.NewPCG(seed, 8)).IntN(len(modes))], got: map[string]map[uint64]int{}, runs: map[string][]string{}, finished: map[string]bool{}, lines: map[string]string{}, joins: map[string]*simJoin{}, closing: seed%2 == 0, all: seed%3 == 0, mortal: seed%5 == 0,
+	}
+	later := rand.New(rand.NewPCG(seed, 9))
+	s.plan = simPlan(later, s.closing, s.all)
+	if s.plan.NumStreams > 9 && s.closing && s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
+		// Every lost worker sends its streams again, until the last closing stream is read. That takes too long here.
+		s.plan.NumStreams, s.plan.Cardinality = 9, 0
+		for stream := range s.plan.TotalStreams() {
+			s.plan.Cardinality += int64(countOf(stream))
+		}
+	}
+	s.lists = later.IntN(2) == 0
+	if s.mode == pecanv1.Mode_MODE_EXACTLY_ONCE && later.IntN(4) == 0 {
+		s.mode = pecanv1.Mode_MODE_DETERMINISTIC
+	}
+	if s.carries() {
+		s.setCarry()
 	}
 	s.feed(core.Start{ClusterID: "c"})
 	s.feed(core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
@@ -143,7 +197,12 @@ func newSim(t *testing.T, seed uint64) *sim {
 }
 
 // countOf returns the number of elements of a stream.
-func countOf(stream uint32) uint64 { return []uint64{5, 0, 12, 3, 2}[stream] }
+func countOf(stream uint32) uint64 {
+	if stream < 5 {
+		return []uint64{5, 0, 12, 3, 2}[stream]
+	}
+	return uint64(stream % 3)
+}
 
 // feed passes an input to the core and performs the effects.
 func (s *sim) feed(input any) (any, error) {
@@ -153,13 +212,15 @@ func (s *sim) feed(input any) (any, error) {
 		switch e := effect.(type) {
 		case core.Command:
 			if w := s.sessions[e.Session]; w != nil && w.session == e.Session {
-				s.command(w, e.Message)
+				for _, command := range s.commands(e) {
+					s.command(w, command)
+				}
 			}
 		case core.EndSession:
 			delete(s.sessions, e.Session)
 		case core.Update:
 			if p := s.watches[e.Watch]; p != nil {
-				p.update = e.Message
+				s.follows(p, e.Message)
 			}
 		case core.EndWatch:
 			delete(s.watches, e.Watch)
@@ -169,6 +230,13 @@ func (s *sim) feed(input any) (any, error) {
 }
 
 func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
+	if over := m.GetStopStreams(); over != nil {
+		for _, key := range sorted(w.held) {
+			if id := w.held[key].id; id.JobId == over.JobId && id.Epoch == over.Epoch {
+				delete(w.held, key)
+			}
+		}
+	}
 	if stop := m.GetStop(); stop != nil {
 		if h := w.held[showID(stop.Id)]; h != nil && (stop.Lease == 0 || h.lease <= stop.Lease) {
 			delete(w.held, showID(stop.Id))
@@ -179,12 +247,17 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 		if h == nil || h.lease < start.Lease {
 			s.checkPrefetch(w, start)
 			h = &simHeld{id: start.Id, lease: start.Lease, count: countOf(start.Id.Stream)}
-			if s.closing && start.Id.Stream < simStreams {
+			if start.Id.Stream+1 < s.streams() && s.closing {
 				h.row = uint64(start.Id.Stream % 3)
+			}
+			if s.isLast(start.Id.Stream) {
+				// join counts its batches.
+				h.count = 0
 			}
 			w.held[showID(start.Id)] = h
 		}
 		if h.lease == start.Lease {
+			start.MergeRemainders(h.start)
 			h.start = start
 		}
 	}
@@ -304,16 +377,14 @@ func (s *sim) newClient() {
 	}
 	s.createJobOf(c)
 	c.line = c.job
+	s.lines[c.job] = c.line
 }
 
 func (s *sim) createJobOf(c *simClient) {
 	req := &pecanv1.CreateJobRequest{RequestId: "r", ClientId: c.id, DatasetId: "f", JobName: c.name, Options: &pecanv1.JobOptions{Mode: s.mode}}
-	plan := &pecanv1.Plan{NumStreams: simStreams, AllOpen: s.all, Cardinality: int64(s.elements())}
+	plan := proto.CloneOf(s.plan)
 	if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
 		plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
-	}
-	if s.closing {
-		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}
 	answer, err := s.feed(core.CreateJob{Request: req, JobID: fmt.Sprint("j", s.newID()), Plan: plan})
 	if err != nil {
@@ -346,18 +417,15 @@ func (s *sim) resumeClient() {
 		s.feed(core.Unwatch{ID: p.watch})
 	}
 	position := &pecanv1.Position{Epoch: old.current.epoch}
-	for stream := range uint32(simStreams + 1) {
-		if stream == simStreams && !s.closing {
-			break
-		}
+	for stream := range s.streams() {
 		position.Next = append(position.Next, old.current.next[stream])
 		if old.current.done[stream] {
 			position.Ended = append(position.Ended, stream)
 		}
 	}
 	if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
-		// Runs do not repeat each other: unfinished streams restart, with the rows of the closing stream.
-		if s.closing && !old.current.done[simStreams] {
+		// Runs do not repeat each other: unfinished streams restart, with the rows of closing streams.
+		if s.closing && !old.current.done[s.streams()-1] {
 			position.Ended = nil
 		}
 		for stream := range position.Next {
@@ -368,7 +436,13 @@ func (s *sim) resumeClient() {
 	}
 	c := &simClient{id: fmt.Sprint("c", s.newID()), line: old.line, pass: old.pass}
 	s.createJobOf(c)
-	c.current = s.openPassAt(c, false, position)
+	s.lines[c.job] = c.line
+	old.current.rows(position)
+	request := position
+	if s.plan.Group > 0 {
+		request = sparse(position)
+	}
+	c.current = s.openPassAt(c, false, request)
 	// The trainer may be killed again before it learns its position.
 	for stream, next := range position.Next {
 		c.current.next[uint32(stream)] = next
@@ -376,7 +450,27 @@ func (s *sim) resumeClient() {
 	for _, stream := range position.Ended {
 		c.current.done[stream] = true
 	}
+	c.current.joins, c.current.wasCarried, c.current.carry = position.Joins, position.Carried, position.Carry
 	s.resumed++
+}
+
+// sparse returns a position in the form of plans with groups.
+func sparse(position *pecanv1.Position) *pecanv1.Position {
+	p := &pecanv1.Position{
+		Epoch: position.Epoch, EndedBits: make([]byte, (len(position.Next)+7)/8), Joins: position.Joins, Carried: position.Carried, Carry: position.Carry,
+	}
+	for _, stream := range position.Ended {
+		p.EndedBits[stream/8] |= 1 << (stream % 8)
+		p.EndedElements += position.Next[stream]
+	}
+	last := uint32(0)
+	for stream, next := range position.Next {
+		if next > 0 && !slices.Contains(position.Ended, uint32(stream)) {
+			p.Begun, p.BegunNext = append(p.Begun, uint32(stream)-last), append(p.BegunNext, next)
+			last = uint32(stream)
+		}
+	}
+	return p
 }
 
 func (s *sim) clientBeat(c *simClient) {
@@ -390,7 +484,7 @@ func (s *sim) clientBeat(c *simClient) {
 }
 
 func (s *sim) follow(p *simPass) {
-	p.watch = core.WatchID(s.newID())
+	p.watch, p.workers = core.WatchID(s.newID()), nil
 	s.watches[p.watch] = p
 	if _, err := s.feed(core.Watch{ID: p.watch, Request: &pecanv1.WatchEpochRequest{ClientId: p.client.id, JobId: p.client.job, Epoch: p.epoch}}); err != nil {
 		s.t.Fatalf("watch: %v", err)
@@ -410,8 +504,14 @@ func (s *sim) clientReads() {
 	case c.current == nil && c.ahead != nil:
 		c.current, c.ahead = c.ahead, nil
 		c.current.unreported = true
+		c.current.adopts(c.last)
+		s.closeLast(c)
 	case c.current == nil:
 		c.current = s.openPass(c, false)
+		if c.current != nil {
+			c.current.adopts(c.last)
+		}
+		s.closeLast(c)
 		return
 	case c.ahead == nil && !s.healing && s.rng.IntN(4) == 0:
 		c.ahead = s.openPass(c, true)

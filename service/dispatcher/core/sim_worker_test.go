@@ -116,14 +116,23 @@ func (s *sim) workerProduces() {
 	}
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		if h.ended || !s.sourcesReady(h) || s.rng.IntN(2) == 0 {
+		if h == nil || h.ended || !s.sourcesReady(h) || s.rng.IntN(2) == 0 {
 			continue
 		}
 		h.ended = true
-		s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
-			Id: h.id, Lease: h.lease, Count: h.count, RemainderRows: h.row,
-		}}}})
-		return
+		s.join(h)
+		if s.lists {
+			s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_StreamsEnded{StreamsEnded: &pecanv1.StreamsEnded{
+				JobId: h.id.JobId, Epoch: h.id.Epoch, Streams: []int64{int64(h.id.Stream)}, Leases: []int64{int64(h.lease)}, Counts: []uint64{h.count}, RemainderRows: []uint64{h.row},
+			}}}})
+		} else {
+			s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+				Id: h.id, Lease: h.lease, Count: h.count, RemainderRows: h.row,
+			}}}})
+		}
+		if s.plan.NumStreams <= 4 {
+			return
+		}
 	}
 }
 
@@ -136,7 +145,7 @@ func (s *sim) sourcesReady(h *simHeld) bool {
 		if source.Rows == 0 {
 			continue
 		}
-		id := &pecanv1.StreamId{JobId: h.id.JobId, Epoch: h.id.Epoch, Stream: source.Stream}
+		id := &pecanv1.StreamId{JobId: h.id.JobId, Epoch: h.id.Epoch - source.EpochsBefore, Stream: source.Stream}
 		w := s.workers[source.Worker.GetWorkerId()]
 		if w == nil || w.held[showID(id)] == nil || w.held[showID(id)].lease != source.Lease {
 			return false

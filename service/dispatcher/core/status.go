@@ -33,15 +33,16 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	status := &pecanv1.WorkerStatus{
 		Address: worker.address, State: c.workerStateName(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
 		TensorflowVersion: worker.tensorflow, Placement: worker.placement, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
-		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics,
+		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Host: worker.host,
 	}
-	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		if stream.Worker != nil && stream.Worker.WorkerId == id {
-			status.Streams = append(status.Streams, &pecanv1.HeldStream{
-				Id:    streamKey{job.JobId, epoch.Epoch, stream.Stream}.id(),
-				Lease: stream.Lease, Ended: stream.Produced, Count: stream.Count, RemainderRows: stream.RemainderRows,
-			})
-		}
+	if rates, known := worker.totals.Rates("", c.now-recentTime); known {
+		status.Busy, status.Cpu, status.SentBytesS = rates.Busy, rates.CPU, rates.Bytes
+	}
+	c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+		status.Streams = append(status.Streams, &pecanv1.HeldStream{
+			Id:    keyOf(job, epoch, stream).ID(),
+			Lease: stream.Lease, Ended: stream.Produced, Count: stream.Count, RemainderRows: stream.RemainderRows,
+		})
 	})
 	return status
 }
@@ -56,7 +57,7 @@ func (c *Core) workerStateName(worker *workerState) string {
 	return "connected"
 }
 
-func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobStatus {
+func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 	status := &pecanv1.JobStatus{
 		JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Clients: job.ClientIds,
 	}
@@ -77,26 +78,20 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 	}
 	sum := c.profiles[job.JobId].Totals()
 	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
-	status.Cache, status.Order = c.cacheStatus(job), c.orders.Status(job)
+	status.Cache, status.Order, status.Consumers = c.cacheStatus(job), c.orders.Status(job), c.consumersStatus(job)
+	status.Placement = c.placementStatus(job)
 	return status
 }
 
-func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
+func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() int) *pecanv1.EpochStatus {
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: epoch.StreamsTruncated(), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
 	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
-	for _, stream := range epoch.Streams {
-		switch volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
-		case stream.Delivered:
-			status.StreamsDone++
-			status.Elements += stream.Count
-			continue
-		case stream.Worker != nil:
-			status.StreamsRunning++
-			if volatileStream != nil && volatileStream.lease == stream.Lease {
-				status.Elements += max(volatileStream.acked, stream.StartIndex)
-			}
-		default:
-			status.StreamsWaiting++
+	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), epoch.Elements()
+	status.StreamsWaiting = epoch.Total() - status.StreamsDone - status.StreamsRunning
+	for _, stream := range epoch.Active() {
+		volatileStream := c.findVolatile(keyOf(job, epoch, stream))
+		if !stream.Delivered && stream.Worker != nil && volatileStream != nil && volatileStream.lease == stream.Lease {
+			status.Elements += max(volatileStream.acked, stream.StartIndex)
 		}
 	}
 	for _, pass := range epoch.Passes {
@@ -113,7 +108,7 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 		status.State = "failed: " + job.Error.Message
 	case epoch.Error != nil:
 		status.State = "failed: " + epoch.Error.Message
-	case durable.Delivered(epoch):
+	case epoch.Delivered():
 		status.State = "delivered"
 	case len(epoch.Passes) == 0:
 		status.State = "left"

@@ -15,22 +15,22 @@ import (
 // no trainer has read, is not truncated, because no trainer has its elements. A client that read it before its report arrives
 // truncates by itself, until it releases the stream. After a restart the dispatcher does not know how far leases
 // came, and counts all as started.
-func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
-	job := c.state.Job(key.job)
-	epoch := durable.FindEpoch(job, key.epoch)
-	if epoch == nil || !schedule.Needed(job, epoch, stream) {
+func (c *Core) truncates(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bool {
+	job := c.state.Job(key.Job)
+	epoch := durable.FindEpoch(job, key.Epoch)
+	if epoch == nil || !schedule.Needed(epoch, stream) {
 		return false
 	}
 	read := c.wasStarted(key, stream) && !c.volatileStream(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
 	truncates := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 	if truncates {
-		c.warn("truncating a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
+		c.warn("truncating a stream", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease)
 	}
 	return truncates
 }
 
 // producedCount returns how many elements of a stream were produced under its newest lease, as far as is known.
-func (c *Core) producedCount(key streamKey, stream *pecanv1.StoredStream) uint64 {
+func (c *Core) producedCount(key pecanv1.StreamKey, stream *pecanv1.StoredStream) uint64 {
 	switch volatileStream := c.volatileStream(key); {
 	case stream.Produced:
 		return stream.Count
@@ -41,27 +41,27 @@ func (c *Core) producedCount(key streamKey, stream *pecanv1.StoredStream) uint64
 }
 
 // wasStarted reports whether a worker has started its stream. Unknown counts as started.
-func (c *Core) wasStarted(key streamKey, stream *pecanv1.StoredStream) bool {
+func (c *Core) wasStarted(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bool {
 	volatileStream := c.volatileStream(key)
 	return volatileStream.lease != stream.Lease || volatileStream.started || stream.Produced
 }
 
 // wouldRepeat reports whether the next consumer may receive elements again. The client has elements of an older
 // lease, and in the run under the newest lease an index says nothing about those.
-func wouldRepeat(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uint64) bool {
+func wouldRepeat(job *durable.Job, stream *pecanv1.StoredStream, lease uint64) bool {
 	return (lease < stream.Lease || stream.Worker == nil) && !split.MayMove(job.Plan, job.Options) && !split.IsRepeatable(job.Plan)
 }
 
 // truncateAt ends a stream with what its client has of it.
-func (c *Core) truncateAt(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count uint64) {
-	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-	c.warn("truncating a stream: its reader has elements of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
-	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.id(), Count: count, Truncated: true, Produced: c.producedCount(key, stream)})
+func (c *Core) truncateAt(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream, count uint64) {
+	key := keyOf(job, epoch, stream)
+	c.warn("truncating a stream: its reader has elements of another run", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "elements", count)
+	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.ID(), Count: count, Truncated: true, Produced: c.producedCount(key, stream)})
 }
 
 // endTruncated ends a truncated stream without a consumer: its last consumer had everything.
-func (c *Core) endTruncated(key streamKey, stream *pecanv1.StoredStream) {
+func (c *Core) endTruncated(epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 	if stream.Truncated && !stream.Delivered && stream.Consumer == "" {
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: key.id(), Count: stream.StartIndex}}})
+		c.emitDelivered(epoch, stream.Stream, stream.StartIndex)
 	}
 }

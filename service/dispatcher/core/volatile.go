@@ -1,10 +1,11 @@
 package core
 
 import (
-	"fmt"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
 // clientState is the volatile state of a live client.
@@ -19,6 +20,10 @@ type clientState struct {
 	heartbeatNumber uint64
 	// passes has the newest report on each pass.
 	passes map[passKey]*passState
+	// consumed is what the training loop took in the last seconds. hostID and host are its host and the host's load.
+	consumed measure.Consumer
+	hostID   string
+	host     *pecanv1.HostLoad
 }
 
 type passKey struct {
@@ -66,6 +71,9 @@ type workerState struct {
 	awayUntil     time.Duration
 	cpuSeconds    float64
 	residentBytes int64
+	// totals is what the worker has done in the last seconds, host the load of its host.
+	totals measure.Worker
+	host   *pecanv1.HostLoad
 	// caches: the worker has a cache directory. cacheMetrics counts what it did there.
 	caches       bool
 	cacheMetrics *pecanv1.CacheMetrics
@@ -73,31 +81,24 @@ type workerState struct {
 	crash string
 	// connection is the number of the worker's newest connection.
 	connection uint64
+	// number names the worker in records.
+	number uint32
+	// commons has what the worker knows of epochs: what their streams have in common.
+	commons map[passKey]*pecanv1.StartStream
+	// stops are sent with the next start, or at the next tick.
+	stops []lateStop
 	// unheardSinceRestart: the worker held leases before a restart and has not come back.
 	unheardSinceRestart bool
 	// trying: the worker is trying an order of steps.
 	trying bool
 	// exclusive is the stream whose guarded elements the worker computes now. It computes none of another stream
 	// meanwhile.
-	exclusive *streamKey
+	exclusive *pecanv1.StreamKey
 }
 
-type streamKey struct {
-	job    string
-	epoch  uint64
-	stream uint32
-}
-
-func keyOf(id *pecanv1.StreamId) streamKey {
-	return streamKey{id.GetJobId(), id.GetEpoch(), id.GetStream()}
-}
-
-func (k streamKey) id() *pecanv1.StreamId {
-	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
-}
-
-func describe(key streamKey) string {
-	return fmt.Sprintf("stream %d of epoch %d of job %s", key.stream, key.epoch, key.job)
+// keyOf returns the key of a stored stream.
+func keyOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) pecanv1.StreamKey {
+	return pecanv1.StreamKey{Job: job.JobId, Epoch: epoch.Epoch, Stream: stream.Stream}
 }
 
 // streamState is the volatile state of a stream in an open epoch.
@@ -139,18 +140,57 @@ type streamState struct {
 	remainders *pecanv1.StartStream
 }
 
+// epochState is the volatile state of an open epoch.
+type epochState struct {
+	// streams has an entry for each stream that is active, and perhaps for a few others.
+	streams map[uint32]*streamState
+	// releasing has the streams that a client was asked to release.
+	releasing map[uint32]bool
+	// watches are those of the epoch's clients.
+	watches []WatchID
+	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.
+	orderedPlan *pecanv1.Plan
+}
+
+// volatileEpoch returns the volatile state of an epoch. It creates the state when it is first needed.
+func (c *Core) volatileEpoch(key passKey) *epochState {
+	state := c.epochs[key]
+	if state == nil {
+		state = &epochState{streams: map[uint32]*streamState{}, releasing: map[uint32]bool{}}
+		c.epochs[key] = state
+	}
+	return state
+}
+
+// findVolatile returns the volatile state of a stream, or nil.
+func (c *Core) findVolatile(key pecanv1.StreamKey) *streamState {
+	if state := c.epochs[passKey{key.Job, key.Epoch}]; state != nil {
+		return state.streams[key.Stream]
+	}
+	return nil
+}
+
 // volatileStream returns the volatile state of a stream. It creates the state when it is first needed.
-func (c *Core) volatileStream(key streamKey) *streamState {
-	s, ok := c.streams[key]
-	if !ok {
+func (c *Core) volatileStream(key pecanv1.StreamKey) *streamState {
+	epoch := c.volatileEpoch(passKey{key.Job, key.Epoch})
+	s := epoch.streams[key.Stream]
+	if s == nil {
 		s = &streamState{}
-		c.streams[key] = s
+		epoch.streams[key.Stream] = s
 	}
 	return s
 }
 
+// endRelease notes that a stream is no longer to be released.
+func (c *Core) endRelease(key pecanv1.StreamKey) {
+	if state := c.epochs[passKey{key.Job, key.Epoch}]; state != nil && state.releasing[key.Stream] {
+		delete(state.releasing, key.Stream)
+		state.streams[key.Stream].releasing = false
+	}
+}
+
 // volatileStreamNow returns the volatile state of a stream under its newest lease.
-func (c *Core) volatileStreamNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
+func (c *Core) volatileStreamNow(key pecanv1.StreamKey, stream *pecanv1.StoredStream) *streamState {
 	volatileStream := c.volatileStream(key)
 	if volatileStream.lease != stream.Lease {
 		volatileStream.newLease(stream.Lease, c.now)
@@ -165,11 +205,8 @@ func (s *streamState) newLease(lease uint64, now time.Duration) {
 }
 
 // dropVolatile drops the volatile state of an epoch.
-func (c *Core) dropVolatile(jobID string, epoch *pecanv1.StoredEpoch) {
-	for _, stream := range epoch.Streams {
-		delete(c.streams, streamKey{jobID, epoch.Epoch, stream.Stream})
-	}
-	delete(c.orderedPlans, passKey{jobID, epoch.Epoch})
+func (c *Core) dropVolatile(jobID string, epoch *durable.Epoch) {
+	delete(c.epochs, passKey{jobID, epoch.Epoch})
 	for _, client := range c.clients {
 		delete(client.passes, passKey{jobID, epoch.Epoch})
 	}

@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -12,33 +14,40 @@ import (
 // waitingReason says why nothing moves for a client, and whether workers are missing; empty if something moves.
 // An empty client asks for the whole epoch. busy gives Core.runningStreams; the caller computes it once for many
 // epochs.
-func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) (words string, noWorkers bool) {
-	if job.Error != nil || epoch.Error != nil || durable.Delivered(epoch) || len(epoch.Passes) == 0 || durable.AllPrefetched(epoch) {
+func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID string, busy func() int) (words string, noWorkers bool) {
+	if job.Error != nil || epoch.Error != nil || epoch.Delivered() || len(epoch.Passes) == 0 || durable.AllPrefetched(epoch) {
+		return "", false
+	}
+	mayRead := func(stream *pecanv1.StoredStream) bool {
+		return !stream.Delivered && (clientID == "" || stream.Consumer == clientID || stream.Consumer == "" && stream.Worker == nil)
+	}
+	if epoch.Held() > 0 && epoch.AnyActive(func(stream *pecanv1.StoredStream) bool { return mayRead(stream) && c.moves(epoch, stream) }) {
 		return "", false
 	}
 	var away, queued, unread, closing []string
-	mine := false
-	for _, stream := range epoch.Streams {
-		if stream.Delivered || clientID != "" && stream.Consumer != clientID && (stream.Consumer != "" || stream.Worker != nil) {
+	mine, carries := false, ""
+	last, _ := job.Plan.LastClosing()
+	for _, stream := range waitingStreams(epoch) {
+		if !mayRead(stream) {
 			continue
 		}
 		mine = true
 		if stream.Worker == nil {
+			if before := epoch.After; before != nil && stream.Stream == last && job.Plan.GetCarry() {
+				carries = fmt.Sprintf("the last batches begin with rows of epoch %d, which has not ended yet: other trainers of job %q still read it", *before, job.Name)
+			}
 			queued = append(queued, fmt.Sprint(stream.Stream))
-			for _, run := range c.closingRunsOf(job, stream) {
+			for _, run := range c.closingRunsOf(job, stream.Stream) {
 				closing = append(closing, c.closingText(stream, run))
 			}
 			continue
 		}
+		where := fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp)
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
-			volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
-			if volatileStream == nil || volatileStream.unreachableReports == 0 {
-				return "", false
-			}
-			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, volatileStream.unreachableReason))
+			unread = append(unread, where+": "+c.volatileStream(keyOf(job, epoch, stream)).unreachableReason)
 			continue
 		}
-		away = append(away, fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp))
+		away = append(away, where)
 	}
 	switch {
 	case len(unread) > 0:
@@ -47,7 +56,7 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 		return fmt.Sprintf("waiting for workers with a broken connection to return or to be replaced (%s)", shorten(away)), false
 	case len(c.workers) == 0:
 		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lossReason(epoch), true
-	case !mine && len(epoch.Streams) == 0:
+	case !mine && epoch.Total() == 0:
 		return "no registered worker is connected", true
 	case !mine:
 		return fmt.Sprintf("other trainers of job %q read all remaining streams; this pass ends with them", job.Name), false
@@ -64,27 +73,50 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 	if usable == 0 {
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	}
+	if carries != "" && len(queued) == 1 {
+		return carries, false
+	}
 	if len(closing) > 0 {
 		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false
 	}
 	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
 }
 
+// moves reports whether a stream is on a worker that answers and that its reader reaches.
+func (c *Core) moves(epoch *durable.Epoch, stream *pecanv1.StoredStream) bool {
+	if stream.Worker == nil {
+		return false
+	}
+	worker, volatileStream := c.workers[stream.Worker.WorkerId], c.findVolatile(keyOf(epoch.Job, epoch, stream))
+	return worker != nil && !worker.away && (volatileStream == nil || volatileStream.unreachableReports == 0)
+}
+
+// waitingStreams returns the active streams of an epoch and the first fresh ones, ascending.
+func waitingStreams(epoch *durable.Epoch) []*pecanv1.StoredStream {
+	const most = 128
+	list := epoch.Active()
+	for stream, more := epoch.NextFresh(0); more && len(list) < most+epoch.ActiveStreams(); stream, more = epoch.NextFresh(stream + 1) {
+		list = append(list, epoch.Stream(stream))
+	}
+	slices.SortFunc(list, func(a, b *pecanv1.StoredStream) int { return cmp.Compare(a.Stream, b.Stream) })
+	return list
+}
+
 // runningStreams counts the running streams.
 func (c *Core) runningStreams() int {
 	n := 0
-	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		if schedule.Running(job, epoch, stream) {
-			n++
+	for _, job := range c.state.Jobs() {
+		for _, epoch := range job.Epochs {
+			n += schedule.RunningStreams(epoch)
 		}
-	})
+	}
 	return n
 }
 
 // lossReason says why a stream of the epoch lost its worker.
-func (c *Core) lossReason(epoch *pecanv1.StoredEpoch) string {
-	for _, stream := range epoch.Streams {
-		if !stream.Delivered && stream.Worker == nil && stream.Why != "" {
+func (c *Core) lossReason(epoch *durable.Epoch) string {
+	for _, stream := range epoch.Idle() {
+		if !stream.Delivered && stream.Why != "" {
 			return fmt.Sprintf("; stream %d: %s", stream.Stream, stream.Why)
 		}
 	}

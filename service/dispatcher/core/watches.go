@@ -5,19 +5,28 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// watchState is a client that wants the snapshots of a pass.
+// watchState is a client that wants the state of a pass.
 type watchState struct {
 	client, job string
 	epoch       uint64
-	sent        *pecanv1.EpochUpdate
+	// sent is the last update, without its lists.
+	sent *pecanv1.EpochUpdate
+	// streams has what the client knows of each stream, and workers the numbers of workers in this watch, by worker id.
+	streams map[uint32]*pecanv1.ConsumerStream
+	workers map[string]watchedWorker
+	// renamed counts the workers that got a further number, because their address changed.
+	renamed uint32
+}
+
+type watchedWorker struct {
+	number  uint32
+	address *pecanv1.WorkerAddress
 }
 
 func (c *Core) watch(in Watch) error {
@@ -33,9 +42,27 @@ func (c *Core) watch(in Watch) error {
 	c.endWatches(func(w *watchState) bool {
 		return w.client == req.ClientId && w.job == req.JobId && w.epoch == req.Epoch
 	}, reason.New(reason.Closed, "watch epoch: client %q watches epoch %d of job %q on a newer connection", req.ClientId, req.Epoch, req.JobId))
-	c.watches[in.ID] = &watchState{client: req.ClientId, job: req.JobId, epoch: req.Epoch}
-	c.dirty = true
+	c.watches[in.ID] = &watchState{
+		client: req.ClientId, job: req.JobId, epoch: req.Epoch,
+		streams: map[uint32]*pecanv1.ConsumerStream{}, workers: map[string]watchedWorker{},
+	}
+	state := c.volatileEpoch(passKey{req.JobId, req.Epoch})
+	state.watches = append(state.watches, in.ID)
+	c.stalled[in.ID], c.dirty = true, true
 	return nil
+}
+
+// unwatch ends a watch that its client has left.
+func (c *Core) unwatch(id WatchID) {
+	w := c.watches[id]
+	if w == nil {
+		return
+	}
+	delete(c.watches, id)
+	delete(c.stalled, id)
+	if state := c.epochs[passKey{w.job, w.epoch}]; state != nil {
+		state.watches = slices.DeleteFunc(state.watches, func(other WatchID) bool { return other == id })
+	}
 }
 
 // watched reports whether a client watches a pass.
@@ -51,69 +78,93 @@ func (c *Core) watched(clientID, jobID string, epoch uint64) bool {
 func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {
 	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
 		if which(c.watches[id]) {
-			delete(c.watches, id)
+			c.unwatch(id)
 			c.effect(EndWatch{id, err})
 		}
 	}
 }
 
-// pushUpdates sends each watch its pass's snapshot if it has changed.
+// pushUpdates sends each watch what has changed of its pass.
 func (c *Core) pushUpdates() {
-	busy := sync.OnceValue(c.runningStreams)
-	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
-		w := c.watches[id]
-		job := c.state.Job(w.job)
-		epoch := durable.FindEpoch(job, w.epoch)
-		update := c.snapshot(job, epoch, w.client, busy)
-		if w.sent != nil {
-			update.Version = w.sent.Version
-			if proto.Equal(update, w.sent) {
-				continue
+	due := maps.Clone(c.stalled)
+	for epoch := range c.touched.epochs {
+		if state := c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]; state != nil {
+			for _, id := range state.watches {
+				due[id] = true
 			}
 		}
-		c.versions++
-		// The incarnation makes versions grow across restarts.
-		update.Version = c.state.Incarnation()<<40 + c.versions
-		w.sent = update
-		c.effect(Update{id, update})
+	}
+	if c.touched.updates {
+		for id, w := range c.watches {
+			if cacheKey(c.state.Job(w.job)) != "" {
+				due[id] = true
+			}
+		}
+	}
+	busy := sync.OnceValue(c.runningStreams)
+	for _, id := range slices.Sorted(maps.Keys(due)) {
+		w := c.watches[id]
+		epoch := durable.FindEpoch(c.state.Job(w.job), w.epoch)
+		update := c.passUpdate(epoch, w, busy)
+		// A pass in which nothing moves depends on all others.
+		if update.Waiting != "" {
+			c.stalled[id] = true
+		} else {
+			delete(c.stalled, id)
+		}
+		c.pushDifferences(id, w, epoch, update)
 	}
 }
 
-// snapshot returns what a client must know of its pass.
-func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) *pecanv1.EpochUpdate {
-	final := schedule.Final(job, epoch)
-	update := &pecanv1.EpochUpdate{TotalStreams: uint32(len(epoch.Streams)), StreamsFinal: final, NoMoreStreams: final, Error: epoch.Error}
+// passUpdate returns what a client must know of its pass, without lists.
+func (c *Core) passUpdate(epoch *durable.Epoch, w *watchState, busy func() int) *pecanv1.EpochUpdate {
+	job := epoch.Job
+	update := &pecanv1.EpochUpdate{TotalStreams: epoch.Total(), StreamsFinal: schedule.Final(epoch), Error: epoch.Error}
+	update.Carried, update.Carry = epoch.Carried, epoch.Carry
+	update.NoMoreStreams = update.StreamsFinal && c.listsAll(epoch, w)
 	if job.Error != nil {
 		update.Error = job.Error
 	}
-	for _, stream := range epoch.Streams {
-		volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-		if stream.Consumer != clientID {
-			if !stream.Delivered {
-				update.NoMoreStreams = false
-			}
-			continue
-		}
-		shown := &pecanv1.ConsumerStream{
-			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: volatileStream.releasing,
-			Ended: stream.Produced || stream.Delivered, Assignment: stream.Assignment,
-		}
-		if !stream.Delivered {
-			shown.Worker = stream.Worker
-		}
-		if stream.Truncated {
-			shown.Truncated, shown.Produced = true, stream.Progress
-		}
-		if volatileStream.releasing {
-			// The next consumer may die and leave the rest to this client.
-			update.NoMoreStreams = false
-		}
-		if shown.Ended {
-			shown.Count = stream.Count
-		}
-		update.Streams = append(update.Streams, shown)
-	}
-	update.Waiting, update.NoWorkers = c.waitingReason(job, epoch, clientID, busy)
+	update.Waiting, update.NoWorkers = c.waitingReason(job, epoch, w.client, busy)
 	update.CacheProblem = c.cacheProblem(job)
 	return update
+}
+
+// listsAll reports whether every stream that is not delivered is listed as the client's, and stays so. A client that was
+// asked to release a stream may get it back, if the next consumer dies.
+func (c *Core) listsAll(epoch *durable.Epoch, w *watchState) bool {
+	if durable.Private(epoch.Job) {
+		return epoch.FreshStreams() == 0
+	}
+	mine := epoch.Undelivered(w.client)
+	state := c.volatileEpoch(passKey{epoch.Job.JobId, epoch.Epoch})
+	for stream := range state.releasing {
+		if epoch.Find(stream).GetConsumer() == w.client {
+			mine--
+		}
+	}
+	return uint32(mine) == epoch.Total()-epoch.DeliveredStreams()
+}
+
+func (c *Core) nextVersion() uint64 {
+	c.versions++
+	// The incarnation makes versions grow across restarts.
+	return c.state.Incarnation()<<40 + c.versions
+}
+
+// consumerStream returns what the consumer of a stream must know of it, without the worker.
+func (c *Core) consumerStream(epoch *durable.Epoch, stream *pecanv1.StoredStream) *pecanv1.ConsumerStream {
+	shown := &pecanv1.ConsumerStream{
+		Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Ended: stream.Produced || stream.Delivered, Assignment: stream.Assignment,
+	}
+	if volatileStream := c.findVolatile(keyOf(epoch.Job, epoch, stream)); volatileStream != nil {
+		shown.Release = volatileStream.releasing
+	}
+	if stream.Truncated {
+		shown.Truncated, shown.Produced = true, stream.Progress
+	}
+	if shown.Ended {
+		shown.Count = stream.Count
+	}
+	return shown
 }

@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
@@ -23,20 +24,24 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.heartbeat(id, worker, kind.Heartbeat)
 	case *pecanv1.WorkerMessage_Started:
 		if _, _, stream := c.leased(id, kind.Started.GetId(), kind.Started.GetLease()); stream != nil {
-			c.noteOpened(keyOf(kind.Started.Id), stream)
+			c.noteOpened(kind.Started.Id.Key(), stream)
 		}
 	case *pecanv1.WorkerMessage_Ended:
 		r := kind.Ended
 		job, epoch, stream := c.leased(id, r.GetId(), r.GetLease())
 		if stream == nil {
-			c.command(id, stopCommand(keyOf(r.GetId()), r.GetLease()))
+			c.sendStop(id, r.GetId().Key(), r.GetLease())
 			return nil
 		}
 		c.streamProduced(job, epoch, stream, r.Count, r.RemainderRows)
+	case *pecanv1.WorkerMessage_StreamsStarted:
+		return c.streamsStarted(id, kind.StreamsStarted)
+	case *pecanv1.WorkerMessage_StreamsEnded:
+		return c.streamsEnded(id, kind.StreamsEnded)
 	case *pecanv1.WorkerMessage_Failed:
 		c.streamFailed(id, kind.Failed)
 	case *pecanv1.WorkerMessage_Stopped:
-		c.runStopped(id, keyOf(kind.Stopped.GetId()))
+		c.runStopped(id, kind.Stopped.GetId().Key())
 	case *pecanv1.WorkerMessage_CacheSegmentWritten:
 		c.segmentWritten(id, kind.CacheSegmentWritten.GetSegment())
 	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
@@ -60,19 +65,21 @@ func (c *Core) fromWorker(in FromWorker) error {
 func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) {
 	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
 	worker.leaving = heartbeat.Leaving
+	c.refreshWorker(id)
 	for _, load := range heartbeat.Streams {
 		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
 		if stream == nil {
-			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
+			c.sendStop(id, load.GetId().Key(), load.GetLease())
 			continue
 		}
-		volatileStream := c.noteProgress(keyOf(load.Id), stream, load)
+		volatileStream := c.noteProgress(load.Id.Key(), stream, load)
 		if volatileStream.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
 			// If a produced stream was read to its end, its reader's report is under way, and the stream stays.
-			c.stopRun(job, id, keyOf(load.Id), stream.Lease)
-			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
+			c.stopRun(job, id, load.Id.Key(), stream.Lease)
+			c.loseLease(load.Id.Key(), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
+	c.reportTotals(worker, heartbeat)
 }
 
 // reportMetrics keeps the totals that a worker reports for a job.
@@ -84,6 +91,9 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 	if reports == nil {
 		reports = jobmetrics.NewReports()
 		c.profiles[metrics.JobId] = reports
+	}
+	if worker := c.workers[workerID]; worker != nil {
+		worker.totals.Worked(metrics.JobId, metrics.Nodes)
 	}
 	reports.Add(workerID, metrics, func(id string) bool { return c.workers[id] != nil })
 }
@@ -102,6 +112,11 @@ func (c *Core) sessionEnded(session SessionID) {
 	delete(c.sessions, session)
 	worker := c.workers[id]
 	worker.session, worker.away, worker.awayUntil = 0, true, c.now+c.cfg.ReturnGrace
+	c.refreshWorker(id)
+	c.touched.workers = true
+	for _, held := range c.state.Leases(id) {
+		c.touch(held.Epoch)
+	}
 	c.event("worker away", "worker", id)
 	c.orders.LoseTrials(uint64(session), "the connection of worker "+id+" broke", true)
 	c.dirty = true
@@ -126,6 +141,8 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
+	c.schedule.RemoveWorker(id)
+	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {
 		delete(c.sessions, worker.session)
@@ -136,26 +153,20 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 	}
 	c.event("worker lost", "worker", id, "tcp", worker.address.GetTcp(), "why", why)
 	c.dirty = true
-	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		if stream.Worker.GetWorkerId() == id {
-			c.loseLeaseWithWorker(streamKey{job.JobId, epoch.Epoch, stream.Stream}, job, stream, worker, died, why)
-		}
+	c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+		c.loseLeaseWithWorker(keyOf(job, epoch, stream), job, stream, worker, died, why)
 	})
+	if c.state.HasNumber(id) {
+		c.forgetWorker(id)
+	}
+}
+
+// forgetWorker frees the numbers of a worker that has no leases.
+func (c *Core) forgetWorker(id string) {
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_WorkerForgotten{WorkerForgotten: &pecanv1.WorkerForgotten{WorkerId: id}}})
 }
 
 func (c *Core) endSession(session SessionID, err *reason.Error) {
 	delete(c.sessions, session)
 	c.effect(EndSession{session, err})
-}
-
-// command sends a command to a connected worker. An absent worker lists its streams when it returns, and
-// gets the commands then.
-func (c *Core) command(workerID string, message *pecanv1.WorkerCommand) {
-	if worker := c.workers[workerID]; worker != nil && worker.session != 0 {
-		c.effect(Command{worker.session, message})
-	}
-}
-
-func stopCommand(key streamKey, lease uint64) *pecanv1.WorkerCommand {
-	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Stop{Stop: &pecanv1.StopStream{Id: key.id(), Lease: lease}}}
 }

@@ -14,7 +14,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range m.counters() {
 		c.Describe(out)
 	}
-	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders} {
+	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders, m.elementTime, m.wait, m.queue, m.busy} {
 		out <- desc
 	}
 }
@@ -47,8 +47,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(m.full, full)
 	workers := map[string]int{"connected": 0, "suspect": 0, "away": 0}
+	busy, measured := map[string]float64{}, map[string]float64{}
 	for _, worker := range status.Workers {
 		workers[worker.State]++
+		busy[worker.Placement] += worker.Busy
+		measured[worker.Placement]++
+	}
+	for placement, n := range measured {
+		gauge(m.busy, busy[placement]/n, placement)
 	}
 	for state, n := range workers {
 		gauge(m.workers, float64(n), state)
@@ -71,6 +77,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		if i >= len(status.Jobs)-maxJobsShown {
+			for _, trainer := range job.Consumers {
+				gauge(m.elementTime, trainer.ElementS, job.JobId, trainer.ClientId)
+				gauge(m.wait, trainer.Wait, job.JobId, trainer.ClientId)
+				gauge(m.queue, trainer.Queue, job.JobId, trainer.ClientId)
+			}
 			gauge(m.jobInfo, 1, job.JobId, job.Name, word(job.Options.GetMode().String(), "MODE_"),
 				word(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), word(job.Options.GetSharding().String(), "SHARDING_"),
 				strconv.Itoa(int(job.Plan.GetNumStreams())), job.Plan.GetHash(), durable)

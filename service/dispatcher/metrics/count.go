@@ -18,11 +18,16 @@ type Counts struct {
 
 func (c *Counts) Add(record *pecanv1.Record) {
 	switch kind := record.GetKind().(type) {
-	case *pecanv1.Record_LeaseGranted:
-		c.granted++
+	case *pecanv1.Record_LeasesGranted:
+		c.granted += uint64(len(kind.LeasesGranted.GetStreams()))
 	case *pecanv1.Record_LeaseLost:
 		if cause := int(kind.LeaseLost.GetCause()); cause > 0 && cause < len(c.lost) {
 			c.lost[cause]++
+		}
+	case *pecanv1.Record_StreamsDelivered:
+		c.delivered += uint64(len(kind.StreamsDelivered.GetStreams()))
+		for _, count := range kind.StreamsDelivered.GetCounts() {
+			c.elements += count
 		}
 	case *pecanv1.Record_StreamDelivered:
 		c.delivered++

@@ -22,6 +22,7 @@ type Metrics struct {
 	info, jobs, jobInfo, epochs, streams *prometheus.Desc
 	workers, clients, datasets           *prometheus.Desc
 	bytes, torn, full, orders            *prometheus.Desc
+	elementTime, wait, queue, busy       *prometheus.Desc
 
 	// duplicatesSeen has the reported duplicates by pass.
 	mu             sync.Mutex
@@ -59,18 +60,22 @@ func New(source Source) *Metrics {
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Refused requests by reason code."}, []string{"reason"}),
 		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync. Many decisions share one write.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
-		info:     desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
-		jobs:     desc("pecan_dispatcher_jobs", "Jobs."),
-		jobInfo:  desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
-		epochs:   desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
-		streams:  desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
-		workers:  desc("pecan_dispatcher_workers", "Registered workers.", "state"),
-		clients:  desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
-		datasets: desc("pecan_dispatcher_datasets", "Registered datasets."),
-		orders:   desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
-		bytes:    desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
-		full:     desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
-		torn:     desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
+		info:        desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
+		jobs:        desc("pecan_dispatcher_jobs", "Jobs."),
+		jobInfo:     desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
+		epochs:      desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
+		streams:     desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
+		workers:     desc("pecan_dispatcher_workers", "Registered workers.", "state"),
+		clients:     desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
+		datasets:    desc("pecan_dispatcher_datasets", "Registered datasets."),
+		orders:      desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
+		elementTime: desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
+		wait:        desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
+		queue:       desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
+		busy:        desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
+		bytes:       desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
+		full:        desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
+		torn:        desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 	}
 	for _, cause := range []string{"moved", "died", "failed"} {
 		m.lost.WithLabelValues(cause)

@@ -123,6 +123,9 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 			if why = p.planDiffers(ordered); why != "" && p.forbidPastBatches(found.Order, why) {
 				continue
 			}
+			if p.plan.GetCarry() && p.forbidPastBatches(found.Order, "batches go on from one epoch to the next, and these may run in different orders") {
+				continue
+			}
 			return found, why
 		}
 		var refused *graphorder.Refused
@@ -161,7 +164,7 @@ func (p *proposer) names(order []int) []string {
 
 // planDiffers describes how the plan of an ordered graph differs; empty if its streams have the same elements.
 func (p *proposer) planDiffers(ordered *graph.Graph) string {
-	env := split.Env{}
+	env := split.Env{Division: &pecanv1.Division{NumStreams: p.plan.GetNumStreams(), Group: p.plan.GetGroup()}, Carry: p.plan.GetCarry()}
 	switch p.options.GetSharding() {
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
 		env.StaticWorkers = int(p.plan.GetNumStreams())
@@ -179,7 +182,7 @@ func (p *proposer) planDiffers(ordered *graph.Graph) string {
 func planDifference(plan, other *pecanv1.Plan) string {
 	cut, otherCut := plan.GetCut(), other.GetCut()
 	switch {
-	case plan.GetNumStreams() != other.GetNumStreams():
+	case plan.GetNumStreams() != other.GetNumStreams() || plan.GetGroup() != other.GetGroup():
 		return fmt.Sprintf("%d streams, not %d", other.GetNumStreams(), plan.GetNumStreams())
 	case cut.GetKind() != otherCut.GetKind() || cut.GetBlock() != otherCut.GetBlock() || !slices.Equal(cut.GetEdges(), otherCut.GetEdges()):
 		return "with the cut at another step"

@@ -14,8 +14,49 @@ func CleanHeartbeat(heartbeat *pecanv1.WorkerHeartbeat) {
 	if len(heartbeat.Streams) > MaxListed {
 		heartbeat.Streams = heartbeat.Streams[:MaxListed]
 	}
-	heartbeat.CpuS = CleanSeconds(heartbeat.CpuS)
+	for _, s := range []*float64{&heartbeat.CpuS, &heartbeat.UptimeS, &heartbeat.ComputedS, &heartbeat.BlockedS} {
+		*s = CleanSeconds(*s)
+	}
 	heartbeat.ResidentBytes = max(heartbeat.ResidentBytes, 0)
+	cleanHost(heartbeat.Host)
+}
+
+// maxSubWindows bounds the sub-windows of a heartbeat, maxSubWindow the seconds of one.
+const (
+	maxSubWindows = 64
+	maxSubWindow  = 24 * 3600
+)
+
+// CleanConsumer repairs what a client's heartbeat reports of its training loop. Sub-windows that cannot be are dropped.
+func CleanConsumer(heartbeat *pecanv1.ClientHeartbeatRequest) {
+	heartbeat.HostId = Shorten(heartbeat.HostId)
+	cleanHost(heartbeat.Host)
+	subs := heartbeat.SubWindows
+	if len(subs) > maxSubWindows {
+		subs = subs[len(subs)-maxSubWindows:]
+	}
+	heartbeat.SubWindows = nil
+	last := uint64(0)
+	for _, s := range subs {
+		if s.GetNumber() <= last || s.GetElements() == 0 || !(s.GetSeconds() > 0 && s.GetSeconds() <= maxSubWindow && s.GetAgeS() >= 0 && s.GetAgeS() <= maxSubWindow) {
+			continue
+		}
+		last = s.Number
+		s.WaitedS, s.Queue = min(CleanSeconds(s.WaitedS), s.Seconds), CleanSeconds(s.Queue)
+		heartbeat.SubWindows = append(heartbeat.SubWindows, s)
+	}
+}
+
+// cleanHost repairs the load of a host. It may be nil.
+func cleanHost(host *pecanv1.HostLoad) {
+	if host == nil {
+		return
+	}
+	host.HostId, host.Cores = Shorten(host.HostId), max(host.Cores, 0)
+	for _, figure := range []*float64{&host.Load, &host.Pressure, &host.Memory, &host.NetworkBytesS} {
+		*figure = CleanSeconds(*figure)
+	}
+	host.Pressure, host.Memory = min(host.Pressure, 1), min(host.Memory, 1)
 }
 
 // CleanMetrics repairs invalid metrics of a job's nodes.

@@ -20,8 +20,11 @@ const (
 	maxTextBytes    = 4 << 10
 	maxComponents   = 1 << 16
 	maxSpecBytes    = 4 << 20
-	MaxStreams      = 4096
-	MaxListed       = 1 << 17
+	// MaxSlots is the largest number of streams that a worker runs at once.
+	MaxSlots = 4096
+	// MaxStreams is the largest number of streams of a plan.
+	MaxStreams = 1 << 16
+	MaxListed  = 1 << 17
 )
 
 // The forms of chosen names and of ids.

@@ -11,8 +11,9 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		Mode: options.GetMode(), Sharding: options.GetSharding(), Seed: options.GetSeed(), SeedSet: options.GetSeedSet(),
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
 		AllowNondeterministic: options.GetAllowNondeterministic(), Order: options.GetOrder(), OrderTolerance: options.GetOrderTolerance(),
+		Streams: options.GetStreams(), Placement: options.GetPlacement(),
 	}
-	if err := First(known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
+	if err := First(checkPlacement(o.Placement), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
 		return nil, err
 	}
 	off := pecanv1.Sharding_SHARDING_OFF
@@ -38,10 +39,25 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	if o.MaxElementBytes < 0 || o.MaxElementBytes > maxElementBytes {
 		return nil, reason.New(reason.BadArgument, "max_element_bytes %d: want 1 to %d (2 GiB), or 0 for the maximum", o.MaxElementBytes, int64(maxElementBytes))
 	}
+	if o.Streams < 0 || o.Streams > MaxStreams {
+		return nil, reason.New(reason.BadArgument, "streams %d: want 1 to %d, or 0 to let the plan decide", o.Streams, MaxStreams)
+	}
+	if o.Streams > 0 && o.Mode == pecanv1.Mode_MODE_OFF {
+		return nil, reason.New(reason.BadArgument, "streams %d: with sharding OFF every worker has one stream with the whole dataset; leave streams out, or choose another sharding policy", o.Streams)
+	}
 	if !o.SeedSet {
 		o.Seed = 0
 	}
 	return o, nil
+}
+
+// Division refuses a division that no plan has. It may be nil.
+func Division(division *pecanv1.Division) error {
+	n, group := division.GetNumStreams(), division.GetGroup()
+	if n < 0 || n > MaxStreams || group < 0 || group > n {
+		return reason.New(reason.BadArgument, "a division into %d streams with groups of %d: want at most %d streams, and groups of at most as many", n, group, MaxStreams)
+	}
+	return nil
 }
 
 // checkOrder fills in the defaults of order and tolerance.
@@ -60,4 +76,30 @@ func checkOrder(o *pecanv1.JobOptions) error {
 	}
 	o.OrderTolerance = o.EffectiveTolerance()
 	return nil
+}
+
+// maxWorkers bounds the limits of a job's workers.
+const maxWorkers = 100_000
+
+// checkPlacement refuses what no search for workers can follow. It may be nil.
+func checkPlacement(p *pecanv1.PlacementOptions) error {
+	switch p.GetObjective() {
+	case "", "cost", "time":
+		if p.GetBudgetPerHour() != 0 {
+			return reason.New(reason.BadArgument, "a budget per hour has no effect with objective %q", p.GetObjective())
+		}
+	case "budget":
+		if !(p.BudgetPerHour > 0) || CleanSeconds(p.BudgetPerHour) == 0 {
+			return reason.New(reason.BadArgument, "objective budget needs a budget per hour above 0, got %v", p.BudgetPerHour)
+		}
+	default:
+		return reason.New(reason.BadArgument, "objective %.40q: want cost, time or budget", p.GetObjective())
+	}
+	for _, bounds := range [][2]int32{{p.GetMinRemote(), p.GetMaxRemote()}, {p.GetMinLocal(), p.GetMaxLocal()}} {
+		least, most := bounds[0], bounds[1]
+		if least < 0 || least > maxWorkers || most < -1 || most > maxWorkers || most == -1 && least > 0 || most > 0 && most < least {
+			return reason.New(reason.BadArgument, "limits of %d to %d workers: want 0 to %d, the least at most the greatest", least, most, maxWorkers)
+		}
+	}
+	return Text("trainer_type", p.GetTrainerType())
 }

@@ -11,18 +11,13 @@ import (
 
 // These cardinalities are not counts. They have tf.data's numbers.
 const (
-	infinite = int64(-1)
+	Infinite = int64(-1)
 	Unknown  = int64(-2)
 )
 
 // Cardinality is the number of elements of a step by tf.data's rules. It runs nothing.
 func (a *Analysis) Cardinality(s *graph.Step) int64 {
-	if n, ok := a.cards[s]; ok {
-		return n
-	}
-	n := a.count(s)
-	a.cards[s] = n
-	return n
+	return answer(a.cards, s, a.count)
 }
 
 func (a *Analysis) count(s *graph.Step) int64 {
@@ -51,6 +46,7 @@ func (a *Analysis) count(s *graph.Step) int64 {
 		if s.Node.GetOp() == "UnbatchDataset" {
 			return a.countUnbatch(s)
 		}
+		return a.recordsOfExtents(s)
 	case ops.Directed:
 		return a.countDirected(s)
 	case ops.Undivided:
@@ -72,7 +68,7 @@ func (a *Analysis) countSource(n *tf.NodeDef) int64 {
 			return Unknown
 		case step > 0 && stop == math.MaxInt64:
 			// In tf.data this end means "no end". enumerate() uses it.
-			return infinite
+			return Infinite
 		}
 		return RangeCount(start, stop, step)
 	case "TensorSliceDataset":
@@ -86,7 +82,7 @@ func (a *Analysis) countSource(n *tf.NodeDef) int64 {
 	case "TensorDataset":
 		return 1
 	case "RandomDataset", "RandomDatasetV2", "ExperimentalRandomDataset":
-		return infinite
+		return Infinite
 	}
 	return Unknown
 }
@@ -109,13 +105,13 @@ func RangeCount(start, stop, step int64) int64 {
 }
 
 func (a *Analysis) countZip(s *graph.Step) int64 {
-	least := infinite
+	least := Infinite
 	for _, in := range s.In {
 		n := a.Cardinality(in)
 		if n == Unknown {
 			return Unknown
 		}
-		if n != infinite && (least == infinite || n < least) {
+		if n != Infinite && (least == Infinite || n < least) {
 			least = n
 		}
 	}
@@ -125,8 +121,8 @@ func (a *Analysis) countZip(s *graph.Step) int64 {
 func (a *Analysis) countConcatenate(s *graph.Step) int64 {
 	m, n := a.Cardinality(s.In[0]), a.Cardinality(s.In[1])
 	switch {
-	case m == infinite || n == infinite:
-		return infinite
+	case m == Infinite || n == Infinite:
+		return Infinite
 	case m == Unknown || n == Unknown || m > math.MaxInt64-n:
 		return Unknown
 	}
@@ -141,8 +137,8 @@ func (a *Analysis) countRepeat(s *graph.Step) int64 {
 		return Unknown
 	case times == 0 || n == 0:
 		return 0
-	case times < 0 || n == infinite:
-		return infinite
+	case times < 0 || n == Infinite:
+		return Infinite
 	case n == Unknown || n > math.MaxInt64/times:
 		return Unknown
 	}
@@ -242,7 +238,7 @@ func (a *Analysis) countTake(s *graph.Step, n int64) int64 {
 		return Unknown
 	case k < 0:
 		return n
-	case n == infinite:
+	case n == Infinite:
 		return k
 	}
 	return min(n, k)
@@ -264,9 +260,9 @@ func (a *Analysis) countUnbatch(s *graph.Step) int64 {
 // countDirected uses only the part of tf.data's rule that holds for every selector.
 func (a *Analysis) countDirected(s *graph.Step) int64 {
 	for _, in := range s.In {
-		if a.Cardinality(in) != infinite {
+		if a.Cardinality(in) != Infinite {
 			return Unknown
 		}
 	}
-	return infinite
+	return Infinite
 }

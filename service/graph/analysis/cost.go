@@ -23,7 +23,7 @@ const (
 func (a *Analysis) Weight(s *graph.Step) int {
 	f := a.Facts(s)
 	switch {
-	case f.expensive || f.ReadsFiles:
+	case f.expensive || f.ReadsFiles || s.Rule.Cost >= 3:
 		return WeightHeavy
 	case f.ops > 0:
 		return WeightLight
@@ -34,11 +34,7 @@ func (a *Analysis) Weight(s *graph.Step) int {
 // CostOfHead is the cost of running a step and all steps upstream of it. It is 0 for values that follow from
 // an index, 1 for light functions, 2 for reading records and 3 for expensive work.
 func (a *Analysis) CostOfHead(s *graph.Step) int {
-	if known, ok := a.costs[s]; ok {
-		return known
-	}
-	a.costs[s] = a.costOf(s)
-	return a.costs[s]
+	return answer(a.costs, s, a.costOf)
 }
 
 func (a *Analysis) costOf(s *graph.Step) int {

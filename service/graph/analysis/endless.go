@@ -8,16 +8,12 @@ import (
 // MayBeEndless reports whether a step may produce elements without end. It returns an answer for filters too,
 // whose elements Cardinality cannot count.
 func (a *Analysis) MayBeEndless(s *graph.Step) bool {
-	if known, ok := a.ends[s]; ok {
-		return known
-	}
-	a.ends[s] = a.mayNotEnd(s)
-	return a.ends[s]
+	return answer(a.ends, s, a.mayNotEnd)
 }
 
 func (a *Analysis) mayNotEnd(s *graph.Step) bool {
 	if n := a.Cardinality(s); n != Unknown {
-		return n == infinite || n > 1<<60
+		return n == Infinite || n > 1<<60
 	}
 	switch s.Rule.Kind {
 	case ops.Source:

@@ -46,7 +46,7 @@ func (a *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
 	a.eachCounted(root, func(s *graph.Step, counted bool) { counts[s] = counted && a.races(s) })
 	var below func(s *graph.Step)
 	below = func(s *graph.Step) {
-		if (mode == pecanv1.Mode_MODE_DETERMINISTIC || counts[s]) && a.Keyable(s) {
+		if (mode == pecanv1.Mode_MODE_DETERMINISTIC || a.KeyAll || counts[s]) && a.Keyable(s) {
 			a.Keyed[s.Node.GetName()] = true
 		}
 		if s.Rule.Kind == ops.Repeated {

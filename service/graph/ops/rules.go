@@ -38,7 +38,7 @@ const (
 type Rule struct {
 	Kind kind
 	// Cost is the cost of reading from a source: 0 if elements are computed from an index, 2 for records of
-	// files.
+	// files, 3 for more than that. It is 3 for a step that is slow without a function.
 	Cost int
 	// Mixes: the order of the outputs depends on several inputs at once (interleave).
 	Mixes bool
@@ -61,7 +61,7 @@ var Rules = map[string]Rule{
 	"PrefetchDataset": {Kind: PassThrough}, "OptionsDataset": {Kind: PassThrough}, "ModelDataset": {Kind: PassThrough},
 	"OptimizeDataset": {Kind: PassThrough}, "OptimizeDatasetV2": {Kind: PassThrough}, "FinalizeDataset": {Kind: PassThrough},
 	"MaxIntraOpParallelismDataset": {Kind: PassThrough}, "PrivateThreadPoolDataset": {Kind: PassThrough},
-	"LatencyStatsDataset": {Kind: PassThrough}, "BytesProducedStatsDataset": {Kind: PassThrough}, "SleepDataset": {Kind: PassThrough},
+	"LatencyStatsDataset": {Kind: PassThrough}, "BytesProducedStatsDataset": {Kind: PassThrough}, "SleepDataset": {Kind: PassThrough, Cost: 3},
 
 	"FilterDataset": {Kind: PerElement}, "ParallelFilterDataset": {Kind: PerElement},
 	"FlatMapDataset": {Kind: PerElement}, "UnbatchDataset": {Kind: PerElement}, "IgnoreErrorsDataset": {Kind: PerElement},

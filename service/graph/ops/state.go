@@ -33,3 +33,6 @@ func WritesVariable(op string) bool {
 
 // HandleOnlyOps take the handle of a variable and do not read its value.
 var HandleOnlyOps = Names(`VarIsInitializedOp VariableShape DisableCopyOnRead IsResourceHandleRefCounting`)
+
+// AnonymousVariable is the name for which TensorFlow creates a new variable each time the node runs.
+const AnonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"

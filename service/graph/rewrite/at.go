@@ -6,7 +6,7 @@ import (
 
 // At selects a stream of an epoch, and sets how the worker runs it.
 type At struct {
-	// Stream is 0..S-1, or S for the closing stream. With sharding off it is any number: every stream is the
+	// Stream is 0..S-1, or S and above for closing streams. With sharding off it is any number: every stream is the
 	// whole dataset.
 	Stream int
 	Epoch  uint64
@@ -21,6 +21,9 @@ type At struct {
 	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source; -1 without one.
 	Source int64
+	// Relay is the handle of the source that has the elements of graph A, if A pulls remainders under the handle Source: in
+	// the closing stream of a group.
+	Relay int64
 	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.UpstreamOfCache has the cached step and
 	// all steps upstream. The other graph pulls their elements under the handle CacheSource.
 	SplitAtCache bool

@@ -18,15 +18,15 @@ func cachePlan(t *testing.T, name string) *pecanv1.CachePlan {
 
 func TestACachedStepIsPlanned(t *testing.T) {
 	for name, want := range map[string]struct{ seeded, packed bool }{
-		"kept": {false, true}, "kept_otherwise": {false, true}, "kept_drawn": {true, true}, "kept_records": {false, false}, "kept_repeated": {false, true},
-		"kept_twice": {false, true},
+		"cached": {false, true}, "cached_shuffled": {false, true}, "cached_noise": {true, true}, "cached_records": {false, false}, "cached_repeated": {false, true},
+		"cached_twice": {false, true},
 	} {
 		got := cachePlan(t, name)
 		if got == nil || got.GetSeeded() != want.seeded || got.GetPacked() != want.packed || len(got.GetKey()) != 64 {
 			t.Errorf("%s: %v, want %+v; %v", name, got, want, graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0).GetReasons())
 		}
 	}
-	if got := cachePlan(t, "kept_unmarked"); got != nil {
+	if got := cachePlan(t, "uncached"); got != nil {
 		t.Errorf("the user's take(-1) counts as cache(): %v", got)
 	}
 }
@@ -34,50 +34,50 @@ func TestACachedStepIsPlanned(t *testing.T) {
 // Elements that cannot be cached are computed in every epoch.
 func TestThePlanSaysWhyACachedStepHasNoEffect(t *testing.T) {
 	for name, want := range map[string]string{
-		"kept_below_take": "comes before TakeDataset", "kept_below_zip": "it comes before ZipDataset", "kept_joined": "Move it before that step",
-		"kept_endless": "does nothing", "kept_clock": "other values in each run", "kept_listed": "looks for files while it runs", "kept_remote": "by URL",
+		"cached_before_take": "comes before TakeDataset", "cached_before_zip": "it comes before ZipDataset", "cached_filter_batch": "Move it before that step",
+		"cached_endless": "does nothing", "cached_clock": "other values in each run", "cached_listed": "looks for files while it runs", "cached_remote_records": "by URL",
 	} {
 		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)
 		if p.GetCache() != nil || !strings.Contains(strings.Join(p.GetReasons(), " "), want) {
 			t.Errorf("%s: %v, the reasons %q do not contain %q", name, p.GetCache(), p.GetReasons(), want)
 		}
 	}
-	off := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
+	off := graphtest.Plan(t, graphtest.Parse(t, "cached"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
 	if off.GetCache() != nil || !strings.Contains(strings.Join(off.GetReasons(), " "), "cache() does nothing") {
 		t.Errorf("sharding off: %v", off.GetReasons())
 	}
-	twice := graphtest.Plan(t, graphtest.Parse(t, "kept_twice"), graphtest.Once, 0)
+	twice := graphtest.Plan(t, graphtest.Parse(t, "cached_twice"), graphtest.Once, 0)
 	if !strings.Contains(strings.Join(twice.GetReasons(), " "), "The dataset has 2 cache() steps") {
 		t.Errorf("two steps: %v", twice.GetReasons())
 	}
 }
 
 func TestTheCacheKeyFollowsFromTheElements(t *testing.T) {
-	key := cachePlan(t, "kept").GetKey()
-	if cachePlan(t, "kept").GetKey() != key || cachePlan(t, "kept_repeated").GetKey() != cachePlan(t, "kept_otherwise").GetKey() {
+	key := cachePlan(t, "cached").GetKey()
+	if cachePlan(t, "cached").GetKey() != key || cachePlan(t, "cached_repeated").GetKey() != cachePlan(t, "cached_shuffled").GetKey() {
 		t.Error("the key depends on steps after the cached step")
 	}
-	if cachePlan(t, "kept_repeated").GetKey() == key {
+	if cachePlan(t, "cached_repeated").GetKey() == key {
 		t.Error("streams cut by elements and in blocks have equal keys")
 	}
-	if cachePlan(t, "kept_more").GetKey() == key || cachePlan(t, "kept_drawn").GetKey() == key {
+	if cachePlan(t, "cached_one_more").GetKey() == key || cachePlan(t, "cached_noise").GetKey() == key {
 		t.Error("other elements have the same key")
 	}
-	if cachePlan(t, "kept_drawn").GetKey() == cachePlan(t, "kept_drawn_otherwise").GetKey() {
+	if cachePlan(t, "cached_noise").GetKey() == cachePlan(t, "cached_noise_batched").GetKey() {
 		t.Error("seeds depend on names in the whole dataset, and the key does not")
 	}
-	ordered := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0)
+	ordered := graphtest.Plan(t, graphtest.Parse(t, "cached"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0)
 	if ordered.GetCache().GetKey() == key {
 		t.Error("modes with different orders have equal keys")
 	}
-	if graphtest.Parse(t, "kept").Fingerprint() == graphtest.Parse(t, "kept_unmarked").Fingerprint() {
+	if graphtest.Parse(t, "cached").Fingerprint() == graphtest.Parse(t, "uncached").Fingerprint() {
 		t.Error("datasets with and without the mark have equal fingerprints, so either of them would be stored")
 	}
 }
 
 // The upstream graph has the source and the cut. The downstream graph reads from PecanPull instead.
 func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
-	g := graphtest.Parse(t, "kept")
+	g := graphtest.Parse(t, "cached")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	for _, start := range []uint64{0, 2} {
 		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: true, CacheSource: 77, Start: start})
@@ -123,7 +123,7 @@ func opsOf(def *tf.GraphDef) (ops []string) {
 
 // The epoch changes random values only after the cached step, with and without a cache.
 func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
-	g := graphtest.Parse(t, "kept_drawn")
+	g := graphtest.Parse(t, "cached_noise")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	write := func(epoch uint64, keep bool) *rewrite.StreamGraphs {
 		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: keep, CacheSource: 7})
@@ -135,7 +135,7 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 	if string(write(0, true).UpstreamOfCache) != string(write(5, true).UpstreamOfCache) || string(write(0, false).A) != string(write(5, false).A) {
 		t.Error("random steps before the cached step draw other values in another epoch")
 	}
-	other := graphtest.Parse(t, "kept_otherwise")
+	other := graphtest.Parse(t, "cached_shuffled")
 	p = graphtest.Plan(t, other, graphtest.Once, 0)
 	g = other
 	if string(write(0, true).A) == string(write(5, true).A) {
@@ -146,7 +146,7 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 // The closing stream joins the remainders of other streams, so it has no cached step. With steps after the
 // batch, a stream has three graphs.
 func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
-	g := graphtest.Parse(t, "kept_records")
+	g := graphtest.Parse(t, "cached_records")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, SplitAtCache: true, CacheSource: 6}
 	graphs, err := rewrite.Instantiate(g, p, at)

@@ -45,10 +45,16 @@ type editor struct {
 
 // planFacts are the fields of a plan that the rewrites need.
 type planFacts struct {
-	streams  int64
+	streams int64
+	// open is how many streams an epoch has open together. Their shuffle buffers hold the user's number of elements.
+	open     int64
 	division split.Division
-	hint     bool
-	off      bool
+	// share is the part of the dataset that the stream reads.
+	share split.Share
+	hint  bool
+	off   bool
+	// carry: the rows that do not fill a batch in the last closing stream belong to the next epoch.
+	carry bool
 }
 
 func (e *editor) ordered() bool { return e.at.Mode.String() == "MODE_DETERMINISTIC" }

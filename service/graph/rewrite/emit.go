@@ -8,7 +8,6 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
-	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // outputOf returns the types and shapes of a step's output, with the index if the step returns it.
@@ -88,7 +87,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	}
 	if isCut {
 		types, shapes := e.outputOf(s)
-		name = e.p.Cut(e.Editor, s, e.plan.division.Edges[cut], split.Share{Streams: e.plan.streams, Stream: int64(e.at.Stream)}, name, types, shapes)
+		name = e.p.Cut(e.Editor, s, e.plan.division.Edges[cut], e.plan.share, name, types, shapes)
 	}
 	return e.skip(s, name)
 }

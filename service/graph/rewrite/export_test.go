@@ -2,10 +2,9 @@ package rewrite
 
 // Names that the tests compare graphs with.
 const (
-	AnonymousVariable = anonymousVariable
-	CycleLength       = cycleLength
-	PrefetchOp        = prefetchOp
-	ParallelBatchOp   = parallelBatchOp
+	CycleLength     = cycleLength
+	PrefetchOp      = prefetchOp
+	ParallelBatchOp = parallelBatchOp
 )
 
 // Wakes are the ops that become expensive if a resource of meters is downstream of them.

@@ -5,10 +5,8 @@ import (
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
-
-// anonymousVariable is the name for which TensorFlow creates a new variable each time the node runs.
-const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 // privateVariables gives a stream private copies of the variables that a step changes. Streams in one worker,
 // and two runs of one stream, must not share them. The states of random generators also get new values, because
@@ -21,7 +19,7 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 		if !c.Use.Writes {
 			continue
 		}
-		e.Edit(c.Handle.GetName()).Attr["shared_name"] = nodedef.BytesAttr(anonymousVariable)
+		e.Edit(c.Handle.GetName()).Attr["shared_name"] = nodedef.BytesAttr(ops.AnonymousVariable)
 		if assign := e.assigned[c.Handle.GetName()]; assign != nil && c.Use.IsRandomState() {
 			e.deriveGeneratorState(assign, c.Use.Generator, at)
 		}

@@ -1,6 +1,8 @@
 package rewrite
 
 import (
+	"cmp"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
@@ -31,7 +33,7 @@ func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, erro
 		Editor: graph.NewEditor(g), g: g, p: split.NewPlanner(g), at: at,
 		seededFunctions: map[string]bool{}, assigned: g.Assignments(),
 		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
-		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
+		plan:  planFacts{streams: int64(plan.GetNumStreams()), open: int64(cmp.Or(plan.GetGroup(), plan.GetNumStreams())), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT, carry: plan.GetCarry()},
 	}
 	e.skips, e.skippedUpstream = map[*graph.Step]int64{}, map[*graph.Step]bool{}
 	e.nameResources()
@@ -55,6 +57,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		}
 		return e.writeUndivided(root)
 	}
+	e.p.Carry = plan.GetCarry()
 	if plan.GetRepeat() != 1 {
 		root, _ = e.p.RemoveOuterRepeat(root)
 	}
@@ -84,10 +87,13 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	if err != nil {
 		return nil, err
 	}
+	if at.Stream < int(plan.GetNumStreams()) {
+		e.plan.share = e.p.ShareOf(root, w, plan, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
+	}
 	if root, e.plan.division, err = e.streamEnd(root, w); err != nil {
 		return nil, err
 	}
-	return e.writeDivided(root)
+	return e.writeDivided(root, at.Stream == split.LastStream(plan))
 }
 
 // streamEnd returns the last step of the stream, and the division without a batch downstream of that step.
@@ -115,11 +121,13 @@ func (e *editor) writeUndivided(root *graph.Step) (*StreamGraphs, error) {
 	return e.writeTree(root, root.OutputOf, position{upstreamOfCut: !e.plan.hint})
 }
 
-// writeDivided writes the graphs of a divided dataset.
-func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
+// writeDivided writes the graphs of a divided dataset. The last closing stream batches all rows that it joins. Every
+// other stream keeps its incomplete last batch back, the closing stream of a group too.
+func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error) {
 	w := e.plan.division
+	closing := int64(e.at.Stream) >= e.plan.streams
 	e.planIndex(root)
-	if int64(e.at.Stream) < e.plan.streams && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
+	if !closing && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
 		e.startAt(root, e.at.Start)
 	} else if e.at.Start > 0 {
 		return nil, reason.New(reason.Internal, "stream %d cannot start at element %d", e.at.Stream, e.at.Start)
@@ -127,21 +135,35 @@ func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
 	if w.Batch == nil {
 		return e.writeTree(root, root.OutputOf, position{})
 	}
-	if int64(e.at.Stream) == e.plan.streams {
+	if closing && last {
 		e.pullInto(w.Batch)
+		if e.plan.carry {
+			e.onlyFullBatches(w.Batch)
+		}
 		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
+	}
+	write := func(top *graph.Step) (*StreamGraphs, error) {
+		if !closing {
+			return e.writeTree(top, w.Batch.Node, position{})
+		}
+		e.pullInto(w.Batch)
+		return e.finishGraph(e.emitDownstream(top, w.Batch, w.Batch.Node.GetName()), w.Batch.Node)
 	}
 	if w.Strategy == split.RemainderBatches {
 		e.relaxBatches(root, w.Batch)
-		return e.writeTree(root, w.Batch.Node, position{})
+		return write(root)
 	}
 	downstream := e.fork()
+	handle := e.at.Source
+	if closing {
+		handle = e.at.Relay
+	}
 	e.relaxBatches(w.Batch, w.Batch)
-	a, err := e.writeTree(w.Batch, w.Batch.Node, position{})
+	a, err := write(w.Batch)
 	if err != nil {
 		return nil, err
 	}
-	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), e.at.Source)
+	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), handle)
 	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source), root.OutputOf)
 	if err != nil {
 		return nil, err

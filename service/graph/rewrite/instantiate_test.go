@@ -13,6 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
@@ -223,6 +224,27 @@ func TestShardHintsAreReplaced(t *testing.T) {
 	n := graphtest.OfOp(t, def, "ShardDataset")
 	if graphtest.Number(t, def, n, 1) != 3 || graphtest.Number(t, def, n, 2) != 2 {
 		t.Errorf("shard %d of %d", graphtest.Number(t, def, n, 2), graphtest.Number(t, def, n, 1))
+	}
+}
+
+func TestTheLastClosingStreamOfAPlanWithACarrySendsOnlyFullBatches(t *testing.T) {
+	g := graphtest.Parse(t, "map_filter_batch")
+	plan := graphtest.Plan(t, g, graphtest.Once, 0)
+	for _, carry := range []bool{false, true} {
+		plan.Carry = carry
+		plan.Hash = split.PlanHash(plan)
+		for _, stream := range []int{0, split.LastStream(plan)} {
+			graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Stream: stream, Source: 42, Mode: plan.Mode})
+			if err != nil {
+				t.Fatal(err)
+			}
+			def := graphtest.Decode(t, graphs.A)
+			batch := graphtest.OfOp(t, def, "BatchDatasetV2")
+			dropped, _ := nodedef.Ints(graphtest.Named(t, def, batch.GetInput()[2]))
+			if want := carry && stream > 0; (dropped[0] != 0) != want {
+				t.Errorf("carry %v, stream %d: drop_remainder is %v, want %v", carry, stream, dropped[0] != 0, want)
+			}
+		}
 	}
 }
 
@@ -479,8 +501,8 @@ func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string)
 }
 
 func TestGeneratorStates(t *testing.T) {
-	first, names := statesOf(t, graphtest.Stream(t, "drawn", rewrite.At{Stream: 1, Epoch: 1, Seed: 5}))
-	if len(names) != 1 || names[0] != rewrite.AnonymousVariable {
+	first, names := statesOf(t, graphtest.Stream(t, "seed_generator", rewrite.At{Stream: 1, Epoch: 1, Seed: 5}))
+	if len(names) != 1 || names[0] != ops.AnonymousVariable {
 		t.Errorf("a changing variable is shared by the name %q", names)
 	}
 	for name, c := range map[string]struct {
@@ -491,23 +513,23 @@ func TestGeneratorStates(t *testing.T) {
 		"another epoch draws other numbers":  {rewrite.At{Stream: 1, Epoch: 2, Seed: 5}, true},
 		"the user's seed is not the job's":   {rewrite.At{Stream: 1, Epoch: 1, Seed: 6}, false},
 	} {
-		other, _ := statesOf(t, graphtest.Stream(t, "drawn", c.at))
+		other, _ := statesOf(t, graphtest.Stream(t, "seed_generator", c.at))
 		if (fmt.Sprint(first) != fmt.Sprint(other)) != c.changes {
 			t.Errorf("%s: %v and %v", name, first, other)
 		}
 	}
-	aligned, _ := statesOf(t, graphtest.Stream(t, "drawn_in_step", rewrite.At{Stream: 1, Epoch: 1}))
+	aligned, _ := statesOf(t, graphtest.Stream(t, "two_seed_generators", rewrite.At{Stream: 1, Epoch: 1}))
 	if len(aligned) != 2 || fmt.Sprint(aligned[0]) != fmt.Sprint(aligned[1]) || fmt.Sprint(aligned[0]) == "[3 0]" {
 		t.Errorf("generators with equal seeds are not aligned: %v", aligned)
 	}
 	counting, names := statesOf(t, graphtest.Stream(t, "counter", rewrite.At{Stream: 1, Epoch: 1}))
-	if fmt.Sprint(counting) != "[[0]]" || names[0] != rewrite.AnonymousVariable {
+	if fmt.Sprint(counting) != "[[0]]" || names[0] != ops.AnonymousVariable {
 		t.Errorf("a counter starts from %v under the name %q", counting, names)
 	}
 }
 
 func TestAnUndividedDatasetStartsFromTheUsersState(t *testing.T) {
-	g := graphtest.Parse(t, "drawn")
+	g := graphtest.Parse(t, "seed_generator")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	p.NumStreams = 1
 	p.Cut = &pecanv1.Cut{}
@@ -523,7 +545,7 @@ func TestAnUndividedDatasetStartsFromTheUsersState(t *testing.T) {
 }
 
 func TestDeterministicModeSerialisesRandomSteps(t *testing.T) {
-	for graph, inputs := range map[string]int{"drawn_in_parallel": 2} {
+	for graph, inputs := range map[string]int{"seed_generator_in_parallel": 2} {
 		for mode, op := range map[pecanv1.Mode]string{
 			pecanv1.Mode_MODE_DETERMINISTIC: "MapDataset", pecanv1.Mode_MODE_EXACTLY_ONCE: "ParallelMapDatasetV2",
 		} {

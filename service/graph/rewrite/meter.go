@@ -29,6 +29,12 @@ var keepsInput = map[string]bool{
 	"ParseExampleDatasetV2": true,
 }
 
+// KeepsInput returns whether the first input of a step of an op stays in the model as long as the step itself. The ops of
+// meters keep theirs too.
+func KeepsInput(op string) bool {
+	return keepsInput[op] || op == "SetStatsAggregatorDataset" || op == "BytesProducedStatsDataset"
+}
+
 // modelled are ops that the model knows: it has a node with the op's name for each step. Other ops always get a
 // meter.
 var modelled = map[string]bool{

@@ -21,7 +21,7 @@ func TestParallelStepsAreOrderedOnlyIfTheModeNeedsIt(t *testing.T) {
 		"values in exactly-once":               {"noise", "MapDataset", graphtest.ExactlyOnce, false},
 		"values in deterministic are keyed":    {"noise", "MapDataset", graphtest.Deterministic, false},
 		"counts in exactly-once are keyed":     {"noise_filter", "MapDataset", graphtest.ExactlyOnce, false},
-		"a generator's state in deterministic": {"drawn_in_parallel", "MapDataset", graphtest.Deterministic, true},
+		"a generator's state in deterministic": {"seed_generator_in_parallel", "MapDataset", graphtest.Deterministic, true},
 		"counts inside of datasets":            {"nested_choice", "InterleaveDataset", graphtest.ExactlyOnce, true},
 		"values inside of datasets":            {"nested_shuffle", "InterleaveDataset", graphtest.ExactlyOnce, false},
 		"values inside of datasets, in order":  {"nested_shuffle", "InterleaveDataset", graphtest.Deterministic, true},

@@ -23,6 +23,13 @@ func (e *editor) relaxBatches(root, batch *graph.Step) {
 	}
 }
 
+// onlyFullBatches makes a batch drop its incomplete last batch, whatever the user chose. The closing stream of the next
+// epoch reads these rows again, so no row is lost.
+func (e *editor) onlyFullBatches(batch *graph.Step) {
+	e.Add(nodedef.BoolConst("pecan_only_full_batches", true))
+	e.SetInput(batch.Node.GetName(), "drop_remainder", "pecan_only_full_batches")
+}
+
 // anyRows makes the first dimension of each shape unknown.
 func anyRows(shapes []*tf.TensorShapeProto) []*tf.TensorShapeProto {
 	out := make([]*tf.TensorShapeProto, len(shapes))

@@ -34,7 +34,7 @@ func TestTheResumeStrategyOfAPlan(t *testing.T) {
 		{"endless", once, again, "", true},
 		// Random values may differ between runs, unless the mode promises values.
 		{"noise", once, start, "RangeDataset/_3", true},
-		{"drawn", once, start, "RangeDataset/_3", true},
+		{"seed_generator", once, start, "RangeDataset/_3", true},
 		// Random values that select elements follow from the element's index.
 		{"noise_filter", once, again, "", true},
 		{"noise", ordered, start, "RangeDataset/_3", true},

@@ -47,7 +47,7 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 }
 
 // fitBuffer sets the buffer of a shuffle. Downstream of the cut it gets its part of the user's size, so that
-// the S streams together hold that many elements. A buffer is not larger than the number of the shuffle's
+// the streams that are open together hold that many elements. A buffer is not larger than the number of the shuffle's
 // elements.
 func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	size, ok := e.g.InputInt(s.Node, "buffer_size")
@@ -56,7 +56,7 @@ func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	}
 	part := min(size, graph.MaxShuffleBuffer)
 	if shared {
-		part = min((size-1)/e.plan.streams+1, graph.MaxShuffleBuffer)
+		part = min((size-1)/e.plan.open+1, graph.MaxShuffleBuffer)
 	}
 	if len(s.In) > 0 {
 		if n := e.p.Cardinality(s); n > 0 {

@@ -42,5 +42,11 @@ func (p *Planner) cacheKey(plan *pecanv1.Plan) string {
 		packed = 1
 	}
 	number(packed)
+	if plan.GetCut().GetWholeFiles() {
+		graph.WriteHashPart(sum, []byte("whole files"))
+	}
+	if group := plan.GetGroup(); group > 0 {
+		number(int64(group))
+	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

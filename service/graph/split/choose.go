@@ -23,6 +23,7 @@ func sameEdges(a, b Division) bool {
 func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, env Env) (Division, error) {
 	switch sharding {
 	case pecanv1.Sharding_SHARDING_FILE:
+		p.wholeFiles = true
 		w, files := p.fileDivision(root)
 		switch {
 		case files == 0:
@@ -72,6 +73,13 @@ func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 // choose returns the exact division if its head costs nothing, and else the cheaper division.
 func (p *Planner) choose(root *graph.Step, cutWithinFiles bool) Division {
 	best := p.exactDivision(root, cutWithinFiles)
+	if p.carried {
+		// A stream of an exact division would send its short last batch.
+		if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
+			return w
+		}
+		return best
+	}
 	if p.divisionCost(best) == 0 && p.sameInAllStreams(best) {
 		return best
 	}

@@ -8,9 +8,6 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Share is the part of a dataset that one stream reads: number Stream of Streams parts.
-type Share struct{ Streams, Stream int64 }
-
 // cutting inserts one cut into a graph.
 type cutting struct {
 	*graph.Editor
@@ -25,30 +22,29 @@ type cutting struct {
 // nothing to find. types and shapes are the components of the output.
 func (p *Planner) Cut(editor *graph.Editor, s *graph.Step, c Edge, share Share, name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
 	e := &cutting{Editor: editor, g: p.g, types: types, shapes: shapes}
-	streams, stream := share.Streams, share.Stream
 	switch s.Node.GetOp() {
 	case "RangeDataset":
-		if c.block == 1 && e.cutRange(s.Node, streams, stream) {
+		if c.block == 1 && e.cutRange(s.Node, share) {
 			return name
 		}
 		if c.block > 1 {
-			if share, ok := e.cutRangeBlocks(s.Node, c.block, streams, stream); ok {
-				return share
+			if blocks, ok := e.cutRangeBlocks(s.Node, c.block, share); ok {
+				return blocks
 			}
 		}
 	case "TensorSliceDataset":
-		if e.cutSlices(s.Node, p.Cardinality(s), c.block, streams, stream) {
+		if rows := p.Cardinality(s); e.cutSlices(s.Node, rows, c.rows(rows, share)) {
 			return name
 		}
 	}
 	if c.block == 1 {
-		return e.shard(s, name, streams, stream)
+		return e.shard(s, name, share)
 	}
-	return e.blocks(s, name, c.block, streams, stream)
+	return e.blocks(s, name, c.block, share)
 }
 
 // cutSlices keeps only the stream's rows of the constants that a step slices.
-func (c *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) bool {
+func (c *cutting) cutSlices(n *tf.NodeDef, rows int64, keep rowRanges) bool {
 	var consts []*tf.NodeDef
 	for i, input := range n.GetInput() {
 		name, _, control := nodedef.SplitInput(input)
@@ -60,7 +56,7 @@ func (c *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) b
 		if t == nil || len(dims) == 0 || dims[0].GetSize() != rows {
 			return false
 		}
-		share, ok := shareOf(t, block, streams, stream)
+		share, ok := shareOf(t, keep)
 		if !ok {
 			return false
 		}
@@ -72,31 +68,45 @@ func (c *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) b
 	return true
 }
 
-// shard selects every S-th element.
-func (c *cutting) shard(s *graph.Step, input string, streams, stream int64) string {
+// shard selects the elements of a share whose blocks have one element.
+func (c *cutting) shard(s *graph.Step, input string, share Share) string {
 	prefix := CutPrefix + s.Node.GetName()
 	types, shapes := c.types, c.shapes
+	index := share.First
+	if share.ends() {
+		input, index = c.between(prefix, input, share, 1), 0
+	}
 	n := &tf.NodeDef{Name: prefix + "/shard", Op: "ShardDataset",
-		Input: []string{input, c.AddInt(prefix+"/shards", streams), c.AddInt(prefix+"/index", stream)},
+		Input: []string{input, c.AddInt(prefix+"/shards", share.Step), c.AddInt(prefix+"/index", index)},
 		Attr:  nodedef.DatasetAttrs(types, shapes)}
 	return c.Add(n)
 }
 
-// blocks selects every S-th block of elements. It skips to the first block, makes a window of each S-th
-// block, and flattens the windows. These ops accept any element, so shapes may differ from element to
-// element.
-func (c *cutting) blocks(s *graph.Step, input string, block, streams, stream int64) string {
+// between skips the elements before the first block of a share, and ends where the share ends.
+func (c *cutting) between(prefix, input string, share Share, block int64) string {
+	attrs := func() map[string]*tf.AttrValue { return nodedef.DatasetAttrs(c.types, c.shapes) }
+	skip := c.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
+		Input: []string{input, c.AddInt(prefix+"/first", share.First*block)}, Attr: attrs()})
+	if !share.ends() {
+		return skip
+	}
+	return c.Add(&tf.NodeDef{Name: prefix + "/take", Op: "TakeDataset",
+		Input: []string{skip, c.AddInt(prefix+"/count", (share.Stop-share.First)*block)}, Attr: attrs()})
+}
+
+// blocks selects the blocks of a share. It skips to the first block, makes a window of each block of the share,
+// and flattens the windows. These ops accept any element, so shapes may differ from element to element.
+func (c *cutting) blocks(s *graph.Step, input string, block int64, share Share) string {
 	prefix := CutPrefix + s.Node.GetName()
 	types, shapes := c.types, c.shapes
-	skip := c.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
-		Input: []string{input, c.AddInt(prefix+"/first", stream*block)}, Attr: nodedef.DatasetAttrs(types, shapes)})
+	skip := c.between(prefix, input, share, block)
 	variants := make([]tf.DataType, len(types))
 	scalars := make([]*tf.TensorShapeProto, len(types))
 	for i := range types {
 		variants[i], scalars[i] = tf.DataType_DT_VARIANT, nodedef.Shape()
 	}
 	window := c.Add(&tf.NodeDef{Name: prefix + "/window", Op: "WindowDataset", Input: []string{
-		skip, c.AddInt(prefix+"/size", block), c.AddInt(prefix+"/shift", block*streams), c.AddInt(prefix+"/stride", 1),
+		skip, c.AddInt(prefix+"/size", block), c.AddInt(prefix+"/shift", block*share.Step), c.AddInt(prefix+"/stride", 1),
 		c.Add(nodedef.BoolConst(prefix+"/keep_rest", false)),
 	}, Attr: nodedef.DatasetAttrs(variants, scalars)})
 	flat := &tf.NodeDef{Name: prefix + "/flatten", Op: "FlatMapDataset", Input: []string{window}, Attr: nodedef.DatasetAttrs(types, shapes)}

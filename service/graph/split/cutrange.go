@@ -24,21 +24,22 @@ func boundsOfRange(g *graph.Graph, n *tf.NodeDef) (rangeBounds, bool) {
 	return rangeBounds{start, stop, step}, ok1 && ok2 && ok3 && step != 0
 }
 
-// cutRange replaces a range by the range of its every S-th value.
-func (c *cutting) cutRange(n *tf.NodeDef, streams, stream int64) bool {
+// cutRange replaces a range by the range of the values of a share.
+func (c *cutting) cutRange(n *tf.NodeDef, share Share) bool {
 	r, ok := boundsOfRange(c.g, n)
-	return ok && c.moveRange(n, r, r.step, streams, stream)
+	return ok && c.moveRange(n, r, r.step, share)
 }
 
-// unreachableCount is a count that no stream reaches in ten years, so the behaviour after it does not matter.
-// enumerate() is a range up to the largest number.
-const unreachableCount = int64(1) << 48
+// unreachableCount is a count that no stream reaches in two years, so the behaviour after it does not matter.
+// enumerate() is a range up to the largest number, of which each of maxStreams streams has more.
+const unreachableCount = int64(1) << 46
 
 // counterFits reports whether TensorFlow's counter stays within int64 with this stride. TensorFlow adds the
 // stride once more after the last value. If the counter overflows there, the range never ends.
 func (r rangeBounds) counterFits(stride, streams int64) bool {
 	count := analysis.RangeCount(r.start, r.stop, r.step)
-	if count/streams/(abs(stride)/abs(r.step)) >= unreachableCount {
+	// If the range counts blocks, each of its values stands for a block of numbers.
+	if count/streams >= unreachableCount {
 		return true
 	}
 	// The last value lies between start and stop, so an overflow on the way to it does no harm.
@@ -50,16 +51,32 @@ func sumFits(a, b int64) bool {
 	return (b <= 0 || a <= math.MaxInt64-b) && (b >= 0 || a >= math.MinInt64-b)
 }
 
-// moveRange starts a range at the first value of the stream, stride·stream after the start, and multiplies
-// its step by the number of streams. It returns false if the arithmetic would overflow.
-func (c *cutting) moveRange(n *tf.NodeDef, r rangeBounds, stride, streams, stream int64) bool {
-	if abs(stride) > math.MaxInt64/(2*streams) || !r.counterFits(stride, streams) || !sumFits(r.start, stride*stream) {
+// moveRange starts a range at the first value of a share, multiplies its step, and ends it where the share ends.
+// stride is the difference between the first values of two blocks that follow each other. moveRange returns false
+// if the arithmetic would overflow.
+func (c *cutting) moveRange(n *tf.NodeDef, r rangeBounds, stride int64, share Share) bool {
+	if abs(stride) > math.MaxInt64/2/max(share.Step, share.First) || !r.counterFits(stride, share.Step) || !sumFits(r.start, stride*share.First) {
 		return false
 	}
 	prefix := CutPrefix + n.GetName()
-	c.SetInput(n.GetName(), "start", c.AddInt(prefix+"/start", r.start+stride*stream))
-	c.SetInput(n.GetName(), "step", c.AddInt(prefix+"/step", stride*streams))
+	c.SetInput(n.GetName(), "start", c.AddInt(prefix+"/start", r.start+stride*share.First))
+	c.SetInput(n.GetName(), "step", c.AddInt(prefix+"/step", stride*share.Step))
+	if share.ends() {
+		c.SetInput(n.GetName(), "stop", c.AddInt(prefix+"/stop", r.stopAfter(stride, share.Stop)))
+	}
 	return true
+}
+
+// stopAfter is the end of a range that has only its first blocks.
+func (r rangeBounds) stopAfter(stride, blocks int64) int64 {
+	if abs(stride) > math.MaxInt64/max(blocks, 1) || !sumFits(r.start, stride*blocks) {
+		return r.stop
+	}
+	stop := r.start + stride*blocks
+	if r.step < 0 {
+		return max(stop, r.stop)
+	}
+	return min(stop, r.stop)
 }
 
 func abs(v int64) int64 {
@@ -72,10 +89,10 @@ func abs(v int64) int64 {
 	return v
 }
 
-// cutRangeBlocks selects every S-th block of a range without visiting the other blocks. In a light pipeline,
+// cutRangeBlocks selects the blocks of a share of a range without visiting the other blocks. In a light pipeline,
 // a full read of the range in every stream would cost more than everything else. The node of the range stays
 // the source.
-func (c *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
+func (c *cutting) cutRangeBlocks(n *tf.NodeDef, block int64, share Share) (string, bool) {
 	r, ok := boundsOfRange(c.g, n)
 	types := c.g.OutputTypes(n)
 	if !ok || len(types) != 1 || (types[0] != tf.DataType_DT_INT64 && types[0] != tf.DataType_DT_INT32) {
@@ -86,15 +103,15 @@ func (c *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (s
 		// A local run of this range is endless, and a list is not.
 		return "", false
 	}
-	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
-		c.listRange(n, r, types[0], count, block, streams, stream)
+	if count < 1<<40 && shareRows(count, block, share) <= maxListedRows {
+		c.listRange(n, r, types[0], shareRanges(count, block, share))
 		return n.GetName(), true
 	}
 	// The function that creates a block subtracts the block's first value from the end of the range.
 	if block > math.MaxInt64/4/abs(r.step) || !sumFits(r.stop, -r.start) || r.start == math.MinInt64 {
 		return "", false
 	}
-	if !c.moveRange(n, r, r.step*block, streams, stream) {
+	if !c.moveRange(n, r, r.step*block, share) {
 		return "", false
 	}
 	c.Edit(n.GetName()).Attr["output_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
@@ -105,11 +122,11 @@ func (c *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (s
 	return c.Add(flat), true
 }
 
-// listRange replaces a range by a constant with the stream's values.
-func (c *cutting) listRange(n *tf.NodeDef, r rangeBounds, dtype tf.DataType, count, block, streams, stream int64) {
+// listRange replaces a range by a constant with the values of some of its rows.
+func (c *cutting) listRange(n *tf.NodeDef, r rangeBounds, dtype tf.DataType, keep [][2]int64) {
 	var raw []byte
 	rows := int64(0)
-	for _, part := range shareRanges(count, block, streams, stream) {
+	for _, part := range keep {
 		for p := part[0]; p < part[1]; p++ {
 			if dtype == tf.DataType_DT_INT32 {
 				raw = binary.LittleEndian.AppendUint32(raw, uint32(r.start+p*r.step))

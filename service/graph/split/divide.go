@@ -6,6 +6,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
@@ -49,11 +50,21 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, cutWithinFiles bool
 		if n <= needElements && !p.Facts(s).Endless {
 			return p.divideUpstreamOfFunction(s, block, cutWithinFiles)
 		}
+		// A block of records that is a whole number of extents can be cut at the list of extents. With needPositions, other
+		// inputs are cut in the same block, so it must not grow here: divideZip has done so.
+		if each, _, ok := p.Extents(s); ok && !p.wholeFiles && block <= math.MaxInt64/each {
+			if common := block / gcd(block, each) * each; n == needCounts || common == block {
+				return p.atRuns(s, common/each)
+			}
+		}
 	case ops.Shuffled:
 		if n <= needCounts {
 			return down(max(n, needElements), block)
 		}
 	case ops.Zipped:
+		if n < needPositions {
+			block = p.blockOfExtents(s, block)
+		}
 		return p.divideZip(s, block, cutWithinFiles)
 	case ops.Concatenated:
 		if n <= needElements && !p.MayBeEndless(s.In[0]) {
@@ -62,7 +73,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, cutWithinFiles bool
 	case ops.Repeated:
 		if times, ok := p.g.InputInt(s.Node, "count"); n <= needElements && ok && times >= 0 {
 			d := down(needElements, block)
-			if d.splitCount >= MaxStreams || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splitCount {
+			if d.splitCount >= defaultGroup || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splitCount {
 				return d
 			}
 			// The step repeats few, cheap elements often. A cut after the repeat has more elements to divide.
@@ -112,6 +123,13 @@ func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, cutWithinFil
 
 // divideUpstreamOfFunction cuts upstream of a step whose function returns any number of elements for each input.
 func (p *Planner) divideUpstreamOfFunction(s *graph.Step, block int64, cutWithinFiles bool) edgeSet {
+	if p.ReadsExtents(s) {
+		d := atExtents(p.divide(s.In[0], needElements, 1, cutWithinFiles))
+		if p.wholeFiles {
+			return p.atFiles(d)
+		}
+		return d
+	}
 	reads := p.Facts(s).ReadsFiles
 	if reads && cutWithinFiles {
 		return edgeSet{Edges: []Edge{{at: s, block: block}}, splitCount: p.splitCount(s, block)}
@@ -125,6 +143,71 @@ func (p *Planner) divideUpstreamOfFunction(s *graph.Step, block int64, cutWithin
 		if reads && p.namesFiles(d.Edges[i].at) {
 			d.Edges[i].files = true
 		}
+	}
+	return d
+}
+
+// blockOfExtents returns the smallest multiple of a block of a step's elements that is a whole number of extents in
+// each input of the step that reads extents.
+func (p *Planner) blockOfExtents(s *graph.Step, block int64) int64 {
+	switch s.Rule.Kind {
+	case ops.OneToOne, ops.PassThrough, ops.Cached, ops.Asserted:
+		return p.blockOfExtents(s.In[0], block)
+	case ops.Zipped:
+		for _, in := range s.In {
+			block = p.blockOfExtents(in, block)
+		}
+	case ops.Batched, ops.Windowed:
+		if size, ok := p.groupSize(s); ok && block <= math.MaxInt64/size {
+			return p.blockOfExtents(s.In[0], block*size) / size
+		}
+	case ops.PerElement:
+		if each, _, ok := p.Extents(s); ok && block <= math.MaxInt64/each {
+			return block / gcd(block, each) * each
+		}
+	}
+	return block
+}
+
+// atRuns cuts at the list of extents that a step opens, in blocks of runs of extents that have the same number of
+// records.
+func (p *Planner) atRuns(s *graph.Step, block int64) edgeSet {
+	extents := p.Cardinality(s.In[0])
+	runs, splits := [][][2]int64(nil), extents
+	if starts := p.ExtentRuns(s); starts != nil {
+		for i, first := range starts {
+			runs = append(runs, [][2]int64{{first, append(starts, extents)[i+1]}})
+		}
+		splits = int64(len(runs))
+	}
+	return atExtents(edgeSet{Edges: []Edge{{at: s.In[0], block: block, runs: runs}}, splitCount: analysis.CeilDiv(splits, block)})
+}
+
+// atFiles makes each file a split of a cut at a list of extents, whatever the order of the list.
+func (p *Planner) atFiles(d edgeSet) edgeSet {
+	for i, e := range d.Edges {
+		names, ok := nodedef.Strings(p.g.Input(e.at.Node, "components"))
+		if !ok {
+			return d
+		}
+		runs, at := [][][2]int64(nil), map[string]int{}
+		for row, file := range names {
+			if _, seen := at[string(file)]; !seen {
+				at[string(file)] = len(runs)
+				runs = append(runs, nil)
+			}
+			run := &runs[at[string(file)]]
+			*run = append(*run, [2]int64{int64(row), int64(row) + 1})
+		}
+		d.Edges[i].extents, d.Edges[i].runs, d.splitCount = false, runs, int64(len(runs))
+	}
+	return d
+}
+
+// atExtents marks a cut at a list of extents: its elements are names of files, with offsets and numbers of records.
+func atExtents(d edgeSet) edgeSet {
+	for i := range d.Edges {
+		d.Edges[i].files, d.Edges[i].extents = true, true
 	}
 	return d
 }

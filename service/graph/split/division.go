@@ -2,6 +2,7 @@ package split
 
 import (
 	"math"
+	"slices"
 
 	"github.com/pecan-ml/pecan/service/graph"
 )
@@ -12,6 +13,32 @@ type Edge struct {
 	block int64
 	// files: the elements are names of files that a downstream step opens.
 	files bool
+	// extents: they are files that have a name for each of their extents.
+	extents bool
+	// runs has the rows of each split of a list of extents, nil if each extent is one.
+	runs [][][2]int64
+}
+
+// rows returns the rows of a list that are in a share. The list has the elements of the edge.
+func (e Edge) rows(rows int64, share Share) rowRanges {
+	if e.runs == nil {
+		return rowRanges{count: shareRows(rows, e.block, share), list: func() [][2]int64 { return shareRanges(rows, e.block, share) }}
+	}
+	out, count := [][2]int64(nil), int64(0)
+	for _, part := range shareRanges(int64(len(e.runs)), e.block, share) {
+		out = append(out, slices.Concat(e.runs[part[0]:part[1]]...)...)
+	}
+	for _, r := range out {
+		count += r[1] - r[0]
+	}
+	return rowRanges{count: count, list: func() [][2]int64 { return out }}
+}
+
+// rowRanges is the number of rows of a share, and their half-open ranges. They are listed only if they are needed,
+// because a constant of one value may stand for very many rows.
+type rowRanges struct {
+	count int64
+	list  func() [][2]int64
 }
 
 // edgeSet is a cut: the edges that are divided together.
@@ -48,6 +75,10 @@ func allFiles(w Division) bool {
 		}
 	}
 	return true
+}
+
+func anyExtents(w Division) bool {
+	return slices.ContainsFunc(w.Edges, func(e Edge) bool { return e.extents })
 }
 
 func maxBlock(w Division) int64 {

@@ -11,9 +11,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Files returns the names of the files that a stream reads, in reading order. It returns nil unless the
-// dataset is divided by files that are listed in the graph.
-func Files(g *graph.Graph, plan *pecanv1.Plan, stream uint32) []string {
+// Files returns the names of the files that a run of a stream reads, in reading order. It returns nil unless the
+// dataset is divided by files, or by extents of files, that are listed in the graph. A file comes once for extents
+// that follow each other.
+func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	if plan.GetCut().GetKind() != pecanv1.Cut_FILES || len(plan.GetCut().GetEdges()) != 1 {
 		return nil
 	}
@@ -22,14 +23,40 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, stream uint32) []string {
 		return nil
 	}
 	names, ok := nodedef.Strings(g.Input(list, "components"))
+	if !ok || len(names) == 0 {
+		return nil
+	}
+	cut, share, ok := shareOfRun(g, plan, run)
 	if !ok {
 		return nil
 	}
 	var files []string
-	for i := uint64(stream); i < uint64(len(names)); i += uint64(plan.GetNumStreams()) {
-		files = append(files, string(names[i]))
+	for _, rows := range cut.rows(int64(len(names)), share).list() {
+		for _, name := range names[rows[0]:rows[1]] {
+			files = append(files, string(name))
+		}
 	}
-	return files
+	return slices.Compact(files)
+}
+
+// shareOfRun finds the edge of a plan with one edge and the share of a run from the plan alone, for those who do not
+// rewrite the graph.
+func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool) {
+	p := NewPlanner(g)
+	root, isTree := g.Steps()
+	if !isTree || run.Stream >= int(plan.GetNumStreams()) {
+		return Edge{}, Share{}, false
+	}
+	p.Carry = plan.GetCarry()
+	if plan.GetRepeat() != 1 {
+		root, _ = p.RemoveOuterRepeat(root)
+	}
+	root = p.PushPositionsUpstream(root)
+	w, err := p.FindDivision(root, plan)
+	if err != nil || len(w.Edges) != 1 {
+		return Edge{}, Share{}, false
+	}
+	return w.Edges[0], p.ShareOf(root, w, plan, run), true
 }
 
 // These constants say where a cache upstream of a step stores its elements.

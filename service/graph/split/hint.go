@@ -42,9 +42,14 @@ func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
 		}
 	})
 	plan.Cardinality = analysis.Unknown
-	plan.NumStreams = int32(max(1, min(MaxStreams, splits)))
-	if env.StaticWorkers > 0 {
+	plan.NumStreams = int32(max(1, min(defaultGroup, splits)))
+	plan.StreamsWhy = fmt.Sprintf("There are %d shares at the hint.", plan.NumStreams)
+	switch {
+	case env.StaticWorkers > 0:
 		plan.NumStreams = int32(env.StaticWorkers)
+		plan.StreamsWhy = fmt.Sprintf("There is a stream for each of the %d workers of the dispatcher's list.", plan.NumStreams)
+	case splits > defaultGroup:
+		plan.StreamsWhy = fmt.Sprintf("With sharding HINT, a dataset has at most %d streams.", defaultGroup)
 	}
 	plan.Reasons = append(plan.Reasons, fmt.Sprintf("The dataset is divided at the hint %s into %d streams. "+
 		"Steps after the hint (a batch, a take) count separately in each stream.", plan.Cut.Edges[0], plan.NumStreams))

@@ -18,17 +18,47 @@ type Env struct {
 	// Only the sharding policies that tf.data service ties to that list (FILE, DATA, FILE_OR_DATA, HINT) read
 	// it.
 	StaticWorkers int
+	// FileBytes is the size of the files that the dataset names, 0 if it is not known.
+	FileBytes int64
+	// Profile has the costs of the steps that an earlier job with this dataset measured, nil without one.
+	Profile []*pecanv1.NodeMetrics
+	// Division is S and G of a saved position, nil without one. The plan then divides the dataset in the same way.
+	Division *pecanv1.Division
+	// CacheStreams is S of a complete cache that the job can read, 0 without one.
+	CacheStreams int
+	// Carry allows a plan in which batches go on from one epoch to the next.
+	Carry bool
 }
 
-// MaxStreams bounds S where no list of workers sets it. Every open stream has threads, buffers and a copy of
-// the graph.
-const MaxStreams = 16
+// maxStreams bounds S where no list of workers sets it. The dispatcher keeps a few bytes for each stream of an epoch.
+const maxStreams = 1 << 16
 
-// MakePlan decides how a dataset is divided into streams. The result depends only on the graph, the options
-// and, for the static sharding policies, the length of the worker list. It never depends on the workers that
-// are connected.
+// MakePlan decides how a dataset is divided into streams. The result depends only on the graph, the options and
+// Env. It never depends on the workers that are connected.
 func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
+	plan, err := keyedPlan(g, opts, env, false)
+	if err != nil {
+		return nil, err
+	}
+	if carried := planWithCarry(g, opts, env, plan); carried != nil {
+		return carried, nil
+	}
+	return plan, nil
+}
+
+func keyedPlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, carry bool) (*pecanv1.Plan, error) {
+	// In groups, every step that can be keyed is keyed, so that it keeps no state and streams share iterators. Other plans
+	// keep the random values of a local run, and the hash that saved positions name.
+	plan, err := makePlan(g, opts, env, true, carry)
+	if err != nil || plan.Mode == pecanv1.Mode_MODE_DETERMINISTIC || len(plan.Keyed) == 0 || plan.Group > 0 {
+		return plan, err
+	}
+	return makePlan(g, opts, env, false, carry)
+}
+
+func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry bool) (*pecanv1.Plan, error) {
 	p := NewPlanner(g)
+	p.KeyAll, p.Carry = keyAll, carry
 	plan := &pecanv1.Plan{
 		Fingerprint: g.Fingerprint(), NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT, Repeat: 1,
 		Cut: &pecanv1.Cut{Kind: pecanv1.Cut_NONE}, Components: g.Outputs(), AssertedCardinality: analysis.Unknown,
@@ -79,6 +109,7 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 	if err := p.planCut(plan, root, opts, env); err != nil {
 		return nil, err
 	}
+	p.setCarry(plan, root, opts, env)
 	if plan.NumStreams > 1 {
 		root = p.PushPositionsUpstream(root)
 	}
@@ -119,7 +150,7 @@ func addReason(plan *pecanv1.Plan, format string, args ...any) {
 
 // seal sets the plan's hash, which covers everything that affects elements.
 func seal(plan *pecanv1.Plan) *pecanv1.Plan {
-	plan.Hash = PlanHash(plan)
+	plan.Hash, plan.OrderHash = PlanHash(plan), orderHash(plan)
 	return plan
 }
 
@@ -172,21 +203,22 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	if err != nil {
 		return err
 	}
-	streams, why := p.streams(pushed, w, static)
-	if streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
+	n := p.countStreams(pushed, w, static, plan, env)
+	if n.streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
 		// The source is one file, or the head is expensive. Dividing the records of that file can still pay.
 		if other := p.choose(pushed, true); !sameEdges(other, w) {
-			if n, otherWhy := p.streams(pushed, other, 0); n > 1 {
-				w, streams, why = other, n, otherWhy
+			if within := p.countStreams(pushed, other, 0, plan, env); within.streams > 1 || n.most <= 1 && within.most > 1 {
+				w, n = other, within
 			}
 		}
 	}
-	plan.Reasons = append(plan.Reasons, why...)
-	if streams <= 1 {
+	n = n.asked(p, w, opts, env)
+	plan.Reasons, plan.StreamsWhy = append(plan.Reasons, n.reason), n.why
+	if n.streams <= 1 {
 		p.planResume(plan, root, Division{})
 		return nil
 	}
-	p.writeCut(plan, w, streams)
+	p.writeCut(plan, w, n)
 	p.planResume(plan, pushed, w)
 	return nil
 }

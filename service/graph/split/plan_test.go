@@ -2,6 +2,7 @@ package split_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,8 +61,8 @@ func TestPlans(t *testing.T) {
 		"FILE_OR_DATA takes elements when they do not":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 9, streams: 9, kind: blocks, strategy: exact, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
 		"a hint is set":                                     {graph: "hint", opts: graphtest.Sharded(hint), workers: 3, streams: 3, kind: pecanv1.Cut_HINT, strategy: exact, block: 1, edge: "ShardDataset", repeat: 1, card: -2},
 		"mode off divides nothing":                          {graph: "records", opts: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, streams: 0, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
-		"a generator's state divides":                       {graph: "drawn", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 64},
-		"a filter by drawn values divides":                  {graph: "drawn_filtered", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a generator's state divides":                       {graph: "seed_generator", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 64},
+		"a filter by drawn values divides":                  {graph: "seed_generator_filtered", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
 		"a variable that counts values divides":             {graph: "counter", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 5},
 		"a variable that a filter sees does not":            {graph: "filtered_counter", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
 		"a zip of seeded shuffles is cut after both":        {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
@@ -106,20 +107,33 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			}
 		}
 	}
+	numbers := func(from, to int64) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			for _, node := range def.Node {
+				if value := node.GetAttr()["value"].GetTensor(); slices.Equal(value.GetInt64Val(), []int64{from}) {
+					value.Int64Val[0] = to
+				}
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		graph  string
 		change func(*tf.GraphDef)
 		opts   *pecanv1.JobOptions
 		want   string
 	}{
-		"a stream per file": {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
-		"few files":         {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
-		"more files":        {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
-		"many files":        {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
-		"few elements":      {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 splits; opening a stream costs"},
-		"many elements":     {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
-		"no work":           {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
-		"an endless range":  {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
+		"random steps and little work": {graph: "noise", change: numbers(20, 2000), opts: graphtest.Once, want: "at least so many; the source has 2000 elements"},
+		"a variable and little work":   {graph: "counter", change: numbers(5, 2000), opts: graphtest.Once, want: "at least so many; the source has 2000 elements"},
+		"a variable and much work":     {graph: "counter", change: numbers(5, 1<<20), opts: graphtest.Once, want: "keeps a state, so each stream needs an iterator of its own"},
+		"a hint":                       {graph: "hint", opts: graphtest.Sharded(hint), want: "With sharding HINT, a dataset has at most 16 streams"},
+		"a stream per file":            {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
+		"few files":                    {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream takes time"},
+		"more files":                   {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream takes time"},
+		"many files":                   {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. There are 16 streams: the dataset is shuffled, and the number of its elements is not known"},
+		"few elements":                 {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 splits; opening a stream takes time"},
+		"many elements":                {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least so many"},
+		"no work":                      {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
+		"an endless range":             {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			def := graphtest.Decode(t, graphtest.Read(t, c.graph))
@@ -130,8 +144,12 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if said := strings.Join(graphtest.Plan(t, g, c.opts, 0).Reasons, " "); !strings.Contains(said, c.want) {
+			plan := graphtest.Plan(t, g, c.opts, 0)
+			if said := strings.Join(plan.Reasons, " ") + " " + plan.StreamsWhy; !strings.Contains(said, c.want) {
 				t.Errorf("reasons are %q, want %q", said, c.want)
+			}
+			if plan.StreamsWhy == "" || plan.Cut.Kind != pecanv1.Cut_HINT && !strings.Contains(strings.Join(plan.Reasons, " "), plan.StreamsWhy) {
+				t.Errorf("the number of streams is because of %q, and the reasons are %q", plan.StreamsWhy, plan.Reasons)
 			}
 		})
 	}

@@ -9,8 +9,14 @@ import (
 type Planner struct {
 	*analysis.Analysis
 	g *graph.Graph
+	// wholeFiles: the splits of a list of extents are its files.
+	wholeFiles bool
 	// CachedStep is the step at which the graph is divided for a cache, "" without a cache.
 	CachedStep string
+	// Carry allows an endless repeat upstream of a batch to be removed, because the rows that are left in one epoch are
+	// sent in the next one. carried: such a repeat was removed.
+	Carry   bool
+	carried bool
 }
 
 // NewPlanner returns a Planner for a graph.

@@ -2,6 +2,9 @@ package split
 
 import (
 	"fmt"
+
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
 func (p *Planner) edgeNames(w Division) string {
@@ -21,6 +24,10 @@ func (p *Planner) edgeNames(w Division) string {
 func (p *Planner) describeCut(w Division) string {
 	unit := "by elements"
 	switch {
+	case allFiles(w) && maxBlock(w) > 1:
+		unit = fmt.Sprintf("in blocks of %d extents of files", maxBlock(w))
+	case allFiles(w) && anyExtents(w):
+		unit = "by extents of files"
 	case allFiles(w):
 		unit = "by files"
 	case maxBlock(w) > 1:
@@ -34,6 +41,8 @@ func (p *Planner) describeCut(w Division) string {
 
 func (p *Planner) whyOneStream(w Division) string {
 	switch {
+	case w.splitCount <= 1 && anyExtents(w):
+		return fmt.Sprintf("its records make a single one of the %s.", unitOf(w))
 	case w.splitCount <= 1 && allFiles(w):
 		return "it reads a single file."
 	case w.splitCount <= 1:
@@ -41,4 +50,35 @@ func (p *Planner) whyOneStream(w Division) string {
 	}
 	return fmt.Sprintf("%s repeats without end, and no number of streams would produce every element equally often. "+
 		"Put repeat() at the end of the pipeline to divide the work.", p.edgeNames(w))
+}
+
+// whyNotUpstream says why the most expensive edge of a cut is not further upstream, as the rest of a clause. It
+// returns "" if the step there says it all.
+func (p *Planner) whyNotUpstream(w Division) string {
+	var at *graph.Step
+	for _, e := range w.Edges {
+		if at == nil || p.CostOfHead(e.at) > p.CostOfHead(at) {
+			at = e.at
+		}
+	}
+	counts := "a zip"
+	switch {
+	case at.Rule.Kind == ops.Positional:
+		counts = name(at)
+	case len(w.Edges) < 2:
+		return ""
+	}
+	for s := at; ; s = s.In[0] {
+		switch {
+		case s.Rule.Kind == ops.Shuffled:
+			return fmt.Sprintf(": %s counts elements in the order that %s makes of all of them", counts, name(s))
+		case s.Rule.Kind == ops.PerElement && p.Facts(s).ReadsFiles && p.namesFiles(s.In[0]):
+			return fmt.Sprintf(": %s counts elements, and the records that %s reads are not counted. Compressed, small, damaged and very many "+
+				"files have no record index, nor have files that a step mixes", counts, name(s))
+		case s.Rule.Kind == ops.PerElement, s.Rule.Kind == ops.Undivided, s.Rule.Kind == ops.Directed:
+			return fmt.Sprintf(": %s counts elements, and how many %s gives is not known beforehand", counts, name(s))
+		case len(s.In) == 0:
+			return ""
+		}
+	}
 }

@@ -16,7 +16,7 @@ func PlanHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
 	// Neither the resume strategy nor the cache changes an element. The order of the steps is decided per epoch,
 	// for the same plan.
-	bare.Hash, bare.Reasons, bare.Resume, bare.Cache, bare.Order = "", nil, nil, nil, nil
+	bare.Hash, bare.OrderHash, bare.Reasons, bare.StreamsWhy, bare.Resume, bare.Cache, bare.Order = "", "", nil, "", nil, nil, nil
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.
@@ -26,8 +26,19 @@ func PlanHash(plan *pecanv1.Plan) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
-	plan.NumStreams = int32(streams)
+// orderHash is the hash under which decisions on the order of steps are kept: that of the plan with any number of
+// streams above 1.
+func orderHash(plan *pecanv1.Plan) string {
+	if plan.GetNumStreams() < 2 {
+		return ""
+	}
+	bare := proto.Clone(plan).(*pecanv1.Plan)
+	bare.NumStreams, bare.Group = 2, 0
+	return PlanHash(bare)
+}
+
+func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
+	plan.NumStreams, plan.Group = int32(n.streams), int32(n.group)
 	plan.Cut.Kind = pecanv1.Cut_ELEMENTS
 	plan.Cut.Block = 1
 	files := true
@@ -35,6 +46,7 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
 		plan.Cut.Edges = append(plan.Cut.Edges, e.at.Node.GetName())
 		plan.Cut.Block = max(plan.Cut.Block, e.block)
 		files = files && e.files
+		plan.Cut.WholeFiles = plan.Cut.WholeFiles || p.wholeFiles && e.files && e.runs != nil
 	}
 	switch {
 	case files:
@@ -54,17 +66,12 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
 	addReason(plan, "The number of elements that reach %s is not known beforehand: the streams send full batches, and their short last batches are joined.", w.Batch.Node.GetName())
 }
 
-// LastStream is the number of a plan's last stream, the closing stream included.
-func LastStream(plan *pecanv1.Plan) int {
-	last := int(plan.GetNumStreams()) - 1
-	if plan.GetBatchStrategy() != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT {
-		last++
-	}
-	return last
-}
+// LastStream is the number of a plan's last stream, closing streams included.
+func LastStream(plan *pecanv1.Plan) int { return int(plan.TotalStreams()) - 1 }
 
 // FindDivision finds, among the divisions that the rules offer, the one that a plan recorded.
 func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, error) {
+	p.wholeFiles = plan.GetCut().GetWholeFiles()
 	for _, cutWithinFiles := range []bool{false, true} {
 		candidates := []Division{p.exactDivision(root, cutWithinFiles)}
 		if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
@@ -72,7 +79,7 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 		}
 		for _, w := range candidates {
 			written := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
-			p.writeCut(written, w, int64(plan.GetNumStreams()))
+			p.writeCut(written, w, streamCount{streams: int64(plan.GetNumStreams())})
 			if samePlanCut(written, plan) {
 				return w, nil
 			}

@@ -1,7 +1,11 @@
 package split
 
 import (
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
@@ -75,7 +79,10 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 				return nil
 			}
 			if !p.batchesFit(root, s) {
-				return nil
+				if !p.Carry || times > 0 || !p.carries(root, s) {
+					return nil
+				}
+				p.carried = true
 			}
 			return s
 		case ops.OneToOne, ops.PassThrough, ops.Batched:
@@ -107,4 +114,70 @@ func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 		}
 	}
 	return true
+}
+
+// planWithCarry returns a plan in which batches go on from one epoch to the next; nil if there is none, or if an epoch is
+// too little work. without is the plan in which the endless repeat stays, and with it one stream.
+func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *pecanv1.Plan) *pecanv1.Plan {
+	switch without.GetMode() {
+	case pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_DETERMINISTIC:
+	default:
+		// A truncated stream keeps no rows back.
+		return nil
+	}
+	dynamic := opts.GetSharding() == pecanv1.Sharding_SHARDING_UNSPECIFIED || opts.GetSharding() == pecanv1.Sharding_SHARDING_DYNAMIC
+	if !env.Carry || !dynamic || without.GetWritesFiles() {
+		return nil
+	}
+	if without.GetNumStreams() != 1 && (opts.GetStreams() > 1 || env.Division.GetNumStreams() > 1) {
+		// The number was asked for. Each of these streams would repeat all work.
+		free, unasked := proto.CloneOf(opts), env
+		free.Streams, unasked.Division = 0, nil
+		if plan, err := keyedPlan(g, free, unasked, false); err == nil {
+			without = plan
+		}
+	}
+	if without.GetNumStreams() != 1 {
+		return nil
+	}
+	plan, err := keyedPlan(g, opts, env, true)
+	if err != nil || !plan.GetCarry() {
+		return nil
+	}
+	return plan
+}
+
+// carryStreams is how many streams' worth of work an epoch of a plan with a carry has at least. Opening an epoch and
+// joining its rows takes tens of milliseconds, which a pass over less data must not cost.
+const carryStreams = 4
+
+// setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. It leaves the plan
+// without a carry, and so unused, if the rows that are left could not be moved, or if an epoch is too little work.
+func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
+	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
+		return
+	}
+	w, err := p.FindDivision(p.PushPositionsUpstream(root), plan)
+	if err != nil || opts.GetStreams() == 0 && env.Division == nil && !p.workload(root, w, plan, env).worth(carryStreams) {
+		return
+	}
+	// Locally the dataset has no end.
+	plan.Carry, plan.Cardinality = true, analysis.Infinite
+	addReason(plan, "repeat() without an end was removed: each pass is an epoch, and the rows that do not fill a batch at its end come in the first batch that the next one joins.")
+}
+
+// carries reports whether the batches downstream of an endless repeat can go on from one epoch to the next. That is so
+// for one batch whose rows can be moved to another stream.
+func (p *Planner) carries(root, repeat *graph.Step) bool {
+	var batch *graph.Step
+	for s := root; s != repeat; s = s.In[0] {
+		if s.Rule.Kind != ops.Batched {
+			continue
+		}
+		if batch != nil {
+			return false
+		}
+		batch = s
+	}
+	return batch != nil && p.canJoinRemainders(batch)
 }

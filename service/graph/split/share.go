@@ -7,10 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// shareOf returns the rows p of a tensor with (p div block) mod streams = stream.
-func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, bool) {
-	rows := t.GetTensorShape().GetDim()[0].GetSize()
-	kept := shareRows(rows, block, streams, stream)
+// shareOf returns the rows of a tensor that are in a share.
+func shareOf(t *tf.TensorProto, rows rowRanges) (*tf.TensorProto, bool) {
+	kept := rows.count
 	dims := append([]*tf.TensorShapeProto_Dim{{Size: kept}}, t.GetTensorShape().GetDim()[1:]...)
 	out := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: &tf.TensorShapeProto{Dim: dims}}
 	cells, ok := nodedef.ElementCount(&tf.TensorShapeProto{Dim: t.GetTensorShape().GetDim()[1:]})
@@ -20,7 +19,7 @@ func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, 
 	if nodedef.ValueCount(t) <= 1 && len(t.GetTensorContent()) == 0 {
 		return shareOfOneValue(out, t, kept*cells)
 	}
-	keep := shareRanges(rows, block, streams, stream)
+	keep := rows.list()
 	if t.GetDtype() == tf.DataType_DT_STRING {
 		return shareOfStrings(out, t, keep, cells)
 	}
@@ -38,23 +37,23 @@ func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, 
 	return shareOfValues(out, t, keep, cells)
 }
 
-// shareRows counts the rows of a stream without listing them.
-func shareRows(rows, block, streams, stream int64) int64 {
-	blocks := rows / block
-	kept := blocks / streams * block
-	if stream < blocks%streams {
-		kept += block
+// shareRows counts the rows of a share without listing them.
+func shareRows(rows, block int64, share Share) int64 {
+	full := rows / block
+	kept := int64(0)
+	if end := min(full, share.Stop); share.First < end {
+		kept = ((end-1-share.First)/share.Step + 1) * block
 	}
-	if stream == blocks%streams {
+	if full >= share.First && full < share.Stop && (full-share.First)%share.Step == 0 {
 		kept += rows % block
 	}
 	return kept
 }
 
-// shareRanges lists the rows of a stream as half-open ranges.
-func shareRanges(rows, block, streams, stream int64) [][2]int64 {
+// shareRanges lists the rows of a share as half-open ranges.
+func shareRanges(rows, block int64, share Share) [][2]int64 {
 	var keep [][2]int64
-	for first := stream; rows > 0 && first <= (rows-1)/block; first += streams {
+	for first := share.First; rows > 0 && first <= (rows-1)/block && first < share.Stop; first += share.Step {
 		from := first * block
 		keep = append(keep, [2]int64{from, from + min(block, rows-from)})
 	}

@@ -3,44 +3,67 @@ package split
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// streams chooses S for a division. It also returns sentences that say where the cut is, what it costs and
-// what limits S. With static > 0 the list of workers sets S.
-func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []string) {
+// streamCount is the number of streams that a division gets.
+type streamCount struct {
+	streams, group int64
+	// most is the largest number that the division can have. 1: it cannot be divided.
+	most int64
+	// where says where the cut is. reason is a sentence about the whole division, and why one about the number.
+	where, reason, why string
+}
+
+// undivided is the count of a dataset that has one stream, although a user who asks for more may get at most most.
+func undivided(most int64, where, format string, args ...any) streamCount {
+	why := "The dataset is not divided: " + fmt.Sprintf(format, args...)
+	return streamCount{streams: 1, most: most, where: where, reason: why, why: why}
+}
+
+// countStreams chooses S for a division. With static > 0 the list of workers sets S.
+func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *pecanv1.Plan, env Env) streamCount {
 	if !p.sameInAllStreams(w) {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: the steps before %s produce other elements in each run, "+
-			"so the streams would not match.", p.edgeNames(w))}
+		return undivided(1, "", "the steps before %s produce other elements in each run, so the streams would not match.", p.edgeNames(w))
 	}
 	if p.VariablesDecideCount(root) {
-		return 1, []string{"The dataset is not divided: a variable that its functions change may determine which elements " +
-			"exist, and each stream would change its own copy. Compute the value from the element to divide the work."}
+		return undivided(1, "", "a variable that its functions change may determine which elements "+
+			"exist, and each stream would change its own copy. Compute the value from the element to divide the work.")
 	}
 	cost, tail := p.divisionCost(w), p.tailWeight(root, w)
 	where := p.describeCut(w)
 	if static > 0 {
-		return int64(static), []string{fmt.Sprintf("%s, for the %d workers of the list.", where, static)}
+		s := streamCount{streams: int64(static), where: where, why: fmt.Sprintf("There is a stream for each of the %d workers of the dispatcher's list.", static)}
+		s.reason = fmt.Sprintf("%s, for the %d workers of the list.", where, static)
+		return s
 	}
+	most, endless := min(maxStreams, w.splitCount), p.MayBeEndless(root)
+	if endless {
+		// All streams of an endless source are open together.
+		most = min(most, defaultGroup)
+	}
+	most, _ = p.fair(w, most)
 	limit := streamLimit(cost, tail, p.cutIsFree(w))
 	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end before a step that combines elements of several passes, "+
+		return undivided(most, where, "%s repeats without end before a step that combines elements of several passes, "+
 			"and every stream would repeat all work before it. Put repeat() at the end of the pipeline to divide the work; "+
-			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))}
+			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))
 	}
 	if limit <= 1 {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work before %s%s. "+
-			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost])}
+		return undivided(most, where, "every stream would repeat all work before %s%s%s. "+
+			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost], p.whyNotUpstream(w))
 	}
-	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, mostly in
-	// TensorFlow's optimizers. So small datasets get fewer streams. A file is a large split, so few files are
-	// divided further.
+	// A worker's first stream of a dataset takes tens of milliseconds of CPU to open, and each further one a few. So
+	// small datasets get fewer streams. A file is a large split, so few files are divided further.
 	least, unit := int64(4), "splits"
-	if allFiles(w) {
-		least, unit = 8, "files"
+	if allFiles(w) || anyExtents(w) {
+		least, unit = 8, unitOf(w)
 	}
 	small := max(least, w.splitCount/4)
 	bound := ""
@@ -48,28 +71,116 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	case w.splitCount <= min(limit, small):
 		// Each unit has its own stream, so nothing limits S.
 	case small < limit:
-		bound = fmt.Sprintf(" There are %d %s; opening a stream costs tens of milliseconds, so there is one for every four of them, or %d where that is more.",
+		bound = fmt.Sprintf(" There are %d %s; opening a stream takes time, so there is one for every four of them, or %d where that is more.",
 			w.splitCount, unit, least)
 	case cost > 0:
-		bound = fmt.Sprintf(" Every stream repeats the work before the cut%s, so the number of streams is kept small.", costText[cost])
-	case limit == MaxStreams:
-		bound = fmt.Sprintf(" No dataset gets more than %d: every open stream has threads, buffers and a copy of the graph.", MaxStreams)
+		bound = fmt.Sprintf(" Every stream repeats the work before the cut%s, so the number of streams is kept small%s.", costText[cost], p.whyNotUpstream(w))
+	case endless && limit == defaultGroup:
+		bound = fmt.Sprintf(" All streams of a source without an end are open together, so there are at most %d.", defaultGroup)
 	default:
 		bound = " No work comes after the cut, so more streams would only cost more."
 	}
 	limit = min(limit, w.splitCount, small)
+	if limit == defaultGroup && !endless {
+		limit, bound = p.workload(root, w, plan, env).streams()
+		bound = " " + bound
+	}
+	fair, unfair := p.fair(w, limit)
+	if limit = fair; unfair {
+		bound = " With more streams, some would not meet every element of the endless source equally often."
+	}
+	if limit <= 1 {
+		return undivided(most, where, "%s", p.whyOneStream(w))
+	}
+	why := strings.TrimSpace(bound)
+	if why == "" {
+		why = fmt.Sprintf("Each of the %d %s has a stream of its own.", w.splitCount, unit)
+	}
+	return streamCount{streams: limit, group: groupOf(limit), most: most, where: where, why: why, reason: fmt.Sprintf("%s, into %d streams. %s", where, limit, why)}
+}
+
+// unitOf names the splits of a cut at files.
+func unitOf(w Division) string {
+	switch {
+	case maxBlock(w) > 1:
+		return "blocks of extents"
+	case anyExtents(w):
+		return "extents"
+	}
+	return "files"
+}
+
+// groupOf returns G of a plan with a number of streams. Up to defaultGroup streams are one group, which G = 0 means.
+func groupOf(streams int64) int64 {
+	if streams <= defaultGroup {
+		return 0
+	}
+	return defaultGroup
+}
+
+// fair lowers S until each stream meets every element of an endless source equally often. It also reports whether
+// that lowered S.
+func (p *Planner) fair(w Division, limit int64) (fair int64, lowered bool) {
 	for _, e := range w.Edges {
 		// After each of its blocks, a stream skips one block of every other stream.
 		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
-		if fair < limit {
-			bound = " With more streams, some would not meet every element of the endless source equally often."
-		}
+		lowered = lowered || fair < limit
 		limit = fair
 	}
-	if limit <= 1 {
-		return 1, []string{"The dataset is not divided: " + p.whyOneStream(w)}
+	return limit, lowered
+}
+
+// asked applies the number of streams that the user asks for, or that a saved position or a cache has.
+func (s streamCount) asked(p *Planner, w Division, opts *pecanv1.JobOptions, env Env) streamCount {
+	n, by := int64(opts.GetStreams()), fmt.Sprintf("The job asks for streams=%d", opts.GetStreams())
+	switch {
+	case env.Division != nil:
+		n, by = int64(env.Division.GetNumStreams()), "The saved position has this number of streams"
+	case n == 0 && env.CacheStreams > 0:
+		n, by = int64(env.CacheStreams), "The cache that an earlier job wrote has this number of streams"
 	}
-	return limit, []string{fmt.Sprintf("%s, into %d streams.%s", where, limit, bound)}
+	switch {
+	case n == 0 || n == s.streams && (s.most == 0 || env.Division == nil || int64(env.Division.GetGroup()) == s.group):
+		return s
+	case s.most == 0:
+		s.why = fmt.Sprintf("%s, but with this sharding policy the dispatcher's list of workers sets their number: choose DYNAMIC.", by)
+		s.reason += " " + s.why
+		return s
+	case s.most == 1:
+		s.why = fmt.Sprintf("%s. %s", by, s.reason)
+		s.reason = s.why
+		return s
+	}
+	s.streams, s.why = n, by+"."
+	if n > s.most {
+		s.streams, _ = p.fair(w, s.most)
+		s.why = fmt.Sprintf("%s, and %s", by, p.whyNoMore(w, s.streams))
+	}
+	s.group = groupOf(s.streams)
+	if env.Division != nil {
+		s.group = int64(env.Division.GetGroup())
+	}
+	s.reason = fmt.Sprintf("%s, into %d streams. %s", s.where, s.streams, s.why)
+	return s
+}
+
+func (p *Planner) anyEndless(w Division) bool {
+	return slices.ContainsFunc(w.Edges, func(e Edge) bool { return p.MayBeEndless(e.at) })
+}
+
+// whyNoMore says what keeps a division from having more streams.
+func (p *Planner) whyNoMore(w Division, most int64) string {
+	switch {
+	case most == defaultGroup && most < w.splitCount && p.anyEndless(w):
+		return fmt.Sprintf("all streams of a source without an end are open together, at most %d.", most)
+	case most == maxStreams:
+		return fmt.Sprintf("no dataset gets more than %d.", most)
+	case most < w.splitCount:
+		return fmt.Sprintf("with more than %d some would not meet every element of the endless source equally often.", most)
+	case allFiles(w) && !anyExtents(w):
+		return fmt.Sprintf("the source has %d files: write more files, or choose sharding DATA.", w.splitCount)
+	}
+	return fmt.Sprintf("the source has %d splits: use smaller batches, or divide the dataset further upstream.", w.splitCount)
 }
 
 var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
@@ -80,7 +191,7 @@ func streamLimit(cost, tail int, free bool) int64 {
 	case cost == 0 && tail == analysis.WeightNone && !free:
 		return 4
 	case cost == 0:
-		return MaxStreams
+		return defaultGroup
 	case cost == 1 && tail == analysis.WeightHeavy:
 		return 8
 	case cost == 1 && tail == analysis.WeightLight:

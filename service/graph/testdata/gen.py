@@ -67,12 +67,12 @@ def two_counters() -> tf.data.Dataset:
     return D.range(5).map(lambda x: total.assign_add(x)).filter(lambda x: total > 3)
 
 
-def drawn(calls: int | None = None) -> tf.data.Dataset:
+def seed_generator(calls: int | None = None) -> tf.data.Dataset:
     state = keras.random.SeedGenerator(3)
     return D.range(64).map(lambda x: keras.random.uniform([], seed=state), num_parallel_calls=calls)
 
 
-def drawn_in_step() -> tf.data.Dataset:
+def two_seed_generators() -> tf.data.Dataset:
     one, two = keras.random.SeedGenerator(3), keras.random.SeedGenerator(3)
     images = D.range(64).map(lambda x: keras.random.uniform([], seed=one))
     return D.zip((images, D.range(64).map(lambda x: keras.random.uniform([], seed=two))))
@@ -256,10 +256,10 @@ CASES = {
     "counter": counter,
     "filtered_counter": filtered_counter,
     "two_counters": two_counters,
-    "drawn": drawn,
-    "drawn_in_parallel": lambda: drawn(2),
-    "drawn_filtered": lambda: drawn().filter(lambda x: x > 0.5),
-    "drawn_in_step": drawn_in_step,
+    "seed_generator": seed_generator,
+    "seed_generator_in_parallel": lambda: seed_generator(2),
+    "seed_generator_filtered": lambda: seed_generator().filter(lambda x: x > 0.5),
+    "two_seed_generators": two_seed_generators,
     "nested_datasets": lambda: D.range(10).window(2),
     "clock": lambda: D.range(20).map(lambda x: tf.timestamp()),
     "clock_filter": lambda: D.range(20).filter(lambda x: tf.timestamp() > 5),
@@ -274,29 +274,31 @@ CASES = {
     "automatic_cycle": lambda: D.range(2).flat_map(
         lambda i: D.from_tensor_slices(FILES).interleave(tf.data.TextLineDataset)
     ),
-    "kept": lambda: cached(D.range(300).map(twice)).map(twice).batch(8),
-    "kept_otherwise": lambda: cached(D.range(300).map(twice)).shuffle(20).map(noisy),
-    "kept_more": lambda: cached(D.range(301).map(twice)).map(twice).batch(8),
-    "kept_drawn": lambda: cached(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
-    "kept_drawn_otherwise": lambda: cached(D.range(300).map(noisy)).batch(8),
-    "kept_unmarked": lambda: D.range(300).map(twice).take(-1).map(twice).batch(8),
-    "kept_records": lambda: (
+    "cached": lambda: cached(D.range(300).map(twice)).map(twice).batch(8),
+    "cached_shuffled": lambda: cached(D.range(300).map(twice)).shuffle(20).map(noisy),
+    "cached_one_more": lambda: cached(D.range(301).map(twice)).map(twice).batch(8),
+    "cached_noise": lambda: cached(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
+    "cached_noise_batched": lambda: cached(D.range(300).map(noisy)).batch(8),
+    "uncached": lambda: D.range(300).map(twice).take(-1).map(twice).batch(8),
+    "cached_records": lambda: (
         cached(D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset))
         .map(tf.strings.length)
         .batch(8)
         .map(twice)
     ),
-    "kept_repeated": lambda: cached(D.range(300).map(twice)).map(twice).repeat(3),
-    "kept_below_take": lambda: cached(D.range(300).map(twice)).take(20),
-    "kept_below_zip": lambda: D.zip((cached(D.range(300)), D.range(300))),
-    "kept_joined": lambda: cached(D.range(300).filter(lambda x: x > 2).batch(8)),
-    "kept_endless": lambda: cached(D.range(30).repeat()),
-    "kept_clock": lambda: cached(D.range(30).map(lambda x: tf.timestamp())),
-    "kept_listed": lambda: cached(D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))),
-    "kept_remote": lambda: cached(
+    "cached_repeated": lambda: cached(D.range(300).map(twice)).map(twice).repeat(3),
+    "cached_before_take": lambda: cached(D.range(300).map(twice)).take(20),
+    "cached_before_zip": lambda: D.zip((cached(D.range(300)), D.range(300))),
+    "cached_filter_batch": lambda: cached(D.range(300).filter(lambda x: x > 2).batch(8)),
+    "cached_endless": lambda: cached(D.range(30).repeat()),
+    "cached_clock": lambda: cached(D.range(30).map(lambda x: tf.timestamp())),
+    "cached_listed": lambda: cached(
+        D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))
+    ),
+    "cached_remote_records": lambda: cached(
         D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
     ),
-    "kept_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
+    "cached_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
     "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
     "steps": steps,
     "badly_ordered": badly_ordered,

@@ -13,8 +13,8 @@ import (
 const (
 	// MaxDuration bounds every duration, so that sums of times and durations cannot overflow.
 	MaxDuration = 10 * 365 * 24 * time.Hour
-	// MaxBytes bounds every size for the same reason: 1 PiB.
-	MaxBytes = 1 << 50
+	// maxBytes bounds every size for the same reason: 1 PiB.
+	maxBytes = 1 << 50
 )
 
 // Duration refuses durations below least and above MaxDuration.
@@ -32,8 +32,8 @@ func Duration(flag string, d, least time.Duration) error {
 
 // Bytes refuses sizes below least and above MaxBytes.
 func Bytes(flag string, n, least int64) error {
-	if n < least || n > MaxBytes {
-		return fmt.Errorf("%s %d: want %d to %d bytes", flag, n, least, int64(MaxBytes))
+	if n < least || n > maxBytes {
+		return fmt.Errorf("%s %d: want %d to %d bytes", flag, n, least, int64(maxBytes))
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func TestDurationsAndSizes(t *testing.T) {
 	for _, c := range []struct {
 		n, least int64
 		ok       bool
-	}{{1, 1, true}, {0, 0, true}, {MaxBytes, 1, true}, {0, 1, false}, {-1, 0, false}, {math.MaxInt64, 0, false}, {math.MinInt64, 0, false}} {
+	}{{1, 1, true}, {0, 0, true}, {maxBytes, 1, true}, {0, 1, false}, {-1, 0, false}, {math.MaxInt64, 0, false}, {math.MinInt64, 0, false}} {
 		if err := Bytes("--flag", c.n, c.least); (err == nil) != c.ok {
 			t.Errorf("%d, at least %d: %v", c.n, c.least, err)
 		}

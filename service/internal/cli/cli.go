@@ -23,8 +23,8 @@ import (
 // Version is the version of Pecan, the same for all processes and the wheel.
 const Version = "0.1.0"
 
-// StopGrace is the time that a command may take to stop. After it the process exits with an error.
-const StopGrace = 20 * time.Second
+// stopGrace is the time that a command may take to stop. After it the process exits with an error.
+const stopGrace = 20 * time.Second
 
 // Command is one program.
 type Command struct {
@@ -36,7 +36,7 @@ type Command struct {
 	About, Examples string
 	// Flags registers the program's flags.
 	Flags func(*pflag.FlagSet)
-	// Drain, if not nil, is the time for which Run may continue its work after its context ended. StopGrace comes on top.
+	// Drain, if not nil, is the time for which Run may continue its work after its context ended. stopGrace comes on top.
 	Drain *time.Duration
 	// Run does the work until ctx ends; args are the arguments without flags. A nil error or the error of ctx is a clean stop.
 	Run func(ctx context.Context, args []string) error
@@ -53,11 +53,11 @@ func Main(c Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	os.Exit(Execute(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Execute is Main for tests: it returns the exit code.
-func Execute(ctx context.Context, c Command, args []string, stdout, stderr io.Writer) int {
+// execute is Main for tests: it returns the exit code.
+func execute(ctx context.Context, c Command, args []string, stdout, stderr io.Writer) int {
 	flags := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.SortFlags = false
@@ -73,7 +73,7 @@ func Execute(ctx context.Context, c Command, args []string, stdout, stderr io.Wr
 		return fail(stderr, c, fmt.Errorf("%w (see %s --help)", err, c.Name))
 	}
 	if *version {
-		fmt.Fprintf(stdout, "%s %s\n", c.Name, LongVersion())
+		fmt.Fprintf(stdout, "%s %s\n", c.Name, longVersion())
 		return 0
 	}
 	if err := runBounded(ctx, c, flags.Args()); err != nil {
@@ -82,7 +82,7 @@ func Execute(ctx context.Context, c Command, args []string, stdout, stderr io.Wr
 	return 0
 }
 
-// runBounded runs the command. It returns an error if Run has not returned StopGrace (and Drain) after its context ended.
+// runBounded runs the command. It returns an error if Run has not returned stopGrace (and Drain) after its context ended.
 func runBounded(ctx context.Context, c Command, args []string) error {
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx, args) }()
@@ -97,7 +97,7 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 			return err
 		case <-stopping:
 			stopping = nil
-			grace := StopGrace
+			grace := stopGrace
 			if c.Drain != nil {
 				grace += *c.Drain
 			}
@@ -105,7 +105,7 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 			defer timer.Stop()
 			expired = timer.C
 		case <-expired:
-			return fmt.Errorf("the program has not stopped %v after the signal; exiting anyway", StopGrace)
+			return fmt.Errorf("the program has not stopped %v after the signal; exiting anyway", stopGrace)
 		}
 	}
 }
@@ -129,8 +129,8 @@ func help(c Command, flags *pflag.FlagSet) string {
 	return b.String()
 }
 
-// LongVersion returns the version with the commit of the build, if the build recorded it.
-func LongVersion() string {
+// longVersion returns the version with the commit of the build, if the build recorded it.
+func longVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return Version

@@ -63,7 +63,7 @@ func TestExecuteGivesExitCodesAndOneLine(t *testing.T) {
 				c.ctx = t.Context()
 			}
 			var stdout, stderr bytes.Buffer
-			code := Execute(c.ctx, Command{
+			code := execute(c.ctx, Command{
 				Name: "pecan-test", Usage: "[flags]", About: "Tests.", Run: c.run,
 				Flags: func(f *pflag.FlagSet) { f.Int("speed", 1, "how fast") },
 			}, c.args, &stdout, &stderr)
@@ -161,7 +161,7 @@ func waitGone(t *testing.T, ctx context.Context) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("still watching")
 	}
-	if !errors.Is(context.Cause(ctx), ErrParentGone) {
+	if !errors.Is(context.Cause(ctx), errParentGone) {
 		t.Fatalf("cause %v", context.Cause(ctx))
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ErrParentGone is the cause of a context that WatchParent ended.
-var ErrParentGone = errors.New("the parent process has ended")
+// errParentGone is the cause of a context that WatchParent ended.
+var errParentGone = errors.New("the parent process has ended")
 
 // parentPoll bounds how long a child outlives its parent if another process holds the parent's end of the pipe.
 const parentPoll = 200 * time.Millisecond
@@ -27,7 +27,7 @@ func watchParent(ctx context.Context, stdin io.Reader, parent func() int) (conte
 	go func() {
 		// Nobody waits for this goroutine: a blocked read of stdin ends with the process at the latest.
 		_, _ = io.Copy(io.Discard, stdin)
-		cancel(ErrParentGone)
+		cancel(errParentGone)
 	}()
 	go func() {
 		ticker := time.NewTicker(parentPoll)
@@ -38,7 +38,7 @@ func watchParent(ctx context.Context, stdin io.Reader, parent func() int) (conte
 				return
 			case <-ticker.C:
 				if parent() != first {
-					cancel(ErrParentGone)
+					cancel(errParentGone)
 					return
 				}
 			}

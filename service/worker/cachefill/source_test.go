@@ -106,7 +106,7 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 // cached is a dataset with a cached step, and the graphs of its first stream.
 func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "graph", "testdata", "kept.pb"))
+	data, err := os.ReadFile(filepath.Join("..", "..", "graph", "testdata", "cached.pb"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,11 +60,3 @@ func Tensor(row *frame.Tensor, payload []byte) (*tf.Tensor, error) {
 	}
 	return tf.NewStrings(dims, bytes)
 }
-
-// Rows is the size of the first dimension of an element's first component.
-func Rows(element []*tf.Tensor) int64 {
-	if len(element) == 0 || len(element[0].Dims()) == 0 {
-		return 0
-	}
-	return element[0].Dims()[0]
-}

@@ -5,7 +5,8 @@
 // other. Frame returns the parts of a frame without copying them; they are valid until Release.
 //
 // Files: payload.go has Body, Parts and the Builder that aligns components; single.go, columns.go and packed.go have the
-// bodies; pool.go reuses buffers outside of Go's heap; decode.go makes tensors of a payload.
+// bodies; pool.go reuses buffers outside of Go's heap; decode.go makes tensors of a payload;
+// rows.go counts the rows of a batch and leaves some out.
 //
 // The package does not know streams, windows or connections. A Body is released exactly once, by the last holder of its
 // window entry.

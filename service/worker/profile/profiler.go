@@ -48,8 +48,16 @@ type Profiler struct {
 	batch *step
 	// Relay: the elements of PecanPull are those of a step that the graph before this one counts.
 	Relay bool
+	// nested: the steps run in a dataset that the first flat_map of the iterator opens.
+	nested bool
+	// kept are the steps without a meter that the model keeps while the dataset is open, from the root on. All but the
+	// last of them return one element for each input.
+	kept []*step
 
 	mu sync.Mutex
+	// before is what the meters counted before this run. usual is what the steps did in earlier runs.
+	before map[string]Counts
+	usual  map[string]Counts
 	// seen is the last reading of each live model node that belongs to a step. gone is the sum of the nodes that
 	// have disappeared: an interleave opens and closes an iterator per file, and a repeat opens all its upstream
 	// steps again.
@@ -58,6 +66,10 @@ type Profiler struct {
 	counted   map[string]Counts
 	remainder Counts
 	last      []*pecanv1.NodeMetrics
+	// ended: the dataset of a pooled iterator is over, so the model has no step of it. It gave given elements, and
+	// failed elements failed.
+	ended         bool
+	given, failed uint64
 }
 
 // Counts is what a node did.
@@ -105,7 +117,14 @@ func New(serialised []byte, meters string, ops map[string]string) *Profiler {
 	if p.root = p.treeOf(nodes, output, map[string]*step{}); p.root == nil {
 		return nil
 	}
-	return p
+	for s := p.root; ; s = s.inputs[0] {
+		if !p.metered[s.name] {
+			p.kept = append(p.kept, s)
+		}
+		if !rewrite.KeepsInput(s.op) || len(s.inputs) == 0 {
+			return p
+		}
+	}
 }
 
 func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[string]*step) *step {
@@ -146,10 +165,15 @@ func (p *Profiler) KeepsRemainder() {
 // Read updates the metrics from a running iterator. It returns how many bytes the steps that read ahead hold in
 // their own buffers. kept counts the elements that were held back so far.
 func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
-	raw, err := it.Model()
 	model := new(tensorflow.ModelProto)
-	if err == nil {
-		err = proto.Unmarshal(raw, model)
+	var err error
+	// After the end of a pooled stream, the model has no node of it.
+	ended := p.nested && it.Idle()
+	if !ended {
+		var raw []byte
+		if raw, err = it.Model(); err == nil {
+			err = proto.Unmarshal(raw, model)
+		}
 	}
 	if err != nil || len(model.GetNodes()) > 16*maxProfiled {
 		model = new(tensorflow.ModelProto)
@@ -158,13 +182,18 @@ func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if counted != nil {
-		p.counted = counted
+		p.counted = p.sinceBefore(counted)
 	}
-	p.remainder = kept
+	p.remainder, p.ended = kept, ended
+	p.given, p.failed = it.Given()
 	m := matcher{model: model.GetNodes(), best: map[pair]match{}}
 	assigned := map[int64]*step{}
-	m.assign(p.root, model.GetOutput(), assigned)
-	p.assignReadings(model, assigned)
+	top := model.GetOutput()
+	if p.nested {
+		top = nestedIn(model, top)
+	}
+	m.assign(p.root, top, assigned)
+	p.assignReadings(model, top, assigned)
 	p.last = p.nodeMetrics()
 	return bufferedBytes(model)
 }
@@ -195,7 +224,7 @@ func bufferedBytes(model *tensorflow.ModelProto) int64 {
 }
 
 // assignReadings reads every model node upstream of an assigned one, up to the next assigned one, for that step.
-func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int64]*step) {
+func (p *Profiler) assignReadings(model *tensorflow.ModelProto, top int64, assigned map[int64]*step) {
 	now := map[int64]reading{}
 	var walk func(id int64, owner *step)
 	walk = func(id int64, owner *step) {
@@ -215,7 +244,7 @@ func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int
 			walk(input, r.of)
 		}
 	}
-	walk(model.GetOutput(), nil)
+	walk(top, nil)
 	for id, before := range p.seen {
 		if _, still := now[id]; !still {
 			sum := p.gone[before.of]
@@ -224,129 +253,4 @@ func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int
 		}
 	}
 	p.seen = now
-}
-
-// stepCounts is what the steps did. The model forgets nodes, so a step's time is scaled: the elements after its
-// last reading count with the time per element of that reading.
-func (p *Profiler) stepCounts() map[*step]Counts {
-	sums := map[*step]Counts{}
-	for s, gone := range p.gone {
-		sums[s] = gone
-	}
-	for _, r := range p.seen {
-		sum := sums[r.of]
-		sum.Add(r.Counts)
-		sums[r.of] = sum
-	}
-	for _, s := range p.steps {
-		if !p.metered[s.name] {
-			continue
-		}
-		sum, counted := sums[s], p.counted[s.name]
-		if sum.Elements > 0 && counted.Elements > sum.Elements {
-			sum.ns = int64(float64(sum.ns) * float64(counted.Elements) / float64(sum.Elements))
-		}
-		sum.Elements, sum.Out = counted.Elements, counted.Out
-		sums[s] = sum
-	}
-	p.derive(sums)
-	for s := p.root; p.batch != nil; s = s.inputs[0] {
-		sum := sums[s]
-		sum.Elements -= min(sum.Elements, p.remainder.Elements)
-		sum.Out -= min(sum.Out, p.remainder.Out)
-		sums[s] = sum
-		if s == p.batch {
-			break
-		}
-	}
-	return sums
-}
-
-// derive completes the counts of one-for-one steps whose nodes the model forgot. Such a step gave as many
-// elements as its input, because an iterator is dropped only after all its elements were taken. Bytes and time
-// are scaled from the elements that were read.
-func (p *Profiler) derive(sums map[*step]Counts) {
-	live, known := map[*step]bool{}, map[*step]bool{}
-	for _, r := range p.seen {
-		live[r.of] = true
-	}
-	for _, s := range p.steps {
-		switch {
-		case p.metered[s.name]:
-			known[s] = true
-		case len(s.inputs) == 0 || !known[s.inputs[0]] || live[s] && s.op != "OptionsDataset":
-		case rewrite.OneForOne(s.op):
-			known[s] = true
-			sum, from := sums[s], sums[s.inputs[0]]
-			if sum.Elements > 0 && from.Elements > sum.Elements {
-				more := float64(from.Elements) / float64(sum.Elements)
-				sum.ns, sum.Out = int64(float64(sum.ns)*more), uint64(float64(sum.Out)*more)
-			}
-			if sum.Elements == 0 {
-				sum.Out = from.Elements * s.bytes
-			}
-			sum.Elements = from.Elements
-			sums[s] = sum
-		}
-	}
-}
-
-// bytesGiven is how many bytes a step gave to the step that reads it.
-func (p *Profiler) bytesGiven(s *step, sums map[*step]Counts) uint64 {
-	original := rewrite.OriginalNode(s.name)
-	if s.op == "OptionsDataset" {
-		original = ""
-	}
-	inBlocks := original != s.name && len(s.inputs) == 1 && s.inputs[0].name == original && p.metered[original] && !strings.HasSuffix(s.name, "/shard")
-	if original != "" && !inBlocks || s.name == rewrite.PullNode && p.Relay {
-		return sums[s].Out
-	}
-	sum := uint64(0)
-	for _, input := range s.inputs {
-		sum += p.bytesGiven(input, sums)
-	}
-	return sum
-}
-
-// nodeMetrics sums the counts per node of the registered graph. Steps that Pecan added count as time of the node
-// they stand for.
-func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
-	sums := p.stepCounts()
-	byName := map[string]*pecanv1.NodeMetrics{}
-	var out []*pecanv1.NodeMetrics
-	for _, s := range p.steps {
-		name := rewrite.OriginalNode(s.name)
-		if name == "" || s.op == "OptionsDataset" {
-			continue
-		}
-		metrics := byName[name]
-		if metrics == nil {
-			metrics = &pecanv1.NodeMetrics{Node: name, Op: p.ops[name]}
-			byName[name] = metrics
-			out = append(out, metrics)
-		}
-		sum := sums[s]
-		metrics.SelfCpuS += float64(sum.ns) / 1e9
-		if name != s.name {
-			continue
-		}
-		if metrics.Op == "" {
-			metrics.Op = s.op
-		}
-		metrics.Elements, metrics.BytesOut = sum.Elements, sum.Out
-		for _, input := range s.inputs {
-			metrics.BytesIn += p.bytesGiven(input, sums)
-		}
-		if len(s.inputs) == 0 {
-			metrics.BytesIn = sum.consumed
-		}
-	}
-	return out
-}
-
-// Metrics returns the metrics of the last Read.
-func (p *Profiler) Metrics() []*pecanv1.NodeMetrics {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last
 }

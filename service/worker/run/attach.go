@@ -21,24 +21,24 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", s.key.stream, s.streams.Identity)
+		return reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", s.key.Stream, s.streams.Identity)
 	}
 	if c.Lease() < s.lease {
-		return reason.New(reason.StaleLease, "lease %d of stream %d is over, worker %s holds lease %d", c.Lease(), s.key.stream, s.streams.Identity, s.lease)
+		return reason.New(reason.StaleLease, "lease %d of stream %d is over, worker %s holds lease %d", c.Lease(), s.key.Stream, s.streams.Identity, s.lease)
 	}
 	target := s.run.window
 	if c.Remainder() {
 		if s.remainder == nil {
-			return reason.New(reason.BadArgument, "stream %d has no remainder", s.key.stream)
+			return reason.New(reason.BadArgument, "stream %d has no remainder", s.key.Stream)
 		}
 		target = s.remainder
 	}
 	// This check comes first: an older OPEN must not end what another reader reads.
 	if target.NewerReader(c) {
-		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
+		return reason.New(reason.Closed, "another reader opened stream %d", s.key.Stream)
 	}
 	if s.belowWindow == nil && !c.Remainder() && !split.IsRepeatable(s.command.GetPlan()) && !s.run.window.Holds(start) {
-		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer holds element %d, and another run may produce a different one", s.key.stream, start)
+		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer holds element %d, and another run may produce a different one", s.key.Stream, start)
 		s.log.Info("the stream cannot continue: the elements that the reader wants are no longer held", "start_index", start)
 		s.streams.Dispatcher.Send(s.failure(s.belowWindow, true))
 	}
@@ -56,12 +56,12 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	}
 	if !ok {
 		s.log.Info("the stream runs again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
-		s.restart(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.stream), begin)
+		s.restart(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.Stream), begin)
 		c.Bind(s.run.window)
 		s.run.window.Attach(c, start)
 	}
 	if old != nil && old != c {
-		old.Refuse(reason.New(reason.Closed, "another reader opened stream %d", s.key.stream))
+		old.Refuse(reason.New(reason.Closed, "another reader opened stream %d", s.key.Stream))
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 const openWait = 5 * time.Second
 
 // find returns the stream if it is held under the reader's lease or a newer one.
-func (ss *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stream, *reason.Error) {
+func (ss *Streams) find(ctx context.Context, key pecanv1.StreamKey, lease uint64) (*Stream, *reason.Error) {
 	timeout := time.NewTimer(openWait)
 	defer timeout.Stop()
 	for {
@@ -91,8 +91,7 @@ func (ss *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stre
 		case <-ctx.Done():
 			return nil, reason.New(reason.Closed, "the connection ended")
 		case <-timeout.C:
-			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold stream %d of epoch %d of job %s under lease %d",
-				ss.Identity, key.stream, key.epoch, key.job, lease)
+			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold %s under lease %d", ss.Identity, key, lease)
 		}
 	}
 }
@@ -100,7 +99,7 @@ func (ss *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stre
 // Attach makes c the reader of the stream that an OPEN requests. It waits up to openWait for a stream that has
 // not arrived yet.
 func (ss *Streams) Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error {
-	s, refusal := ss.find(ctx, keyOf(request.GetId()), c.Lease())
+	s, refusal := ss.find(ctx, request.GetId().Key(), c.Lease())
 	if refusal != nil {
 		return refusal
 	}

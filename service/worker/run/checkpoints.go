@@ -1,6 +1,7 @@
 package run
 
 import (
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -79,11 +80,14 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 			if it != nil || r.ctx.Err() != nil {
 				return it, err
 			}
+			if errors.Is(err, errOwnIterator) {
+				continue
+			}
 			r.saver.damaged.Add(1)
 			r.stream.log.Warn("a checkpoint cannot be used", "file", each.Name, "error", err)
 		}
 	}
-	return r.open(0)
+	return r.open(nil)
 }
 
 // restore opens the stream's graph at a checkpoint.
@@ -96,20 +100,15 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	if header.GetIndex() != from.Index {
 		return nil, checkpoint.ErrForeign
 	}
+	if header.GetPooled() && !r.mayPool(true) {
+		return nil, errOwnIterator
+	}
 	arithmetic, closers := r.start, len(r.closers)
 	r.start = header.GetStart()
-	it, err := r.open(from.Index)
-	if err == nil {
-		err = it.Restore(state)
-	}
+	it, err := r.open(&restorable{from.Index, header.GetPooled(), state})
 	if err != nil {
-		for i := len(r.closers) - 1; i >= closers; i-- {
-			r.closers[i]()
-		}
-		r.start, r.closers = arithmetic, r.closers[:closers]
-		r.mu.Lock()
-		r.profiles = nil
-		r.mu.Unlock()
+		r.release(closers)
+		r.start = arithmetic
 		return nil, err
 	}
 	// Older headers lack this value. The start index is then a safe bound, because no run starts by index
@@ -144,6 +143,7 @@ func (r *run) save(it *tf.Iterator) {
 	r.saver.next(time.Now().Add(never))
 	header := r.header()
 	header.Index, header.Start, header.Lease, header.CleanBelow = r.index(), r.start, r.command.GetLease(), r.window.CleanProduced()
+	header.Pooled = len(r.pooled) > 0
 	begun := time.Now()
 	state, err := it.Save()
 	if err != nil {
@@ -263,7 +263,7 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 // removeCheckpoints removes the checkpoints of a stream whose epoch is over.
 func (ss *Streams) removeCheckpoints(s *Stream) {
 	<-s.closed()
-	if err := ss.Checkpoints.Remove(checkpoint.StreamDir(ss.Identity.Cluster(), s.key.id())); err != nil {
+	if err := ss.Checkpoints.Remove(checkpoint.StreamDir(ss.Identity.Cluster(), s.key.ID())); err != nil {
 		s.log.Warn("removing checkpoints failed", "error", err)
 	}
 }

@@ -36,6 +36,10 @@ type crashGuard struct {
 	below, size uint64
 	begun       time.Time
 	exclusive   bool
+	// others lets graphs be opened again; nil if the run did not keep them from it. crowded: an opening takes too long to
+	// wait for it.
+	others  func()
+	crowded bool
 }
 
 // begin is called before element next is produced. It returns how many elements may be produced before its next
@@ -59,6 +63,11 @@ func (g *crashGuard) begin(next uint64) int {
 	//
 	// A run that was stopped produces nothing, whether or not it has the lock.
 	g.exclusive = isSuspected && !closing && g.run.stream.streams.exclusive.lock(g.run.ctx)
+	if g.exclusive && !g.crowded {
+		// If a graph that is opened meanwhile ended the process, the element would be blamed for it.
+		g.others = g.run.stream.streams.openings.pause(g.run.ctx)
+		g.crowded = g.others == nil
+	}
 	switch {
 	case isSuspected:
 		g.size = 1
@@ -81,11 +90,8 @@ func (g *crashGuard) begin(next uint64) int {
 func (g *crashGuard) awaitRemainders() {
 	for {
 		command, changed := g.run.stream.current()
-		ready := uint32(0)
-		for ready < uint32(command.GetPlan().GetNumStreams()) && remainderOf(command, ready).GetReady() {
-			ready++
-		}
-		if ready == uint32(command.GetPlan().GetNumStreams()) {
+		waits := func(source *pecanv1.RemainderSource) bool { return !source.GetReady() }
+		if !slices.ContainsFunc(command.GetRemainders(), waits) {
 			return
 		}
 		select {
@@ -98,6 +104,10 @@ func (g *crashGuard) awaitRemainders() {
 
 // end is called after the elements that begin allowed, or some of them, were produced.
 func (g *crashGuard) end() {
+	if g.others != nil {
+		g.others()
+		g.others = nil
+	}
 	if g.exclusive {
 		g.exclusive = false
 		g.run.stream.streams.exclusive.unlock()
@@ -117,7 +127,7 @@ func (g *crashGuard) mark(first, below uint64, files []string) {
 	ctx, cancel := context.WithTimeout(g.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Exclusive: g.exclusive, Files: files, ReadAhead: !g.run.serial,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.ID(), Lease: s.leaseNow(), First: first, Below: below, Exclusive: g.exclusive, Files: files, ReadAhead: !g.run.serial,
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && g.run.ctx.Err() == nil {

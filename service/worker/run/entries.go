@@ -85,13 +85,7 @@ func (r *run) fetchColumns(it *tf.Iterator) error {
 		}
 		r.shapes.blocks.Put(block)
 	}
-	if count > 0 {
-		r.shapes.repeats = 0
-	}
-	if odd != nil {
-		r.accept(odd)
-	}
-	return err
+	return r.filled(count, odd, err)
 }
 
 // appendColumns appends elements [from, to) of a block. It appends the block itself, or a copy of just these
@@ -132,6 +126,17 @@ func (r *run) fetchPack(it *tf.Iterator) error {
 		}
 		r.shapes.packs.Put(pack)
 	}
+	return r.filled(count, odd, err)
+}
+
+// appendPack appends a copy of elements [from, to) of a pack.
+func (r *run) appendPack(whole *payload.Packed, from, to int) {
+	body := whole.Copy(from, to)
+	r.deliver(window.NewEntry(r.index(), to-from, int64(len(body.Payload)+len(body.Table)), body))
+}
+
+// filled ends a fetch of count elements. odd is the element that did not fit the others, if there was one.
+func (r *run) filled(count int, odd []*tf.Tensor, err error) error {
 	if count > 0 {
 		r.shapes.repeats = 0
 	}
@@ -139,10 +144,4 @@ func (r *run) fetchPack(it *tf.Iterator) error {
 		r.accept(odd)
 	}
 	return err
-}
-
-// appendPack appends a copy of elements [from, to) of a pack.
-func (r *run) appendPack(whole *payload.Packed, from, to int) {
-	body := whole.Copy(from, to)
-	r.deliver(window.NewEntry(r.index(), to-from, int64(len(body.Payload)+len(body.Table)), body))
 }

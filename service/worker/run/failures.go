@@ -10,11 +10,37 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph/split"
 	"google.golang.org/grpc/codes"
 )
 
 // notVisible matches the messages of TensorFlow's file systems for a file that cannot be opened.
 var notVisible = regexp.MustCompile(`(\S+); (No such file or directory|Permission denied|Is a directory|Stale file handle|Transport endpoint is not connected)`)
+
+// notNamed matches TensorFlow's messages about the content of a record file, which do not name the file. The first one
+// comes from the assertion of the number of records in an extent.
+var notNamed = regexp.MustCompile(`Input dataset was expected to contain \d+ elements|(corrupted|truncated) record at \d+`)
+
+// filesRead says which files a stream reads, for messages that do not name the file. It returns "" if they are not known.
+func (r *run) filesRead() string {
+	const most = 3
+	files := r.files()
+	if len(files) == 0 {
+		return ""
+	}
+	list := strings.Join(files[:min(most, len(files))], ", ")
+	if len(files) > most {
+		list += fmt.Sprintf(" and %d more", len(files)-most)
+	}
+	return fmt.Sprintf(". The stream reads %s: if a file has changed, apply distribute() again", list)
+}
+
+// files returns the files that the stream reads, in order; nil if they are not known.
+func (r *run) files() []string {
+	return r.stream.streams.Graphs.Files(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), split.Run{
+		Stream: int(r.stream.key.Stream), Epoch: r.stream.key.Epoch, Seed: r.command.GetOptions().GetSeed(),
+	})
+}
 
 // elementFailure is the error of an element that could not be produced, with TensorFlow's message and code.
 func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
@@ -23,8 +49,12 @@ func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
 			"worker %s cannot read %s (%s): give it the same files as the trainer, at the same path (a shared directory or a mounted bucket). TensorFlow says: %s",
 			r.stream.streams.Identity, strings.TrimSpace(found[1]), found[2], err.Message))
 	}
+	where := ""
+	if notNamed.MatchString(err.Message) {
+		where = r.filesRead()
+	}
 	return reason.WithCode(reason.ElementFailed, codes.Code(err.Code), fmt.Sprintf(
-		"element %d of stream %d failed on worker %s: %s", index, r.stream.key.stream, r.stream.streams.Identity, err.Message))
+		"element %d of stream %d failed on worker %s: %s%s", index, r.stream.key.Stream, r.stream.streams.Identity, err.Message, where))
 }
 
 // openFailure is the error of a graph that does not run.
@@ -42,7 +72,7 @@ func (r *run) openFailure(err error) *reason.Error {
 	if known := reason.From(err); known.Reason != reason.Internal {
 		return known
 	}
-	return reason.New(reason.Internal, "start stream %d on worker %s: %w", r.stream.key.stream, r.stream.streams.Identity, err)
+	return reason.New(reason.Internal, "start stream %d on worker %s: %w", r.stream.key.Stream, r.stream.streams.Identity, err)
 }
 
 // checkElement compares an element with the registered spec.

@@ -17,7 +17,8 @@ import (
 
 // fetchRemainder reads a stream's remainder from the worker that ran it, which may be this one.
 func (ss *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
-	id := &pecanv1.StreamId{JobId: command.GetId().GetJobId(), Epoch: command.GetId().GetEpoch(), Stream: from.GetStream()}
+	key := command.GetId().Key()
+	key.Epoch, key.Stream = key.Epoch-from.GetEpochsBefore(), from.GetStream()
 	address := from.GetWorker().GetTcp()
 	if from.GetWorker().GetWorkerId() == ss.Identity.ID() {
 		address = ss.Identity.LocalAddress
@@ -29,22 +30,22 @@ func (ss *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStr
 	defer cancel()
 	batches, err := ss.readRemainder(ctx, address, &pecanv1.DataHello{
 		ClientId: "worker-" + ss.Identity.ID(), Version: ss.Options.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: ss.Identity.Cluster(),
-	}, &pecanv1.OpenStream{Id: id, Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
+	}, &pecanv1.OpenStream{Id: key.ID(), Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
 		PayloadChecksum: command.GetOptions().GetPayloadChecksum()})
 	if err != nil {
-		return nil, fmt.Errorf("read the remainder of stream %d from %s: %w", from.GetStream(), address, err)
+		return nil, fmt.Errorf("read the remainder of %s from %s: %w", key, address, err)
 	}
 	rows := int64(0)
 	for _, batch := range batches {
 		rows += payload.Rows(batch)
 	}
-	if rows != int64(from.GetRows()) {
+	if skip := from.GetSkipRows(); rows != int64(skip+from.GetRows()) {
 		for _, batch := range batches {
 			tf.ReleaseAll(batch)
 		}
-		return nil, reason.New(reason.Internal, "stream %d holds %d remainder rows, %d were expected", from.GetStream(), rows, from.GetRows())
+		return nil, reason.New(reason.Internal, "%s holds %d remainder rows, %d were expected", key, rows, skip+from.GetRows())
 	}
-	return batches, nil
+	return payload.SkipRows(batches, int64(from.GetSkipRows()))
 }
 
 // remainderTimeout bounds one attempt to fetch a remainder.

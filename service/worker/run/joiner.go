@@ -8,14 +8,16 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// joiner is the source of the closing stream: the remainders of streams 0 to S-1, in stream order. It fetches
-// each from the worker that holds it, as soon as the dispatcher reports that it is ready.
+// joiner is the source of a closing stream: the remainders in the list of its command, in that order. It fetches each
+// from the worker that holds it, as soon as the dispatcher reports that it is ready.
 type joiner struct {
 	run *run
-	// next is the stream whose remainder comes next. ready is what was fetched of the one before.
-	next  uint32
+	// next is the entry of the list that comes next. ready is what was fetched of the one before.
+	next  int
 	ready [][]*tf.Tensor
 }
+
+func newJoiner(r *run) *joiner { return &joiner{run: r} }
 
 // The delay between two attempts to fetch a remainder grows between these bounds.
 const (
@@ -31,8 +33,7 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 			j.ready = j.ready[1:]
 			return batch, nil
 		}
-		command, _ := j.run.stream.current()
-		if int64(j.next) >= int64(command.GetPlan().GetNumStreams()) {
+		if j.next >= len(j.run.command.GetRemainders()) {
 			return nil, io.EOF
 		}
 		if err := j.fetch(); err != nil {
@@ -42,13 +43,13 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 	}
 }
 
-// fetch gets the remainder of stream j.next. It waits until there is one, and retries for as long as the stream
+// fetch gets the remainder of entry j.next. It waits until there is one, and retries for as long as the stream
 // lives: the dispatcher runs a lost stream elsewhere and then sends its new place.
 func (j *joiner) fetch() error {
 	pause := firstRetry
 	for {
 		command, changed := j.run.stream.current()
-		from := remainderOf(command, j.next)
+		from := remainderAt(command, j.next)
 		if from.GetReady() && from.GetRows() == 0 {
 			return nil
 		}
@@ -59,7 +60,7 @@ func (j *joiner) fetch() error {
 				j.ready = batches
 				return nil
 			}
-			j.run.stream.log.Warn("fetching a remainder failed", "of_stream", j.next, "worker", from.GetWorker().GetWorkerId(), "error", err)
+			j.run.stream.log.Warn("fetching a remainder failed", "of_epoch", command.GetId().GetEpoch()-from.GetEpochsBefore(), "of_stream", from.GetStream(), "worker", from.GetWorker().GetWorkerId(), "error", err)
 			timer := time.NewTimer(pause)
 			defer timer.Stop()
 			retry, pause = timer.C, min(2*pause, lastRetry)
@@ -73,11 +74,11 @@ func (j *joiner) fetch() error {
 	}
 }
 
-func remainderOf(command *pecanv1.StartStream, stream uint32) *pecanv1.RemainderSource {
-	for _, source := range command.GetRemainders() {
-		if source.GetStream() == stream {
-			return source
-		}
+// remainderAt returns an entry of the list of a command. Every command for a stream has the same entries, and says where
+// their streams are now.
+func remainderAt(command *pecanv1.StartStream, entry int) *pecanv1.RemainderSource {
+	if list := command.GetRemainders(); entry < len(list) {
+		return list[entry]
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -21,9 +22,17 @@ var lastMeters atomic.Uint64
 // minRAMBudget is the least memory that tf.data's autotuning may use for the buffers of one stream's graph.
 const minRAMBudget = 64 << 20
 
-// open builds the stream's graphs and their iterators; r.closers release them. With restored > 0 the iterators
-// are for the state of a checkpoint at that index.
-func (r *run) open(restored uint64) (*tf.Iterator, error) {
+// restorable is the state of a checkpoint.
+type restorable struct {
+	// index is that of the next element. pooled: the state is that of a pooled iterator.
+	index  uint64
+	pooled bool
+	state  []byte
+}
+
+// open builds the stream's graphs and their iterators; r.closers release them. With a state, the iterators continue from
+// it.
+func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	w, plan := r.stream.streams, r.command.GetPlan()
 	if keepsRemainder(r.command) {
 		r.batchRows = plan.GetBatchRows()
@@ -31,14 +40,18 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	var source tf.Source
 	var kept *cachefill.Source
 	var relay *relay
-	switch {
-	case r.command.GetClosing():
-		joiner := &joiner{run: r}
+	restored := uint64(0)
+	if from != nil && !from.pooled {
+		restored = from.index
+	}
+	base := w.Plain
+	if r.command.GetClosing() {
+		joiner := newJoiner(r)
 		r.closers = append(r.closers, joiner.drop)
-		source = joiner
-	case plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING:
+		source, base = joiner, w.Pulling
+	}
+	if plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING && keepsRemainder(r.command) {
 		relay = newRelay(r)
-		source = relay
 	}
 	at := rewrite.At{
 		Stream: int(r.command.GetId().GetStream()), Start: r.start, Epoch: r.command.GetId().GetEpoch(), Seed: r.command.GetOptions().GetSeed(),
@@ -49,6 +62,13 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	if source != nil {
 		at.Source = tf.RegisterSource(source)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.Source) })
+	}
+	if relay != nil {
+		handle := tf.RegisterSource(relay)
+		r.closers = append(r.closers, func() { tf.RemoveSource(handle) })
+		if at.Relay = handle; source == nil {
+			at.Source = handle
+		}
 	}
 	if action := r.command.GetCache(); action != nil && w.Caches != nil {
 		kept = r.cacheSource(action)
@@ -65,33 +85,42 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		return nil, err
 	}
 	r.shared = graphs.Shared
-	first := profile.New(graphs.A, at.Meters, graphs.Ops)
-	if first != nil && r.batchRows > 0 {
-		first.KeepsRemainder()
-	}
-	base := w.Plain
 	if graphs.UpstreamOfCache != nil {
 		r.cached = kept
 		if base, err = kept.Runtime(); err != nil {
 			return nil, err
 		}
 		r.closers = append(r.closers, kept.Close)
-		upstream := func() (*tf.Iterator, func(), error) {
-			return r.newIterator(w.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, at.Meters, graphs.Ops))
-		}
-		if err := kept.Begin(graphs, upstream); err != nil {
+		if err := r.beginCached(kept, graphs, at.Meters); err != nil {
 			return nil, err
 		}
-		if first != nil {
-			first.Relay = true
+		source = kept
+	}
+	switch {
+	case from == nil:
+		if it := r.openPooled(graphs, base, source, relay, nil); it != nil {
+			return it, nil
 		}
+	case from.pooled:
+		it := r.openPooled(graphs, base, source, relay, from.state)
+		if it == nil {
+			return nil, errors.New("no pooled iterator can have its state")
+		}
+		return it, nil
+	}
+	first := profile.New(graphs.A, at.Meters, graphs.Ops)
+	if first != nil && r.batchRows > 0 {
+		first.KeepsRemainder()
+	}
+	if first != nil && r.cached != nil {
+		first.Relay = true
 	}
 	if relay == nil {
-		runtime := base
-		if source != nil {
-			runtime = w.Pulling
+		it, err := r.iterate(base, graphs.A, first)
+		if err == nil && from != nil {
+			err = it.Restore(from.state)
 		}
-		return r.iterate(runtime, graphs.A, first)
+		return it, err
 	}
 	if relay.from, err = r.iterate(base, graphs.A, first); err != nil {
 		return nil, err
@@ -103,6 +132,23 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		second.Relay = true
 	}
 	return r.iterate(w.Pulling, graphs.B, second)
+}
+
+// beginCached begins the source of the graph downstream of a cached step.
+func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, meters string) error {
+	// If a segment breaks off later, the steps upstream get an iterator of their own. Only the first element shows that a
+	// pooled iterator cannot run the stream, and TensorFlow's threads call the function later.
+	later := false
+	defer func() { later = true }()
+	return kept.Begin(graphs, func() (*tf.Iterator, func(), error) {
+		if !later && r.mayPool(false) {
+			if it, _ := r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Ops, nil, nil); it != nil {
+				r.pooledFrom = r.start
+				return it, func() {}, nil
+			}
+		}
+		return r.newIterator(r.stream.streams.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, meters, graphs.Ops))
+	})
 }
 
 // iterate makes the iterator of a graph, which the end of the run closes. p reads its metrics; p may be nil.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/internal/clock"
@@ -13,14 +15,23 @@ import (
 // openings are the runs that import graphs and make iterators now. Native code may crash the process at that
 // point, before any element can be marked. The crash report therefore names them.
 type openings struct {
-	// Each opening holds lock for reading. An opening after a worker's death holds it for writing.
-	lock sync.RWMutex
+	// Each opening, and the first element of a pooled stream, holds one of the places. An opening after a worker's death
+	// holds all of them, and so does an element that is computed alone after two deaths.
+	places *semaphore.Weighted
 	// There are as many turns as cores. A worker that takes over all streams of a dead worker opens a few at a
 	// time. If it opened all at once, every reader would wait until the end.
 	turns chan struct{}
 	mu    sync.Mutex
 	runs  map[*run]struct{}
 }
+
+// allPlaces is the number of places, which is more than a worker has streams.
+const allPlaces = 1 << 20
+
+// enter waits for a place.
+func (o *openings) enter() { _ = o.places.Acquire(context.Background(), 1) }
+
+func (o *openings) leave() { o.places.Release(1) }
 
 // turnTimeout bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
 const turnTimeout = time.Second
@@ -36,6 +47,25 @@ func (o *openings) turn(ctx context.Context) (leave func()) {
 	case <-ctx.Done():
 	}
 	return func() {}
+}
+
+// pauseTimeout bounds how long an element that is computed alone keeps graphs from being opened.
+const pauseTimeout = 10 * time.Second
+
+// pause waits until no graph is opened, and keeps graphs from being opened until resume or pauseTimeout. It returns nil if
+// an opening takes longer than turnTimeout.
+func (o *openings) pause(ctx context.Context) (resume func()) {
+	for until := time.Now().Add(turnTimeout); !o.places.TryAcquire(allPlaces); {
+		if time.Now().After(until) || !clock.Sleep(ctx, exclusivePoll) {
+			return nil
+		}
+	}
+	unlock := sync.OnceFunc(func() { o.places.Release(allPlaces) })
+	timer := time.AfterFunc(pauseTimeout, unlock)
+	return func() {
+		timer.Stop()
+		unlock()
+	}
 }
 
 func (o *openings) add(r *run) {
@@ -58,7 +88,7 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for r := range o.runs {
-		streams = append(streams, &pecanv1.OpeningStream{Id: r.stream.key.id(), Lease: r.stream.leaseNow()})
+		streams = append(streams, &pecanv1.OpeningStream{Id: r.stream.key.ID(), Lease: r.stream.leaseNow()})
 	}
 	return streams
 }
@@ -68,8 +98,8 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 func (r *run) openGuarded() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.command.GetOpenExclusive() {
-		w.openings.lock.RLock()
-		defer w.openings.lock.RUnlock()
+		w.openings.enter()
+		defer w.openings.leave()
 		leave := w.openings.turn(r.ctx)
 		defer leave()
 	} else {
@@ -77,7 +107,7 @@ func (r *run) openGuarded() (*tf.Iterator, error) {
 			return nil, r.ctx.Err()
 		}
 		defer w.exclusive.unlock()
-		defer w.openings.lock.Unlock()
+		defer w.openings.places.Release(allPlaces)
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()
 		}
@@ -88,15 +118,15 @@ func (r *run) openGuarded() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// exclusivePoll is the time between two attempts to get the opening lock.
+// exclusivePoll is the time between two attempts to get all places.
 const exclusivePoll = 5 * time.Millisecond
 
-// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both locks. It
-// returns false if the context ended. It polls the second lock instead of queueing for it: all later openings
-// would wait for it, forever if the current one hangs.
+// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It
+// returns false if the context ended. It polls for the places instead of queueing for them: all later openings would
+// wait, forever if the current one hangs.
 func (ss *Streams) openExclusively(ctx context.Context) bool {
 	for ss.exclusive.lock(ctx) {
-		if ss.openings.lock.TryLock() {
+		if ss.openings.places.TryAcquire(allPlaces) {
 			return true
 		}
 		ss.exclusive.unlock()
@@ -114,7 +144,7 @@ func (r *run) markOpening() {
 	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), Exclusive: true, Opening: true,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.ID(), Lease: s.leaseNow(), Exclusive: true, Opening: true,
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && r.ctx.Err() == nil {
@@ -124,7 +154,13 @@ func (r *run) markOpening() {
 
 // Opening returns the lock to hold while a graph is opened elsewhere in this process. If workers have died of
 // opening a graph, no other graph is opened meanwhile.
-func (ss *Streams) Opening() sync.Locker { return ss.openings.lock.RLocker() }
+func (ss *Streams) Opening() sync.Locker { return place{&ss.openings} }
+
+// place is one of the places of openings.
+type place struct{ *openings }
+
+func (p place) Lock()   { p.enter() }
+func (p place) Unlock() { p.leave() }
 
 // BeingOpened returns the streams whose graphs are being opened now.
 func (ss *Streams) BeingOpened() []*pecanv1.OpeningStream { return ss.openings.now() }

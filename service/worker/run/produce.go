@@ -33,6 +33,9 @@ const (
 	maxMissingRepeats = 8
 )
 
+// lastEarlySample is after how many elements the last early sample of a pooled stream comes.
+const lastEarlySample = 256
+
 // errStopped ends a run that was stopped.
 var errStopped = errors.New("the stream was stopped")
 
@@ -42,7 +45,8 @@ const (
 	inPacks
 )
 
-// produce fetches elements until the end (io.EOF), a failure of the stream, or its stop (errStopped).
+// produce fetches elements until the end (io.EOF), a failure of the stream, its stop (errStopped), or the failure of the
+// first element in a pooled iterator (errOwnIterator).
 func (r *run) produce(it *tf.Iterator) error {
 	defer r.shapes.blocks.Close()
 	defer r.shapes.packs.Close()
@@ -57,6 +61,12 @@ func (r *run) produce(it *tf.Iterator) error {
 	full := r.stream.streams.Options.WindowBytes
 	looked := int64(0)
 	begun, next, saves := time.Now(), firstSample, r.saves()
+	// A pooled stream may end before its first sample. Some of them are sampled after 1, 2, 4 and so on elements: the first
+	// element alone often takes many times as long as the others.
+	first, early := r.index(), uint64(0)
+	if len(r.pooled) > 0 && r.pooled[0].streams&(r.pooled[0].streams-1) == 0 {
+		early = 1
+	}
 	for {
 		if looked < full {
 			if made := r.window.Produced(); made >= looked+full/32 {
@@ -80,12 +90,21 @@ func (r *run) produce(it *tf.Iterator) error {
 		if saves {
 			r.maySave(it)
 		}
+		asked := time.Now()
 		err := r.guardedFetch(it)
+		r.computing += time.Since(asked)
 		if r.cached != nil {
 			r.cached.Report()
 		}
 		switch failed := (*tf.Error)(nil); {
+		case err == nil && early > 0 && r.index()-first >= early:
+			r.sample()
+			if early = 2 * (r.index() - first); early > lastEarlySample {
+				early = 0
+			}
 		case err == nil:
+		case errors.As(err, &failed) && r.beginsPooled():
+			return errOwnIterator
 		case errors.As(err, &failed):
 			if err := r.elementError(failed); err != nil {
 				return err
@@ -100,6 +119,10 @@ func (r *run) produce(it *tf.Iterator) error {
 
 // guardedFetch is a fetch that the crash guard, if there is one, marks first.
 func (r *run) guardedFetch(it *tf.Iterator) error {
+	if r.beginsPooled() {
+		r.stream.streams.openings.enter()
+		defer r.stream.streams.openings.leave()
+	}
 	if r.guard == nil {
 		return r.fetch(it, entryElements)
 	}

@@ -19,6 +19,28 @@ func (ss *Streams) reportJob(job string) {
 	}
 }
 
+// moreOf reports whether another stream of the same epoch is held and has not ended. Its end, or the next heartbeat,
+// sends the metrics of both.
+func (ss *Streams) moreOf(s *Stream) bool {
+	for _, other := range ss.held() {
+		if other != s && other.key.Job == s.key.Job && other.key.Epoch == s.key.Epoch && !other.over() {
+			return true
+		}
+	}
+	return false
+}
+
+// over reports whether the stream's run has ended or failed.
+func (s *Stream) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil {
+		return false
+	}
+	state := s.run.state()
+	return state.ended || state.failed != nil
+}
+
 // report returns what the dispatcher needs to know of the stream: that it started, and its result.
 func (s *Stream) report() []*pecanv1.WorkerMessage {
 	s.mu.Lock()
@@ -26,7 +48,7 @@ func (s *Stream) report() []*pecanv1.WorkerMessage {
 	if s.run == nil {
 		return nil
 	}
-	state, id := s.run.state(), s.key.id()
+	state, id := s.run.state(), s.key.ID()
 	var out []*pecanv1.WorkerMessage
 	if state.started {
 		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: id, Lease: s.lease}}})
@@ -44,14 +66,14 @@ func (s *Stream) report() []*pecanv1.WorkerMessage {
 }
 
 func (s *Stream) failure(why *reason.Error, gone bool) *pecanv1.WorkerMessage {
-	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), BelowWindow: gone}}}
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.ID(), Lease: s.lease, Error: why.Detail(), BelowWindow: gone}}}
 }
 
 // held returns the stream as a hello reports it.
 func (s *Stream) held() *pecanv1.HeldStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := &pecanv1.HeldStream{Id: s.key.id(), Lease: s.lease}
+	held := &pecanv1.HeldStream{Id: s.key.ID(), Lease: s.lease}
 	if s.run != nil {
 		state := s.run.state()
 		held.Ended, held.Count, held.RemainderRows = state.ended, state.count, state.remainderRows
@@ -70,7 +92,7 @@ func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	produced, acked, bytes := run.window.Load()
 	run.saver.noteReported(acked)
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
-		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.CleanBelow(),
+		Id: s.key.ID(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.CleanBelow(),
 		Drained: resting, Unread: !read, Opened: run.state().started,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,12 +71,19 @@ type run struct {
 	saver saver
 	// cached is the source of the graph downstream of a cached step; nil without one.
 	cached *cachefill.Source
+	// pooled are the pooled iterators of the run, which begin at index pooledFrom. ownIterator: the run must not use
+	// pooled iterators.
+	pooled      []pooledUse
+	pooledFrom  uint64
+	ownIterator bool
 	// shared are the tables and variables that the graphs share with those of other streams.
 	shared []rewrite.Shared
 	// If batchRows > 0, an element with fewer rows is held back.
 	batchRows int64
 	shapes    shapes
 	fill      handover
+	// computing is how long the run waited for elements.
+	computing time.Duration
 	// guard is set if the last worker of the stream died. limit bounds the elements of the current fetch.
 	guard *crashGuard
 	limit int
@@ -90,7 +98,12 @@ func newRun(s *Stream, at beginning) *run {
 	if s.command.GetPlan().GetWritesFiles() {
 		r.previous = s.streams.registerWriter(r)
 	}
-	r.window = window.New(&s.streams.windowBytes, r.onReaderWaits, window.Start{From: at.start, Acked: max(at.wanted, s.command.GetDeliveredBelow()), Prefetch: s.command.GetPrefetch()})
+	acked := max(at.wanted, s.command.GetDeliveredBelow())
+	if s.command.GetRemainderOnly() {
+		// Nobody reads the elements.
+		acked = math.MaxInt64
+	}
+	r.window = window.New(&s.streams.windowBytes, r.onReaderWaits, window.Start{From: at.start, Acked: acked, Prefetch: s.command.GetPrefetch()})
 	r.serial = s.command.GetCrashGuard().GetSerial()
 	r.saver.noteReported(s.command.GetAckedBelow())
 	return r
@@ -128,8 +141,9 @@ func (r *run) main() {
 		return
 	}
 	r.stream.streams.runs.Add(1)
+	// A run counts until it has released everything.
+	defer r.stream.streams.runs.Add(-1)
 	defer func() {
-		r.stream.streams.runs.Add(-1)
 		r.cancel()
 		// The metrics of a stopped run count too.
 		r.sample()
@@ -149,16 +163,22 @@ func (r *run) main() {
 		return
 	}
 	if suspected := r.command.GetCrashGuard(); suspected != nil {
-		files := r.stream.streams.Graphs.Files(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), r.stream.key.stream)
-		r.guard = &crashGuard{run: r, suspected: suspected, files: files}
+		r.guard = &crashGuard{run: r, suspected: suspected, files: r.files()}
 	}
 	r.mu.Lock()
 	r.iterator, r.status.started = it, true
 	r.opening, r.opened = time.Since(begun), time.Now()
 	r.mu.Unlock()
 	r.stream.streams.report(r.stream)
-	switch err := r.produce(it); {
+	err = r.produce(it)
+	if errors.Is(err, errOwnIterator) {
+		if it, err = r.openOwn(); err == nil {
+			err = r.produce(it)
+		}
+	}
+	switch {
 	case errors.Is(err, io.EOF):
+		r.leavePooled()
 		if r.cached != nil {
 			r.cached.AwaitAck()
 		}
@@ -187,9 +207,12 @@ func (r *run) finish(failure *reason.Error) {
 	} else {
 		r.stream.log.Info("stream ended", "lease", r.command.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
 	}
-	// The last metrics are sent before the reader learns of the end, because a reader at the end may query them.
+	// The last metrics are sent before the reader learns of the end, because a reader at the end of an epoch may query
+	// them.
 	r.sample()
-	r.stream.streams.reportJob(r.stream.key.job)
+	if !r.stream.streams.moreOf(r.stream) {
+		r.stream.streams.reportJob(r.stream.key.Job)
+	}
 	if kept := r.stream.remainderWindow(r); kept != nil {
 		kept.Finish(failure)
 	}

@@ -74,6 +74,7 @@ func (r *run) Nodes() []*pecanv1.NodeMetrics {
 func (ss *Streams) SampleLoop(ctx context.Context) {
 	for clock.Sleep(ctx, samplePeriod) {
 		ss.Sample()
+		ss.pool.expire()
 	}
 }
 
@@ -96,7 +97,7 @@ func (ss *Streams) WindowLimit() int64 {
 }
 
 // Job returns the name of the run's job.
-func (r *run) Job() string { return r.stream.key.job }
+func (r *run) Job() string { return r.stream.key.Job }
 
 // Failed counts elements that could not be produced.
 func (r *run) Failed() uint64 { return r.failures.Load() }

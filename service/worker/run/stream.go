@@ -9,26 +9,11 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// streamKey identifies a stream.
-type streamKey struct {
-	job    string
-	epoch  uint64
-	stream uint32
-}
-
-func keyOf(id *pecanv1.StreamId) streamKey {
-	return streamKey{id.GetJobId(), id.GetEpoch(), id.GetStream()}
-}
-
-func (k streamKey) id() *pecanv1.StreamId {
-	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
-}
-
 // Stream is one leased stream. It stays until the dispatcher takes it back, even after its end: its last
 // elements may be in flight, and its remainder may be requested.
 type Stream struct {
 	streams *Streams
-	key     streamKey
+	key     pecanv1.StreamKey
 	log     *slog.Logger
 
 	mu    sync.Mutex
@@ -50,15 +35,16 @@ type Stream struct {
 }
 
 func newStream(w *Streams, command *pecanv1.StartStream) *Stream {
-	s := &Stream{streams: w, key: keyOf(command.GetId()), lease: command.GetLease(), command: command, changed: make(chan struct{})}
-	s.log = w.Log.With("job", s.key.job, "epoch", s.key.epoch, "stream", s.key.stream)
+	s := &Stream{streams: w, key: command.GetId().Key(), lease: command.GetLease(), command: command, changed: make(chan struct{})}
+	s.log = w.Log.With("job", s.key.Job, "epoch", s.key.Epoch, "stream", s.key.Stream)
 	return s
 }
 
-// keepsRemainder reports whether a short last batch of this stream belongs to the closing stream.
+// keepsRemainder reports whether a short last batch of this stream belongs to a closing stream. The closing stream of a
+// group keeps its own one back.
 func keepsRemainder(command *pecanv1.StartStream) bool {
-	way := command.GetPlan().GetBatchStrategy()
-	return !command.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
+	_, keeps := command.GetPlan().ClosingOf(command.GetId().GetStream())
+	return keeps
 }
 
 // update adopts a newer StartStream of the same stream. The run and its window stay if the run is healthy,
@@ -75,7 +61,7 @@ func (s *Stream) update(command *pecanv1.StartStream) {
 	s.changed = make(chan struct{})
 	if s.run.state().failed != nil || s.belowWindow != nil && again {
 		s.belowWindow = nil
-		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.fromDispatcher())
+		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.Stream), s.fromDispatcher())
 		return
 	}
 	s.run.window.SetPrefetch(command.GetPrefetch())

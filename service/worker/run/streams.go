@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -67,6 +69,7 @@ type Streams struct {
 	Checkpoints *checkpoint.Dir
 
 	tables *dataset.Tables
+	pool   pool
 	// marks numbers the crash marks.
 	marks atomic.Uint64
 	// runs counts the streams that run now. windowBytes is what all windows hold. bufferedBytes is what
@@ -77,7 +80,7 @@ type Streams struct {
 	counts        counts
 
 	mu      sync.Mutex
-	streams map[streamKey]*Stream
+	streams map[pecanv1.StreamKey]*Stream
 	// arrived is closed and replaced whenever a stream is added.
 	arrived chan struct{}
 
@@ -94,14 +97,17 @@ type Streams struct {
 
 // New makes an empty set of streams.
 func New(log *slog.Logger) *Streams {
-	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[streamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
-	w.openings.turns = make(chan struct{}, runtime.NumCPU())
+	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[pecanv1.StreamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
+	w.openings.turns, w.openings.places = make(chan struct{}, runtime.NumCPU()), semaphore.NewWeighted(allPlaces)
 	return w
 }
 
+// Close frees what the streams shared. Call it after all runs have ended.
+func (ss *Streams) Close() { ss.pool.close() }
+
 // Start runs a stream, or updates the stream that runs already.
 func (ss *Streams) Start(command *pecanv1.StartStream) {
-	key := keyOf(command.GetId())
+	key := command.GetId().Key()
 	ss.mu.Lock()
 	if held := ss.streams[key]; held != nil {
 		ss.mu.Unlock()
@@ -120,7 +126,7 @@ func (ss *Streams) Start(command *pecanv1.StartStream) {
 // Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a
 // confirmation, it is sent after the stream has released everything.
 func (ss *Streams) Stop(command *pecanv1.StopStream) {
-	key, lease := keyOf(command.GetId()), command.GetLease()
+	key, lease := command.GetId().Key(), command.GetLease()
 	ss.mu.Lock()
 	s := ss.streams[key]
 	if s != nil && (lease == 0 || s.leaseNow() <= lease) {
@@ -130,7 +136,7 @@ func (ss *Streams) Stop(command *pecanv1.StopStream) {
 	}
 	ss.mu.Unlock()
 	if s != nil {
-		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, ss.Identity))
+		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.Stream, ss.Identity))
 		s.log.Info("stream taken back", "lease", lease)
 		if lease == 0 && ss.Checkpoints != nil {
 			// The stream's epoch is over.
@@ -144,7 +150,7 @@ func (ss *Streams) Stop(command *pecanv1.StopStream) {
 		if s != nil {
 			<-s.closed()
 		}
-		ss.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.id()}}})
+		ss.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.ID()}}})
 	})
 }
 
@@ -152,7 +158,7 @@ func (ss *Streams) Stop(command *pecanv1.StopStream) {
 func (ss *Streams) StopAll(why *reason.Error) int {
 	ss.mu.Lock()
 	streams := ss.streams
-	ss.streams = map[streamKey]*Stream{}
+	ss.streams = map[pecanv1.StreamKey]*Stream{}
 	ss.mu.Unlock()
 	for _, s := range streams {
 		s.stop(why)

@@ -31,6 +31,10 @@ type channel struct {
 	// ended: the END or the error of the whole channel was sent.
 	ended bool
 
+	// announces: the reader opened the channel without credit, and grants it when a READY has announced a frame. announced:
+	// a READY was sent since the last CREDIT.
+	announces, announced bool
+
 	// Only the connection's writing goroutine uses it.
 	sent uint64
 }

@@ -127,6 +127,16 @@ func (c *conn) gatherChannel(b *writeBatch, ch *channel, window *window.Window, 
 		ch.ended = true
 		c.mu.Unlock()
 		b.header(frame.Header{Type: frame.End, Flags: ch.flags(), Channel: ch.id, Index: t.Count, Lease: ch.lease}, nil)
+	case t.Blocked && ch.announces:
+		bytes := window.NextBytes(ch)
+		c.mu.Lock()
+		// A CREDIT that came meanwhile has queued the channel again.
+		announce := bytes > 0 && !ch.announced && ch.credit <= ch.sent
+		ch.announced = ch.announced || announce
+		c.mu.Unlock()
+		if announce {
+			b.header(frame.Header{Type: frame.Ready, Channel: ch.id, Lease: ch.lease, RawLen: bytes}, nil)
+		}
 	}
 	return false, nil
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"log/slog"
 	"net"
 	"os"
@@ -115,5 +116,61 @@ func TestAConnectionEndsWhileItsStreamsGoOn(t *testing.T) {
 		}
 		ours.Close()
 		theirs.Close()
+	}
+}
+
+// plain is the body of an element.
+type plain []byte
+
+func (p plain) Frame(int) payload.Parts {
+	return payload.Parts{Components: 1, Buffers: [][]byte{p}, Raw: uint64(len(p))}
+}
+
+func (p plain) Release() {}
+
+func TestAChannelWithoutCreditAnnouncesEachFrameOnce(t *testing.T) {
+	ours, theirs := unixPair(t)
+	defer func() { _ = theirs.Close() }()
+	c := newConn(&Server{log: slog.New(slog.DiscardHandler), ctx: t.Context()}, ours)
+	var all atomic.Int64
+	ready := window.New(&all, nil, window.Start{})
+	defer ready.Close()
+	for i := range uint64(2) {
+		ready.Append(window.NewEntry(i, 1, 100, plain(make([]byte, 100+i))))
+	}
+	ch := &channel{conn: c, id: 7, announces: true, window: ready}
+	c.channels[ch.id] = ch
+	if _, ok := ready.Attach(ch, 0); !ok {
+		t.Fatal("the window takes no reader")
+	}
+	// gather returns the headers of the frames that are sent now.
+	gather := func() (sent []frame.Header) {
+		var b writeBatch
+		defer b.release()
+		for again := true; again; {
+			var err error
+			if again, err = c.gatherChannel(&b, ch, ready, ch.credit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, piece := range b.buffers {
+			if h, _, err := frame.NewReader(bytes.NewReader(piece)).Next(); err == nil {
+				sent = append(sent, h)
+			}
+		}
+		return sent
+	}
+	is := func(h frame.Header, typ frame.Type, raw uint64) bool {
+		return h.Type == typ && h.Channel == 7 && h.RawLen == raw
+	}
+	if sent := gather(); len(sent) != 1 || !is(sent[0], frame.Ready, 100) {
+		t.Fatalf("sent %v", sent)
+	}
+	if sent := gather(); len(sent) != 0 {
+		t.Fatalf("sent %v again", sent)
+	}
+	c.credit(frame.Header{Type: frame.Credit, Channel: 7, RawLen: 100})
+	if sent := gather(); len(sent) != 2 || !is(sent[0], frame.Data, 100) || !is(sent[1], frame.Ready, 101) {
+		t.Fatalf("sent %v", sent)
 	}
 }

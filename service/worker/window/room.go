@@ -52,6 +52,7 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 	for !w.closed {
 		switch {
 		case w.productionStopped:
+			w.setPhase(idle)
 			return true
 		case w.prefetch && !w.opened && w.next > 0:
 		case len(w.entries) == 0 && w.last == 0:
@@ -60,8 +61,10 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 			return true
 		case len(w.entries) == 0:
 			w.reserve(w.last)
+			w.mayCompute()
 			return true
 		case w.bytes < limit()/max(1, streams()) && w.tryReserve(w.last, limit()-w.underWay(limit())):
+			w.mayCompute()
 			return true
 		}
 		if rest != nil {
@@ -70,6 +73,9 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 			rest = nil
 			w.mu.Lock()
 			continue
+		}
+		if w.phase == computing {
+			w.setPhase(blocked)
 		}
 		w.room.Wait()
 	}

@@ -14,6 +14,8 @@ type Taken struct {
 	Count uint64
 	// Failed: the stream failed after the elements that were taken.
 	Failed *reason.Error
+	// Blocked: only credit lacks for the next frame.
+	Blocked bool
 }
 
 // Take returns what c is sent next; the zero Taken if there is nothing. mayData reports whether credit is left.
@@ -25,7 +27,7 @@ func (w *Window) Take(c Reader, mayData bool) Taken {
 	}
 	if e := w.at(w.cursor); e != nil {
 		if e.Failure == nil && !mayData {
-			return Taken{}
+			return Taken{Blocked: true}
 		}
 		out := Taken{Entry: e, From: int(w.cursor - e.First)}
 		e.retain()
@@ -41,6 +43,17 @@ func (w *Window) Take(c Reader, mayData bool) Taken {
 	}
 	w.setReaderWaits(mayData)
 	return Taken{}
+}
+
+// NextBytes returns the size of the next frame of c; 0 if it has no elements.
+func (w *Window) NextBytes(c Reader) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.at(w.cursor)
+	if w.reader != c || e == nil || e.Failure != nil {
+		return 0
+	}
+	return e.Body.Frame(int(w.cursor - e.First)).Raw
 }
 
 func (w *Window) setReaderWaits(on bool) {

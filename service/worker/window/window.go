@@ -47,6 +47,7 @@ type Window struct {
 	// onReaderWaits is called when a reader could take more than there is, and when that is over.
 	onReaderWaits func(bool)
 	readerWaits   bool
+	phase         phase
 }
 
 // Start is where a run begins to fill a window.
@@ -82,6 +83,9 @@ func (w *Window) Append(e *Entry) bool {
 		return false
 	}
 	w.next = e.end()
+	if !w.remainder && w.phase == idle {
+		w.setPhase(computing)
+	}
 	if e.Failure != nil {
 		w.clean = min(w.clean, e.First)
 	}
@@ -125,6 +129,7 @@ func (w *Window) Finish(failure *reason.Error) {
 	}
 	reader := w.reader
 	w.setReaderWaits(false)
+	w.setPhase(idle)
 	w.reserve(0)
 	w.mu.Unlock()
 	if reader != nil {
@@ -196,6 +201,7 @@ func (w *Window) Close() Reader {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
+	w.setPhase(idle)
 	for _, e := range w.entries {
 		e.Release()
 	}

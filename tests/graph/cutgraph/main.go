@@ -5,7 +5,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/extents"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
@@ -24,8 +27,13 @@ type request struct {
 	Mode          string `json:"mode"`
 	Sharding      string `json:"sharding"`
 	StaticWorkers int    `json:"static_workers"`
-	Seed          uint64 `json:"seed"`
-	Epochs        int    `json:"epochs"`
+	// Streams is S that the job asks for; 0 lets the plan choose.
+	Streams int32  `json:"streams"`
+	Seed    uint64 `json:"seed"`
+	Epochs  int    `json:"epochs"`
+	// Extents divides large record files into extents before the dataset is planned. FileBytes is their size.
+	Extents   bool  `json:"extents"`
+	FileBytes int64 `json:"file_bytes"`
 	// OffStreams is how many whole copies to write when sharding is off.
 	OffStreams int `json:"off_streams"`
 	// Starts are indices other than 0 at which streams of epoch 0 begin as well.
@@ -80,11 +88,24 @@ func one(base string) error {
 	if err != nil {
 		return err
 	}
+	if req.Extents {
+		divided, _, err := extents.Divide(context.Background(), g)
+		if err != nil {
+			return err
+		}
+		if divided == nil {
+			return errors.New("the dataset is not divided into extents")
+		}
+		if g, err = graph.Parse(divided, graph.Limits{}); err != nil {
+			return err
+		}
+	}
 	opts := &pecanv1.JobOptions{
 		Mode:     pecanv1.Mode(pecanv1.Mode_value["MODE_"+req.Mode]),
 		Sharding: pecanv1.Sharding(pecanv1.Sharding_value["SHARDING_"+req.Sharding]),
+		Streams:  req.Streams,
 	}
-	plan, err := split.MakePlan(g, opts, split.Env{StaticWorkers: req.StaticWorkers})
+	plan, err := split.MakePlan(g, opts, split.Env{StaticWorkers: req.StaticWorkers, FileBytes: req.FileBytes})
 	if err != nil {
 		return err
 	}
@@ -95,12 +116,9 @@ func one(base string) error {
 	if err := os.WriteFile(base+".plan.json", text, 0o644); err != nil {
 		return err
 	}
-	streams := int(plan.NumStreams)
-	switch {
-	case streams == 0:
+	streams := int(plan.TotalStreams())
+	if streams == 0 {
 		streams = req.OffStreams
-	case plan.BatchStrategy != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT:
-		streams++
 	}
 	for epoch := 0; epoch < max(1, req.Epochs); epoch++ {
 		for s := 0; s < streams; s++ {

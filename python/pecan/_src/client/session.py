@@ -52,10 +52,12 @@ class Session:
         answer: dict[str, Any] = self._native.wait_json("GetDataset", self._handle, dataset_id, json.dumps(components))
         return answer
 
-    def create_job(self, request: dict[str, Any], header: dict[str, Any] | None, graph: bytes) -> dict[str, Any]:
+    def create_job(
+        self, request: dict[str, Any], header: dict[str, Any] | None, graph: bytes, undivided: bytes
+    ) -> dict[str, Any]:
         """Finds or creates a job; see CreateJob in the Go package bindings."""
         answer: dict[str, Any] = self._native.wait_json(
-            "CreateJob", self._handle, json.dumps(request), json.dumps(header or {}), graph
+            "CreateJob", self._handle, json.dumps(request), json.dumps(header or {}), graph, undivided
         )
         return answer
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
-# Workers find the step by this name (service/graph.CacheMark).
+# Workers find the step by this name (service/graph/marks.go).
 _MARK = "pecan_cache"
 
 

@@ -39,6 +39,11 @@ def distribute(
     seed: int | None = None,
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
+    streams: int | str = "auto",
+    objective: str | None = None,
+    budget_per_hour: float | None = None,
+    worker_limits: dict[str, tuple[int, int | None]] | None = None,
+    trainer_type: str = "",
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Runs a dataset on Pecan's workers.
 
@@ -105,6 +110,20 @@ def distribute(
             to the range of the component in the sample. "exact" accepts no difference in any bit; it is the default
             in deterministic mode, so that two runs give the same bytes. "any" accepts and records every difference;
             order="paper" implies it. None takes the default of the mode.
+        streams: Number of streams into which the dataset is divided. "auto" (the default) follows the data: each
+            stream has enough work to be worth opening, and there are never more streams than the source has splits.
+            A number overrides that, up to the number of splits. The number of workers does not change it. `explain`
+            shows the number and what limits it.
+        objective: What the service minimises when it chooses how many of its workers serve the job: "cost" (the price
+            of an element), "time" (between two elements) or "budget" (the time, below a price per hour). Prices are in
+            the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few workers.
+            None (the default) lets all workers serve the job.
+        budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
+        worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
+            None as a maximum sets none. Local workers are those that were started on a trainer's host with
+            `--placement local`.
+        trainer_type: Type of the trainer in the table of prices. Later jobs with the same dataset and type begin with
+            the numbers that this job finds.
 
     Returns:
         A function for `tf.data.Dataset.apply`.
@@ -133,13 +152,29 @@ def distribute(
         dataset_id = graphs.register(session, graph, chosen.compression, None)
         if target is not None:
             return reader.read(
-                session, dataset_id, dataset.element_spec, graph.specs, chosen, graph.cardinality, graph
+                session,
+                dataset_id,
+                dataset.element_spec,
+                graph.specs,
+                chosen,
+                graph.cardinality,
+                graph,
+                graph.file_bytes,
             )
         # Nothing restarts a private dispatcher. After its death its readers fail, and the next call starts a new
         # cluster, so its readers need no copy of the graph.
         timeout = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
         patient = dataclasses.replace(chosen, outage_timeout_s=timeout)
-        return reader.read(session, dataset_id, dataset.element_spec, graph.specs, patient, graph.cardinality)
+        return reader.read(
+            session,
+            dataset_id,
+            dataset.element_spec,
+            graph.specs,
+            patient,
+            graph.cardinality,
+            dataclasses.replace(graph, keep=False),
+            graph.file_bytes,
+        )
 
     # serialize() refuses calls inside a tf.function. AutoGraph must not rewrite the function before that.
     apply.autograph_info__ = None  # type: ignore[attr-defined]
@@ -255,6 +290,11 @@ def from_dataset_id(
     seed: int | None = None,
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
+    streams: int | str = "auto",
+    objective: str | None = None,
+    budget_per_hour: float | None = None,
+    worker_limits: dict[str, tuple[int, int | None]] | None = None,
+    trainer_type: str = "",
 ) -> tf.data.Dataset:
     """Returns a dataset that reads a registered dataset.
 
@@ -281,6 +321,11 @@ def from_dataset_id(
         seed: As in `distribute`.
         order: As in `distribute`.
         order_tolerance: As in `distribute`.
+        streams: As in `distribute`.
+        objective: As in `distribute`.
+        budget_per_hour: As in `distribute`.
+        worker_limits: As in `distribute`.
+        trainer_type: As in `distribute`.
 
     Returns:
         The dataset.

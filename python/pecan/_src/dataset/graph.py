@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import logging
+import os
 import warnings
 from typing import Any
 
@@ -14,6 +17,11 @@ from pecan._src.client import native
 from pecan._src.client.session import Session
 from pecan._src.dataset import structure
 from pecan._src.options import ReadOptions
+
+_log = logging.getLogger("pecan")
+
+# Longest wait in seconds for the indexes of record files, if other runs need not get the same graph.
+_EXTENTS_TIMEOUT_S = 2
 
 
 class FrozenStateWarning(UserWarning):
@@ -31,6 +39,8 @@ class Graph:
         cardinality: tf.data's cardinality of the dataset: a number of elements, INFINITE (-1) or UNKNOWN (-2).
         keep: Whether the client keeps a copy of `data`, to register the dataset again if the service loses it. False
             for large graphs.
+        file_bytes: Size of the files that the dataset names; 0 if it is not known.
+        undivided: The GraphDef without extents of record files; empty if `data` can have none, or for large graphs.
     """
 
     data: bytes
@@ -38,6 +48,8 @@ class Graph:
     spec_text: str
     cardinality: int
     keep: bool
+    file_bytes: int = 0
+    undivided: bytes = b""
 
 
 def serialize(dataset: Any, caller: str, options: ReadOptions | None = None) -> Graph:
@@ -97,12 +109,54 @@ def serialize(dataset: Any, caller: str, options: ReadOptions | None = None) -> 
             "MESSAGE_TOO_LARGE",
             8,
         )
-    mode = {} if options is None else mode_fields(options)
-    checked = native.load().call_json("CheckGraph", data, json.dumps(mode))
+    wanted = extent_fields(options) | ({} if options is None else mode_fields(options))
+    checked = native.load().wait_json("CheckGraph", data, json.dumps(wanted))
     for warning in checked["warnings"] or ():
         warnings.warn(warning, FrozenStateWarning, stacklevel=4)
     specs = tuple(tf.nest.flatten(flat.element_spec))
-    return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()), checked["kept"])
+    cardinality = int(dataset.cardinality().numpy())
+    undivided = b""
+    if checked.get("late"):
+        _log.warning(
+            "%s: reading the indexes of the dataset's record files takes longer than %g s, so this job reads each file "
+            "as a whole. The reading continues in the background, and later jobs use the indexes",
+            caller,
+            _EXTENTS_TIMEOUT_S,
+        )
+    if checked["kept"] and (checked.get("late") or checked.get("divided")):
+        undivided = data
+    if checked.get("divided"):
+        data = base64.b64decode(checked["divided"])
+    return Graph(
+        data,
+        specs,
+        _spec_text(dataset.element_spec),
+        cardinality,
+        checked["kept"],
+        checked["file_bytes"],
+        undivided,
+    )
+
+
+def extent_fields(options: ReadOptions | None) -> dict[str, Any]:
+    """Returns the fields of a request that say whether record files are divided, and how long their indexes may take.
+
+    Readers that share a job or a registered dataset must get the same graph, however fast the disk is. A later run of a
+    deterministic job must have the same order. In these cases nothing limits the time.
+    """
+    fields: dict[str, Any] = {"extents": True, "index_directory": _index_directory()}
+    if options is None:
+        return fields
+    if options.sharding not in ("unspecified", "dynamic", "data", "file_or_data"):
+        return {}
+    waits = options.mode == "deterministic" or options.job_name is not None
+    return fields | {"extents_timeout_s": 0 if waits else _EXTENTS_TIMEOUT_S}
+
+
+def _index_directory() -> str:
+    """Returns the directory of kept record indexes. Go does not see environment variables that Python sets."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(caches, "pecan", "extents")
 
 
 def mode_fields(options: ReadOptions) -> dict[str, Any]:

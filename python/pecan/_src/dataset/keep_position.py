@@ -13,7 +13,7 @@ if typing.TYPE_CHECKING:
 
 _Function = typing.TypeVar("_Function", bound=Callable[..., Any])
 
-# The dispatcher finds functions and steps by these names (service/graph.KeepPositionMark).
+# The dispatcher finds functions and steps by these names (service/graph/marks.go).
 _MARK = "pecan_keep_position"
 _BEGIN, _END = f"{_MARK}_begin", f"{_MARK}_end"
 

@@ -39,6 +39,7 @@ def read(
     options: ReadOptions,
     cardinality: int | None,
     graph: graphs.Graph | None = None,
+    file_bytes: int = 0,
 ) -> tf.data.Dataset:
     """Creates or joins a job, and returns the dataset that reads it.
 
@@ -51,6 +52,7 @@ def read(
         cardinality: tf.data's cardinality of the registered dataset; None if unknown in this process.
         graph: The registered dataset, to register it again if the service loses it. None if this process does not
             have it, or the service cannot lose it.
+        file_bytes: Size of the files that the dataset names; 0 if it is not known.
 
     Returns:
         A dataset with the given element spec.
@@ -71,13 +73,17 @@ def read(
         "payload_checksum": options.payload_checksum,
         "order": options.order,
         "order_tolerance": options.order_tolerance,
+        "streams": options.streams,
+        "placement": options.placement,
+        "file_bytes": file_bytes,
         "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
-    if graph is None or not graph.keep:
-        job = session.create_job(request, None, b"")
-    else:
-        job = session.create_job(request, graphs.header(graph, options.compression, dataset_id), graph.data)
+    header = None if graph is None else graphs.header(graph, options.compression, dataset_id)
+    kept = graph.data if graph is not None and graph.keep else b""
+    # A state covers one trainer, so a shared job loads none.
+    undivided = graph.undivided if graph is not None and options.job_name is None else b""
+    job = session.create_job(request, header, kept, undivided)
     _log_job(session, job, options)
     loaded = native.load()
     loaded.handle_interrupts()
@@ -161,16 +167,16 @@ def _read_elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *
     position = tf.TensorSpec([], tf.int64)
 
     def open_pass(job: tf.Tensor) -> tf.Tensor:
-        token = ops.pecan_open(job=job)
-        token.set_shape([1])
+        iteration = ops.pecan_open(job=job)
+        iteration.set_shape([1])
         positions = tf.data.Dataset.range(_RANGE_END)
 
         def rows(position: tf.Tensor) -> list[tf.Tensor]:
-            tensors: list[tf.Tensor] = ops.pecan_next_block(token=token, position=position, output_types=types)
+            tensors: list[tf.Tensor] = ops.pecan_next_block(iteration=iteration, position=position, output_types=types)
             return tensors
 
         def element(position: tf.Tensor) -> list[tf.Tensor]:
-            answer = ops.pecan_next(token=token, position=position, output_types=types)
+            answer = ops.pecan_next(iteration=iteration, position=position, output_types=types)
             return [answer.ready, *answer.components]
 
         if blocks:

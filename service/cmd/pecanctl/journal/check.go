@@ -140,7 +140,7 @@ func (r *report) count(s *pecanv1.Snapshot) {
 	for _, job := range s.Jobs {
 		r.Epochs += len(job.Epochs)
 		for _, epoch := range job.Epochs {
-			r.Streams += len(epoch.Streams)
+			r.Streams += int(epoch.Total)
 		}
 	}
 }

@@ -10,10 +10,20 @@ import (
 // Apply changes the state by one record. A record that does not fit changes nothing and is an error: the journal
 // is damaged, or a decision was wrong. Messages inside the record become part of the state.
 func (s *State) Apply(record *pecanv1.Record) error {
+	s.ended = nil
 	if err := s.apply(record); err != nil {
 		return fmt.Errorf("apply record %d (%T): %w", s.applied+1, record.GetKind(), err)
 	}
 	s.applied++
+	return nil
+}
+
+// Extend applies further entries of the record that was applied last, which is a list. The journal has them as one record.
+func (s *State) Extend(entries *pecanv1.Record) error {
+	s.ended = nil
+	if err := s.apply(entries); err != nil {
+		return fmt.Errorf("extend record %d (%T): %w", s.applied, entries.GetKind(), err)
+	}
 	return nil
 }
 
@@ -41,12 +51,16 @@ func (s *State) apply(record *pecanv1.Record) error {
 		*pecanv1.Record_JobFailed, *pecanv1.Record_JobRemoved:
 		return s.applyJob(record)
 	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
-		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
+		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_EpochCarried, *pecanv1.Record_StreamAdded:
 		return s.applyEpoch(record)
 	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheRemoved:
 		return s.applyCache(record)
 	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_ProfileKept:
 		return s.applyOrder(record)
+	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementKept:
+		return s.applyPlacement(record)
+	case *pecanv1.Record_WorkerNamed, *pecanv1.Record_WorkerForgotten:
+		return s.applyWorker(record)
 	}
 	return s.applyStream(record)
 }
@@ -73,6 +87,11 @@ func (s *State) setDataset(id string, dataset *pecanv1.StoredDataset) {
 		return
 	}
 	delete(s.profiles, before)
+	for key := range s.placements {
+		if key.Fingerprint == before {
+			delete(s.placements, key)
+		}
+	}
 	for key := range s.orders {
 		if key.Fingerprint == before {
 			delete(s.orders, key)

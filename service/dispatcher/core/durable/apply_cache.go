@@ -42,7 +42,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
 	cache := s.caches[segment.GetKey()]
 	switch {
-	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > maxStreams, segment.Stream >= segment.Streams:
+	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > MaxStreams, segment.Stream >= segment.Streams:
 		return fmt.Errorf("segment %q of no stream", segment.GetName())
 	case cache != nil && cache.Streams != segment.Streams:
 		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)

@@ -43,7 +43,8 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
+		s.drop(epoch)
+		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *Epoch) bool { return e == epoch })
 		closed := &pecanv1.ClosedEpoch{
 			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsTruncated: r.StreamsTruncated, Lost: r.Lost,
 			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams,
@@ -53,21 +54,31 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if over := len(job.Closed) - maxClosedEpochs; over > 0 {
 			job.Closed = slices.Delete(job.Closed, 0, over)
 		}
+		s.settleCarry(job)
+	case *pecanv1.Record_EpochCarried:
+		return s.applyEpochCarried(kind.EpochCarried)
 	case *pecanv1.Record_StreamAdded:
-		job, epoch, err := s.Epoch(kind.StreamAdded.Id.GetJobId(), kind.StreamAdded.Id.GetEpoch())
+		_, epoch, err := s.Epoch(kind.StreamAdded.Id.GetJobId(), kind.StreamAdded.Id.GetEpoch())
 		if err != nil {
 			return err
 		}
-		if int64(kind.StreamAdded.Id.GetStream()) != int64(len(epoch.Streams)) {
-			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), len(epoch.Streams))
+		if kind.StreamAdded.Id.GetStream() != epoch.total || epoch.total >= MaxStreams {
+			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), epoch.total)
 		}
-		stream := &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.GetStream()}
-		if sole := onlyConsumer(job, epoch); sole != "" {
-			stream.Consumer, stream.Assignment = sole, 1
-		}
-		epoch.Streams = append(epoch.Streams, stream)
+		s.addStream(epoch)
 	}
 	return nil
+}
+
+// addStream adds a fresh stream. An epoch that grows above wholeStreams settles what ended before.
+func (s *State) addStream(e *Epoch) {
+	e.total++
+	e.delivered, e.truncated = e.delivered.resized(e.total), e.truncated.resized(e.total)
+	if e.total == wholeStreams+1 {
+		for _, stream := range e.Active() {
+			s.settle(e, stream)
+		}
+	}
 }
 
 func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
@@ -75,56 +86,72 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	if err != nil {
 		return err
 	}
-	at, open := slices.BinarySearchFunc(job.Epochs, r.Epoch, func(e *pecanv1.StoredEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
 	switch {
 	case r.Position == nil && r.Epoch != job.NextEpoch:
 		return fmt.Errorf("epoch %d opened, but %d is next", r.Epoch, job.NextEpoch)
-	case open || r.Epoch > MaxEpoch:
+	case FindEpoch(job, r.Epoch) != nil || r.Epoch > MaxEpoch:
 		return fmt.Errorf("epoch %d opened: it is open already, or its number is too large", r.Epoch)
-	case r.Streams > maxStreams:
-		return fmt.Errorf("epoch of %d streams", r.Streams)
+	case r.Streams > MaxStreams || r.Streams != PlannedStreams(job):
+		return fmt.Errorf("epoch of %d streams, the plan has %d", r.Streams, PlannedStreams(job))
 	case len(r.Order) > 0 && !slices.Equal(r.Order, s.OrderFor(job)) && !NamesOrder(job, r.Position, r.Order):
 		return fmt.Errorf("epoch %d opened in an order that was not decided", r.Epoch)
 	}
 	if err := checkOrderStreams(r); err != nil {
 		return err
 	}
-	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch, Order: r.Order, OrderStreams: r.OrderStreams}
-	var assigned uint64
+	begun, next, err := r.Position.BegunStreams(r.Streams)
+	if err != nil {
+		return err
+	}
+	ended, err := r.Position.EndedStreams(r.Streams)
+	if err != nil {
+		return err
+	}
+	if err := checkCarried(job, r); err != nil {
+		return err
+	}
+	epoch := newEpoch(job, r.Epoch, s.applied+1, r.Streams)
+	epoch.Joins, epoch.Carried, epoch.Carry = r.Position.GetJoins(), r.Position.GetCarried(), r.Position.GetCarry()
+	if r.After != nil {
+		if before := FindEpoch(job, *r.After); before.Carried {
+			epoch.Joins = before.Carry
+		} else {
+			epoch.After = r.After
+		}
+	}
+	epoch.Order, epoch.OrderStreams = r.Order, r.OrderStreams
 	if r.Position != nil {
 		// The same client may have read the epoch before, and copies of its calls may still arrive. They name the
 		// one assignment after the number of that time, and a lease granted since. This number is larger now, so
 		// the copies are recognized.
-		assigned = s.lastLease
+		epoch.assignment = s.lastLease
 	}
-	for i := range r.Streams {
-		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i, Assignment: assigned})
+	s.addEpoch(epoch)
+	// The used elements count as received, and streams that had ended count as delivered.
+	for i, stream := range begun {
+		s.change(epoch, stream, func(stream *pecanv1.StoredStream) { stream.StartIndex = next[i] })
 	}
-	if err := startAt(epoch, r.Position); err != nil {
-		return err
+	for stream := range r.Streams {
+		if bitmap(ended).has(stream) {
+			s.change(epoch, stream, func(stream *pecanv1.StoredStream) { stream.Delivered, stream.Count = true, stream.StartIndex })
+		}
 	}
-	job.Epochs = slices.Insert(job.Epochs, at, epoch)
+	epoch.sums.elements += r.Position.GetEndedElements()
 	job.NextEpoch = max(job.NextEpoch, r.Epoch+1)
 	return nil
 }
 
-// startAt sets an epoch to where a trainer stopped. The used elements count as received, and streams that had
-// ended count as delivered.
-func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
-	if len(position.GetNext()) > len(epoch.Streams) {
-		return fmt.Errorf("a position in %d streams of an epoch with %d", len(position.GetNext()), len(epoch.Streams))
+// checkCarried refuses an epoch that joins rows which its job cannot have.
+func checkCarried(job *Job, r *pecanv1.EpochOpened) error {
+	switch {
+	case r.After == nil && len(r.Position.GetJoins()) == 0 && !r.Position.GetCarried():
+		return nil
+	case !job.Plan.GetCarry():
+		return fmt.Errorf("epoch %d opened with rows of another epoch, but the plan has no carry", r.Epoch)
+	case r.After != nil && (r.Position != nil || FindEpoch(job, *r.After) == nil || *r.After >= r.Epoch):
+		return fmt.Errorf("epoch %d opened after epoch %d, which is not open", r.Epoch, *r.After)
 	}
-	for i, next := range position.GetNext() {
-		epoch.Streams[i].StartIndex = next
-	}
-	for _, number := range position.GetEnded() {
-		if uint64(number) >= uint64(len(epoch.Streams)) {
-			return fmt.Errorf("a position with ended stream %d of an epoch with %d streams", number, len(epoch.Streams))
-		}
-		stream := epoch.Streams[number]
-		stream.Delivered, stream.Count = true, stream.StartIndex
-	}
-	return nil
+	return r.Position.CheckRows(job.Plan)
 }
 
 // checkOrderStreams refuses a list of ordered streams that does not fit the epoch.
@@ -152,20 +179,12 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	if FindPass(epoch, r.ClientId) == nil {
 		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Prefetch: r.Prefetch, HeartbeatNumber: r.HeartbeatNumber})
 	}
-	for _, stream := range epoch.Streams {
-		if Private(job) {
-			stream.Consumer = r.ClientId
-			stream.Assignment++
+	if Private(job) {
+		epoch.assignment++
+		for _, stream := range epoch.Active() {
+			s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { assign(stream, r.ClientId, stream.StartIndex) })
 		}
 	}
 	addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
 	return nil
-}
-
-// onlyConsumer returns the reader of all streams of a private job's epoch; empty for a shared job.
-func onlyConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
-	if Private(job) && len(epoch.Passes) > 0 {
-		return epoch.Passes[0].ClientId
-	}
-	return ""
 }

@@ -46,11 +46,14 @@ func (s *State) applyJob(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
+		for _, epoch := range job.Epochs {
+			s.drop(epoch)
+		}
 		delete(s.jobs, job.JobId)
 		if s.named[job.Name] == job.JobId {
 			delete(s.named, job.Name)
 		}
-		s.ordered = slices.DeleteFunc(s.ordered, func(j *pecanv1.StoredJob) bool { return j == job })
+		s.ordered = slices.DeleteFunc(s.ordered, func(j *Job) bool { return j == job })
 	}
 	return nil
 }
@@ -62,9 +65,9 @@ func (s *State) applyJobCreated(r *pecanv1.JobCreated) error {
 	if _, taken := s.named[r.Name]; taken && r.Name != "" {
 		return fmt.Errorf("a job named %q exists", r.Name)
 	}
-	s.addJob(&pecanv1.StoredJob{
+	s.addJob(&Job{StoredJob: &pecanv1.StoredJob{
 		JobId: r.JobId, Name: r.Name, DatasetId: r.DatasetId, Options: r.Options, Plan: r.Plan, Sequence: s.applied + 1,
-	})
+	}})
 	return nil
 }
 

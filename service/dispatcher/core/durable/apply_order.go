@@ -21,7 +21,8 @@ type OrderKey struct {
 	Fingerprint string
 	Policy      pecanv1.Order
 	Tolerance   pecanv1.OrderTolerance
-	PlanHash    string
+	// PlanHash is the plan's hash for any number of streams.
+	PlanHash string
 }
 
 func (k OrderKey) Compare(other OrderKey) int {
@@ -34,9 +35,9 @@ func KeyOf(decided *pecanv1.StoredOrder) OrderKey {
 }
 
 // OrderKey returns the key of a decision for a job, or why the job has none.
-func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
+func (s *State) OrderKey(job *Job) (key OrderKey, off string) {
 	options, dataset := job.Options, s.datasets[job.DatasetId]
-	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), job.Plan.GetHash()}
+	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), cmp.Or(job.Plan.GetOrderHash(), job.Plan.GetHash())}
 	switch {
 	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
 		return key, "the job keeps its steps as they are written (order=\"off\")"
@@ -52,7 +53,7 @@ func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 }
 
 // DecisionFor returns the decision on the order of a job's steps; nil without one.
-func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
+func (s *State) DecisionFor(job *Job) *pecanv1.StoredOrder {
 	key, off := s.OrderKey(job)
 	if off != "" {
 		return nil
@@ -60,9 +61,19 @@ func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
 	return s.orders[key]
 }
 
+// HasDecision reports whether there is a decision on the order of a graph's steps.
+func (s *State) HasDecision(fingerprint string) bool {
+	for key := range s.orders {
+		if key.Fingerprint == fingerprint {
+			return true
+		}
+	}
+	return false
+}
+
 // OrderFor returns the order of epochs that a job opens now, or of some of their streams; nil for the registered
 // order.
-func (s *State) OrderFor(job *pecanv1.StoredJob) []string {
+func (s *State) OrderFor(job *Job) []string {
 	decided := s.DecisionFor(job)
 	if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
 		return nil

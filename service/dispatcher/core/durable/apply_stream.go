@@ -14,9 +14,11 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		return s.applyLeaseGranted(kind.LeaseGranted)
 	case *pecanv1.Record_LeaseLost:
 		return s.applyLeaseLost(kind.LeaseLost)
+	case *pecanv1.Record_LeasesGranted, *pecanv1.Record_ConsumersAssigned, *pecanv1.Record_StreamsProduced, *pecanv1.Record_StreamsDelivered:
+		return s.applyList(record)
 	case *pecanv1.Record_ConsumerAssigned:
 		r := kind.ConsumerAssigned
-		stream, err := s.stream(r.Id)
+		epoch, stream, err := s.stream(r.Id)
 		if err != nil {
 			return err
 		}
@@ -24,46 +26,65 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		if r.Assignment != 0 && r.Assignment != stream.Assignment+1 {
 			return fmt.Errorf("assignment %d of stream %d after assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
 		}
-		stream.Consumer, stream.StartIndex, stream.Assignment = r.ClientId, r.StartIndex, stream.Assignment+1
+		s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { assign(stream, r.ClientId, r.StartIndex) })
 	case *pecanv1.Record_ConsumerReleased:
-		stream, err := s.stream(kind.ConsumerReleased.Id)
+		epoch, stream, err := s.stream(kind.ConsumerReleased.Id)
 		if err != nil {
 			return err
 		}
-		stream.Consumer, stream.StartIndex = "", kind.ConsumerReleased.NextIndex
+		s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) {
+			stream.Consumer, stream.StartIndex = "", kind.ConsumerReleased.NextIndex
+		})
 	case *pecanv1.Record_StreamProduced:
 		r := kind.StreamProduced
-		stream, err := s.stream(r.Id)
+		epoch, stream, err := s.stream(r.Id)
 		if err != nil {
 			return err
 		}
-		if stream.Worker == nil || stream.Lease != r.Lease {
-			return fmt.Errorf("stream %d produced under lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
+		if err := checkProduced(stream, r.Lease); err != nil {
+			return err
 		}
-		stream.Produced, stream.RemainderRows = true, r.RemainderRows
-		if !stream.Delivered {
-			// A delivered stream runs again only for its remainder rows. If it was truncated, the run produces
-			// more than was read.
-			stream.Count = r.Count
-		}
+		s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { produce(stream, r.Count, r.RemainderRows) })
 	case *pecanv1.Record_StreamDelivered:
-		stream, err := s.stream(kind.StreamDelivered.Id)
+		r := kind.StreamDelivered
+		epoch, stream, err := s.stream(r.Id)
 		if err != nil {
 			return err
 		}
-		r := kind.StreamDelivered
-		stream.Delivered, stream.Count = true, r.Count
-		if r.Truncated {
-			stream.Truncated, stream.Progress = true, max(stream.Progress, r.Produced)
-		}
+		s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) {
+			stream.Delivered, stream.Count = true, r.Count
+			if r.Truncated {
+				stream.Truncated, stream.Progress = true, max(stream.Progress, r.Produced)
+			}
+		})
 	default:
 		return errors.New("unknown kind of record; it may come from a newer version")
 	}
 	return nil
 }
 
+func assign(stream *pecanv1.StoredStream, clientID string, startIndex uint64) {
+	stream.Consumer, stream.StartIndex, stream.Assignment = clientID, startIndex, stream.Assignment+1
+}
+
+func checkProduced(stream *pecanv1.StoredStream, lease uint64) error {
+	if stream.Worker == nil || stream.Lease != lease {
+		return fmt.Errorf("stream %d produced under lease %d, held is %d", stream.Stream, lease, stream.Lease)
+	}
+	return nil
+}
+
+func produce(stream *pecanv1.StoredStream, count, remainderRows uint64) {
+	stream.Produced, stream.RemainderRows = true, remainderRows
+	if !stream.Delivered {
+		// A delivered stream runs again only for its remainder rows. If it was truncated, the run produces
+		// more than was read.
+		stream.Count = count
+	}
+}
+
 func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
-	stream, err := s.stream(r.Id)
+	epoch, stream, err := s.stream(r.Id)
 	if err != nil {
 		return err
 	}
@@ -73,23 +94,34 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 	if stream.Worker != nil || r.Worker == nil {
 		return fmt.Errorf("stream %d is leased already, or to nobody", r.Id.GetStream())
 	}
-	s.lastLease, stream.Lease, stream.Worker = r.Lease, r.Lease, r.Worker
-	stream.Produced, stream.RemainderRows = false, 0
-	if r.Restart {
-		stream.StartIndex, stream.Delivered, stream.Count = 0, false, 0
-	}
+	s.lastLease = r.Lease
+	s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { grant(stream, r.Lease, 0, r.Worker, r.Restart) })
 	return nil
 }
 
+// grant leases a stream to a worker. The number is 0 if the worker has none.
+func grant(stream *pecanv1.StoredStream, lease uint64, number uint32, worker *pecanv1.WorkerAddress, restart bool) {
+	stream.Lease, stream.Worker, stream.WorkerNumber = lease, worker, number
+	stream.Produced, stream.RemainderRows = false, 0
+	if restart {
+		stream.StartIndex, stream.Delivered, stream.Count = 0, false, 0
+	}
+}
+
 func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
-	stream, err := s.stream(r.Id)
+	epoch, stream, err := s.stream(r.Id)
 	if err != nil {
 		return err
 	}
 	if stream.Worker == nil || stream.Lease != r.Lease {
 		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
-	stream.Worker, stream.Why, stream.OpeningCrashes = nil, r.Why, r.OpeningCrashes
+	s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { loseLease(stream, r) })
+	return nil
+}
+
+func loseLease(stream *pecanv1.StoredStream, r *pecanv1.LeaseLost) {
+	stream.Worker, stream.WorkerNumber, stream.Why, stream.OpeningCrashes = nil, 0, r.Why, r.OpeningCrashes
 	if r.Truncated {
 		stream.Truncated, stream.Progress = true, max(stream.Progress, r.Progress)
 	}
@@ -114,5 +146,4 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 			stream.Serial, stream.Deaths, stream.Crashes, stream.SuspectBelow = false, 0, 0, 0
 		}
 	}
-	return nil
 }

@@ -23,13 +23,13 @@ func (s *State) LastLease() uint64 { return s.lastLease }
 
 // Jobs returns the jobs in the order in which they were created. The caller must change neither the slice nor the
 // jobs.
-func (s *State) Jobs() []*pecanv1.StoredJob { return s.ordered }
+func (s *State) Jobs() []*Job { return s.ordered }
 
 // Job returns a job by its id, or nil.
-func (s *State) Job(id string) *pecanv1.StoredJob { return s.jobs[id] }
+func (s *State) Job(id string) *Job { return s.jobs[id] }
 
 // JobNamed returns the job that has a name, or nil.
-func (s *State) JobNamed(name string) *pecanv1.StoredJob { return s.jobs[s.named[name]] }
+func (s *State) JobNamed(name string) *Job { return s.jobs[s.named[name]] }
 
 // Client returns a client by its id, or nil.
 func (s *State) Client(id string) *pecanv1.StoredClient { return s.clients[id] }
@@ -68,20 +68,31 @@ func (s *State) Caches() int { return len(s.caches) }
 // CacheKeys returns the keys of all recorded caches in ascending order.
 func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
 
+// CompleteCaches returns the number of streams of each committed cache by its key.
+func (s *State) CompleteCaches() map[string]int {
+	streams := map[string]int{}
+	for key, cache := range s.caches {
+		if cache.Manifest != "" {
+			streams[key] = int(cache.Streams)
+		}
+	}
+	return streams
+}
+
 // Decision returns the decision on an order by its key, or nil.
 func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder { return s.orders[key] }
 
 // Profile returns the costs of the steps of a graph by its fingerprint, or nil.
 func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile { return s.profiles[fingerprint] }
 
-func (s *State) job(id string) (*pecanv1.StoredJob, error) {
+func (s *State) job(id string) (*Job, error) {
 	if job, ok := s.jobs[id]; ok {
 		return job, nil
 	}
 	return nil, fmt.Errorf("no job %q", id)
 }
 
-func (s *State) Epoch(jobID string, number uint64) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, error) {
+func (s *State) Epoch(jobID string, number uint64) (*Job, *Epoch, error) {
 	job, err := s.job(jobID)
 	if err != nil {
 		return nil, nil, err
@@ -92,19 +103,23 @@ func (s *State) Epoch(jobID string, number uint64) (*pecanv1.StoredJob, *pecanv1
 	return nil, nil, fmt.Errorf("no epoch %d of job %q", number, jobID)
 }
 
-func (s *State) stream(id *pecanv1.StreamId) (*pecanv1.StoredStream, error) {
+// Opened returns the open epoch that a record opened, or nil.
+func (s *State) Opened(record uint64) *Epoch { return s.opened[record] }
+
+// stream finds the stream of a record. A settled stream has no more records.
+func (s *State) stream(id *pecanv1.StreamId) (*Epoch, *pecanv1.StoredStream, error) {
 	_, epoch, err := s.Epoch(id.GetJobId(), id.GetEpoch())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if int64(id.GetStream()) >= int64(len(epoch.Streams)) {
-		return nil, fmt.Errorf("no stream %d in epoch %d of job %q", id.GetStream(), id.GetEpoch(), id.GetJobId())
+	if id.GetStream() >= epoch.total || epoch.Settled(id.GetStream()) {
+		return nil, nil, fmt.Errorf("no stream %d in epoch %d of job %q, or it is settled", id.GetStream(), id.GetEpoch(), id.GetJobId())
 	}
-	return epoch.Streams[id.GetStream()], nil
+	return epoch, epoch.Stream(id.GetStream()), nil
 }
 
-func FindEpoch(job *pecanv1.StoredJob, number uint64) *pecanv1.StoredEpoch {
-	i, ok := slices.BinarySearchFunc(job.Epochs, number, func(e *pecanv1.StoredEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
+func FindEpoch(job *Job, number uint64) *Epoch {
+	i, ok := slices.BinarySearchFunc(job.Epochs, number, func(e *Epoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
 	if !ok {
 		return nil
 	}
@@ -112,7 +127,7 @@ func FindEpoch(job *pecanv1.StoredJob, number uint64) *pecanv1.StoredEpoch {
 }
 
 // FindClosed returns one of the newest closed epochs, or nil.
-func FindClosed(job *pecanv1.StoredJob, number uint64) *pecanv1.ClosedEpoch {
+func FindClosed(job *Job, number uint64) *pecanv1.ClosedEpoch {
 	i, ok := slices.BinarySearchFunc(job.Closed, number, func(e *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
 	if !ok {
 		return nil
@@ -120,7 +135,7 @@ func FindClosed(job *pecanv1.StoredJob, number uint64) *pecanv1.ClosedEpoch {
 	return job.Closed[i]
 }
 
-func FindPass(epoch *pecanv1.StoredEpoch, clientID string) *pecanv1.StoredPass {
+func FindPass(epoch *Epoch, clientID string) *pecanv1.StoredPass {
 	for _, pass := range epoch.Passes {
 		if pass.ClientId == clientID {
 			return pass

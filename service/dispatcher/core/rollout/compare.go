@@ -65,7 +65,7 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 }
 
 // compare sums the metrics of the jobs that run in an order.
-func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*pecanv1.StoredJob) (s comparison) {
+func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) (s comparison) {
 	ordered, beside, before := jobmetrics.Profile{}, jobmetrics.Profile{}, jobmetrics.Profile{}
 	for _, job := range jobs {
 		now, from := r.host.Metrics(job.JobId), p.baseline[job.JobId]

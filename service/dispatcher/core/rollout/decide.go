@@ -18,9 +18,7 @@ func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1
 		decided.Stage = pecanv1.OrderStage_ORDER_STAGE_PILOTED
 	}
 	if nodes := r.open[key].metrics; !slices.Equal(nodes, r.state.Profile(key.Fingerprint).GetNodes()) {
-		r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{
-			Profile: &pecanv1.StoredProfile{Fingerprint: key.Fingerprint, Nodes: nodes},
-		}}})
+		r.storeProfile(key.Fingerprint, nodes)
 	}
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderDecided{OrderDecided: &pecanv1.OrderDecided{Decided: decided}}})
 	delete(r.open, key)

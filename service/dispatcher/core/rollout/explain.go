@@ -39,7 +39,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	e := &Explained{
 		Response:    &pecanv1.ExplainResponse{JobId: job.JobId, Order: key.Policy, Tolerance: key.Tolerance, State: state, Why: why},
 		Fingerprint: r.state.Dataset(job.DatasetId).GetFingerprint(), Plan: job.Plan, Options: proto.Clone(job.Options).(*pecanv1.JobOptions),
-		Nodes: r.measured([]*pecanv1.StoredJob{job}),
+		Nodes: r.measured([]*durable.Job{job}),
 	}
 	if off != "" {
 		e.Response.Order, e.Response.Tolerance = pecanv1.Order_ORDER_OFF, pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
@@ -49,7 +49,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	kept := r.state.Profile(key.Fingerprint).GetNodes()
 	if o := r.open[key]; o != nil && o.planned != nil {
 		e.Order, e.Nodes = o.planned.Order, o.metrics
-	} else if elements, cpu := busiest(e.Nodes); kept != nil && (elements < minElements || cpu < minCPU) {
+	} else if kept != nil && !isEnough(busiest(e.Nodes)) {
 		e.Nodes = kept
 	}
 	if decided := r.state.Decision(key); decided != nil {
@@ -63,7 +63,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 }
 
 // status returns the stage of a job's rollout, and its reason.
-func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
+func (r *Rollouts) status(job *durable.Job) (state, why string) {
 	key, off := r.state.OrderKey(job)
 	if off != "" {
 		return "off", off
@@ -90,7 +90,7 @@ func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
 }
 
 // otherEpochs counts the open epochs that were opened before the decision.
-func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
+func otherEpochs(job *durable.Job, decided *pecanv1.StoredOrder) string {
 	registered, ordered := 0, 0
 	for _, epoch := range job.Epochs {
 		if len(epoch.Order) == 0 {
@@ -109,7 +109,7 @@ func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 }
 
 // Status returns the stage of a job's rollout for an operator; nil if nobody asked for another order.
-func (r *Rollouts) Status(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
+func (r *Rollouts) Status(job *durable.Job) *pecanv1.OrderStatus {
 	switch job.Options.GetOrder() {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
 		return nil
@@ -123,7 +123,7 @@ func (r *Rollouts) pilotStatus(decided *pecanv1.StoredOrder) string {
 	p := r.pilots[durable.KeyOf(decided)]
 	switch {
 	case p == nil:
-		return "; the next epoch runs one stream in the order, if that can be compared"
+		return "; the next epoch runs some streams in the order, if that can be compared"
 	case p.waitsFor == "":
 		return "; an open epoch has the order, and nothing was measured yet"
 	}

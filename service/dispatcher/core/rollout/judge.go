@@ -10,7 +10,7 @@ import (
 )
 
 // judge adopts a piloted order or rolls it back, if the metrics suffice.
-func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*pecanv1.StoredJob) {
+func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
 		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, s.failed)
@@ -57,13 +57,13 @@ func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, prod
 // StreamFailed notes that a stream has failed for good. If it runs in another order, and no epoch of its job has
 // failed before, the order is rolled back: the registered order is right by definition. The order may be
 // innocent, but a rollback costs only time.
-func (r *Rollouts) StreamFailed(job *pecanv1.StoredJob, epochNumber uint64, stream uint32, why string) {
+func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
 	if epoch == nil || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
 		return
 	}
 	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||
-		slices.ContainsFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e.Error != nil })
+		slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return e.Error != nil })
 	if !failed {
 		r.setStage(durable.KeyOf(decided), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, fmt.Sprintf("a stream in the order failed: %s", why))
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
@@ -15,17 +16,42 @@ import (
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes := r.measured(u.jobs)
-	elements, cpu := busiest(nodes)
-	if elements < minElements || cpu < minCPU {
+	if elements, cpu := busiest(nodes); !isEnough(elements, cpu) {
 		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.0f s of CPU", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
-		if r.state.Profile(u.key.Fingerprint) == nil {
+		nodes = r.state.Profile(u.key.Fingerprint).GetNodes()
+		if !isEnough(busiest(nodes)) {
 			return
 		}
-		nodes = r.state.Profile(u.key.Fingerprint).Nodes
 	}
 	r.plans++
 	o.planNumber, o.metrics, o.waitsFor = r.plans, nodes, "an order is being planned"
 	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
+}
+
+// KeepProfile keeps what an epoch's steps cost for the plans of later jobs. It writes no profile that says nearly the same
+// as the one before, and keeps the one on which a decision rests: an explanation needs it.
+func (r *Rollouts) KeepProfile(job *durable.Job) {
+	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
+	if fingerprint == "" || r.state.HasDecision(fingerprint) {
+		return
+	}
+	nodes := r.measured([]*durable.Job{job})
+	elements, cpu := busiest(nodes)
+	if elements == 0 || cpu < minKeptCPU {
+		return
+	}
+	if known, spent := busiest(r.state.Profile(fingerprint).GetNodes()); known > 0 {
+		if ratio := cpu / float64(elements) / (spent / float64(known)); ratio < keptRatio && 1/ratio < keptRatio {
+			return
+		}
+	}
+	r.storeProfile(fingerprint, nodes)
+}
+
+func (r *Rollouts) storeProfile(fingerprint string, nodes []*pecanv1.NodeMetrics) {
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{
+		Profile: &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes},
+	}}})
 }
 
 // optionsFor returns the options of a decision's jobs with the effective tolerance.
@@ -36,7 +62,7 @@ func optionsFor(u *undecidedOrder) *pecanv1.JobOptions {
 }
 
 // measured sums the metrics of jobs' streams in the registered order.
-func (r *Rollouts) measured(jobs []*pecanv1.StoredJob) []*pecanv1.NodeMetrics {
+func (r *Rollouts) measured(jobs []*durable.Job) []*pecanv1.NodeMetrics {
 	sum := jobmetrics.Profile{}
 	for _, job := range jobs {
 		sum.Add(r.host.Metrics(job.JobId).Registered())
@@ -58,6 +84,9 @@ func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
 	}
 	return elements, cpu
 }
+
+// isEnough reports whether an order can be planned from metrics with so many elements and CPU seconds.
+func isEnough(elements uint64, cpu float64) bool { return elements >= minElements && cpu >= minCPU }
 
 // PlanRequest asks for an order of the steps of a graph, from metrics of their costs. Planned answers it in any
 // case.

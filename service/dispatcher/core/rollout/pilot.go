@@ -27,7 +27,7 @@ type pilot struct {
 
 // BeginPilot returns the streams of a new epoch that have its order; nil if all have. An order that only a position
 // names is no pilot.
-func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
+func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
 	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *p
 	}
 	p := r.pilots[key]
 	if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED && p.comparableInEpoch(job, decided) {
-		streams = firstStream(job, position)
+		streams = pilotStreams(job, position)
 	}
 	p.wholeEpochs = p.wholeEpochs || len(streams) == 0
 	p.epochs[job.JobId] = number
@@ -49,27 +49,45 @@ func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *p
 	return streams
 }
 
-// comparableInEpoch reports whether one stream of a job's next epoch shall have the order. A single stream, or
+// comparableInEpoch reports whether some streams of a job's next epoch shall have the order. A single stream, or
 // one that must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs
 // are too short for that. In mode deterministic an epoch has one order.
-func (p *pilot) comparableInEpoch(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) bool {
+func (p *pilot) comparableInEpoch(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	if last, any := p.epochs[job.JobId]; any {
-		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || durable.Delivered(epoch) {
+		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || epoch.Delivered() {
 			return false
 		}
 	}
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
-// firstStream returns the stream that is leased first, so that the others run at the same time for as long as
-// possible; nil if all have ended.
-func firstStream(job *pecanv1.StoredJob, position *pecanv1.Position) []uint32 {
-	for stream := range uint32(job.Plan.GetNumStreams()) {
-		if !slices.Contains(position.GetEnded(), stream) {
-			return []uint32{stream}
-		}
+// One of pilotShare streams has a piloted order, and at most maxPilotStreams of an epoch have it.
+const (
+	pilotShare      = 16
+	maxPilotStreams = 64
+)
+
+// pilotStreams returns the streams of an epoch that have a piloted order; nil if all have ended. Up to 16 streams run
+// together, and the first of them is leased first, so that the others run beside it for the longest time. Of more streams,
+// it is every 16th one. The beginning of an epoch, when much is opened, is left out.
+func pilotStreams(job *durable.Job, position *pecanv1.Position) (streams []uint32) {
+	ended, err := position.EndedStreams(job.Plan.TotalStreams())
+	if err != nil {
+		return nil
 	}
-	return nil
+	total, stream := uint32(job.Plan.GetNumStreams()), uint32(0)
+	if total > pilotShare {
+		stream = pilotShare / 2
+	}
+	for stream < total && len(streams) < maxPilotStreams {
+		if ended[stream/8]&(1<<(stream%8)) != 0 {
+			stream++
+			continue
+		}
+		streams = append(streams, stream)
+		stream += pilotShare
+	}
+	return streams
 }
 
 // judgePilots judges the pilots that are due.
@@ -83,7 +101,7 @@ func (r *Rollouts) judgePilots() {
 	if len(due) == 0 {
 		return
 	}
-	jobs := map[durable.OrderKey][]*pecanv1.StoredJob{}
+	jobs := map[durable.OrderKey][]*durable.Job{}
 	for _, job := range r.state.Jobs() {
 		if key, off := r.state.OrderKey(job); off == "" {
 			jobs[key] = append(jobs[key], job)

@@ -14,7 +14,7 @@ import (
 
 // PositionOrder returns the order that positions in an epoch record; nil if there is only one order, or it does not
 // matter.
-func (r *Rollouts) PositionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochOrder {
+func (r *Rollouts) PositionOrder(job *durable.Job, epoch *durable.Epoch) *pecanv1.EpochOrder {
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || epoch == nil {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (r *Rollouts) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
 
 // OrderAt returns the order of a new epoch: the decided one, except where a trainer of mode deterministic resumes
 // an epoch. If the position does not name an order, that epoch had the registered one.
-func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, found []string) ([]string, error) {
+func (r *Rollouts) OrderAt(job *durable.Job, position *pecanv1.Position, found []string) ([]string, error) {
 	decided := r.state.OrderFor(job)
 	named := position.GetOrder()
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || named == nil && !started(position) {
@@ -71,5 +71,5 @@ func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, f
 
 // started reports whether a position is past the start of its epoch.
 func started(position *pecanv1.Position) bool {
-	return len(position.GetEnded()) > 0 || position.GetTurn() > 0 || slices.ContainsFunc(position.GetNext(), func(n uint64) bool { return n > 0 })
+	return len(position.GetEnded()) > 0 || len(position.GetEndedRuns()) > 0 || len(position.GetEndedBits()) > 0 || len(position.GetBegun()) > 0 || position.GetTurn() > 0 || slices.ContainsFunc(position.GetNext(), func(n uint64) bool { return n > 0 })
 }

@@ -13,6 +13,10 @@ const (
 	// A plan needs minElements of the busiest step, and minCPU seconds in all.
 	minElements = 200
 	minCPU      = 1.0
+	// A profile of less than minKeptCPU seconds is not kept. A newer one replaces it if the costs differ by more than
+	// keptRatio.
+	minKeptCPU = 0.1
+	keptRatio  = 1.3
 	// trialShare is the share of an epoch's CPU that a trial may cost. An order that would save less is not
 	// tried.
 	trialShare = 0.02
@@ -103,7 +107,7 @@ type trial struct {
 // undecidedOrder is an open decision, and the jobs that wait for it.
 type undecidedOrder struct {
 	key  durable.OrderKey
-	jobs []*pecanv1.StoredJob
+	jobs []*durable.Job
 }
 
 // undecided lists the open decisions in the order of their first jobs.

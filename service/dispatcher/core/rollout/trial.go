@@ -60,10 +60,10 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 
 // trialWorker finds a connected worker that runs a stream of a waiting job. A session that was asked before is
 // not asked again, and no worker tries two orders at once.
-func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *pecanv1.StoredJob, id string, session uint64) {
+func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *durable.Job, id string, session uint64) {
 	for _, job := range u.jobs {
 		for _, epoch := range job.Epochs {
-			for _, stream := range epoch.Streams {
+			for _, stream := range epoch.Active() {
 				if stream.Worker == nil {
 					continue
 				}

@@ -2,93 +2,34 @@ package schedule
 
 import (
 	"cmp"
+	"container/heap"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// load counts the streams of a worker.
-type load struct {
-	running, held int
-	// prefetchJobs has the jobs of which the worker holds a stream of a prefetched epoch. The other counts
-	// exclude these streams: each has produced at most one element and waits, perhaps forever. It must not keep
-	// others from the slot.
-	prefetchJobs map[string]bool
-}
-
-// demand is an epoch with streams that wait for a worker.
+// demand is an epoch that may have streams that wait for a worker.
 type demand struct {
-	job     *pecanv1.StoredJob
-	epoch   *pecanv1.StoredEpoch
-	waiting []*pecanv1.StoredStream
-	// running counts the epoch's running streams, held those on a worker and not delivered.
-	running, held int
-	prefetch      bool
-	// order is the position of the epoch in the list. It breaks ties.
-	order int
-	// skipped: a stream found no worker or must wait, so it is too early for the closing stream.
-	skipped bool
+	epoch    *durable.Epoch
+	running  int
+	prefetch bool
+	// closings has the closing streams that run. Those in unsure may have begun to run, or stopped.
+	closings, unsure map[uint32]bool
+	// at is the position in the queue, -1 outside of it.
+	at int
 }
 
-// roundLoads holds the loads of one round.
-type roundLoads struct {
-	loads map[string]*load
-	// full: no worker has room for a stream without a position. Room only shrinks during a division.
-	full bool
+// before orders epochs: prefetched epochs come last; then the epoch with the fewest running streams comes first, and the
+// oldest one of these.
+func (d *demand) before(other *demand) bool {
+	if d.prefetch != other.prefetch {
+		return other.prefetch
+	}
+	return cmp.Or(cmp.Compare(d.running, other.running), compareEpochs(d.epoch, other.epoch)) < 0
 }
 
-func (r *Round) collect() (*roundLoads, []*demand) {
-	pass := &roundLoads{loads: map[string]*load{}}
-	for _, worker := range r.Workers {
-		pass.loads[worker.ID] = &load{prefetchJobs: map[string]bool{}}
-	}
-	var wants []*demand
-	for _, job := range r.Jobs {
-		for _, epoch := range job.Epochs {
-			w := &demand{job: job, epoch: epoch, prefetch: durable.AllPrefetched(epoch), order: len(wants)}
-			ready := r.Ready(job, epoch)
-			for _, stream := range epoch.Streams {
-				switch {
-				case !waiting(job, epoch, stream):
-				case !ready(stream):
-					w.skipped = true
-				default:
-					w.waiting = append(w.waiting, stream)
-				}
-				if stream.Worker == nil {
-					continue
-				}
-				if Running(job, epoch, stream) {
-					w.running++
-				}
-				if !stream.Delivered {
-					w.held++
-				}
-				if l := pass.loads[stream.Worker.WorkerId]; l != nil {
-					w.charge(l, stream)
-				}
-			}
-			if len(w.waiting) > 0 {
-				wants = append(wants, w)
-			}
-		}
-	}
-	return pass, wants
-}
-
-// charge adds a leased stream to the load of its worker. Of a prefetched epoch, one stream per worker counts as
-// prefetched. Further ones were started for a trainer that has left, and count like any other.
-func (d *demand) charge(l *load, stream *pecanv1.StoredStream) {
-	if d.prefetch && !stream.Delivered && !l.prefetchJobs[d.job.JobId] {
-		l.prefetchJobs[d.job.JobId] = true
-		return
-	}
-	if Running(d.job, d.epoch, stream) {
-		l.running++
-	}
-	if !stream.Delivered {
-		l.held++
-	}
+func compareEpochs(a, b *durable.Epoch) int {
+	return cmp.Or(cmp.Compare(a.Job.Sequence, b.Job.Sequence), cmp.Compare(a.Epoch, b.Epoch))
 }
 
 // demandQueue is a heap. The epoch whose turn is next is on top.
@@ -97,26 +38,85 @@ type demandQueue []*demand
 // Len implements heap.Interface.
 func (q demandQueue) Len() int { return len(q) }
 
-// Less implements heap.Interface: prefetched epochs come last; then the epoch with the fewest running streams
-// comes first.
-func (q demandQueue) Less(i, j int) bool {
-	a, b := q[i], q[j]
-	if a.prefetch != b.prefetch {
-		return b.prefetch
-	}
-	return cmp.Or(cmp.Compare(a.running, b.running), cmp.Compare(a.order, b.order)) < 0
-}
+// Less implements heap.Interface.
+func (q demandQueue) Less(i, j int) bool { return q[i].before(q[j]) }
 
 // Swap implements heap.Interface.
-func (q demandQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q demandQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].at, q[j].at = i, j
+}
 
 // Push implements heap.Interface.
-func (q *demandQueue) Push(w any) { *q = append(*q, w.(*demand)) }
+func (q *demandQueue) Push(x any) {
+	d := x.(*demand)
+	d.at = len(*q)
+	*q = append(*q, d)
+}
 
 // Pop implements heap.Interface.
 func (q *demandQueue) Pop() any {
 	last := len(*q) - 1
-	w := (*q)[last]
+	d := (*q)[last]
 	*q = (*q)[:last]
-	return w
+	d.at = -1
+	return d
+}
+
+// set moves a demand to its place, or out of the queue.
+func (q *demandQueue) set(d *demand, in bool) {
+	switch {
+	case in && d.at < 0:
+		heap.Push(q, d)
+	case in:
+		heap.Fix(q, d.at)
+	case d.at >= 0:
+		heap.Remove(q, d.at)
+	}
+}
+
+// waits reports whether the epoch may have a stream that waits for a slot. Closing streams need none, except those of
+// prefetched epochs.
+func (d *demand) waits() bool {
+	if !Read(d.epoch) {
+		return false
+	}
+	stream, waits := nextWaiting(d.epoch, 0)
+	return waits && (d.prefetch || stream < d.epoch.Regular())
+}
+
+// nextWaiting returns the first stream from one on that needs a worker and has none; false if there is none.
+func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
+	idle, anyIdle := e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })
+	fresh, anyFresh := e.NextFresh(from)
+	if anyIdle && (!anyFresh || idle < fresh) {
+		return idle, true
+	}
+	return fresh, anyFresh
+}
+
+// waiting visits the streams from one on that wait for a worker and may be leased now, ascending, until visit returns
+// false. Closing streams come when no stream that they join waits.
+func (s *Scheduler) waiting(e *durable.Epoch, from uint32, visit func(stream uint32) bool) {
+	if !Read(e) {
+		return
+	}
+	ready, regular := s.Ready(e), e.Regular()
+	for stream, more := nextWaiting(e, from); more; stream, more = nextWaiting(e, stream+1) {
+		if stream >= regular && sourcesWait(e, stream) {
+			// Later closing streams join later streams, or this one.
+			return
+		}
+		if ready(stream) && !visit(stream) {
+			return
+		}
+	}
+}
+
+// sourcesWait reports whether a stream that a closing stream joins waits for a worker.
+func sourcesWait(e *durable.Epoch, closing uint32) bool {
+	first, below := e.Sources(closing)
+	return e.AnyFresh(first, below) || e.AnyIdle(func(stream *pecanv1.StoredStream) bool {
+		return first <= stream.Stream && stream.Stream < below && Needed(e, stream)
+	})
 }

@@ -1,36 +1,25 @@
 package schedule
 
 import (
-	"slices"
-
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// Read reports whether somebody reads an epoch, or a later epoch its remainders, so that its streams may need workers.
+func Read(epoch *durable.Epoch) bool {
+	return epoch.Job.Error == nil && epoch.Error == nil && (len(epoch.Passes) > 0 || epoch.Job.Plan.GetCarry() && epoch.Delivered() && epoch.Kept())
+}
+
 // Needed reports whether a worker must hold a stream.
-func Needed(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) bool {
-	if job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || stream.Truncated {
-		return false
-	}
-	if !stream.Delivered {
-		return true
-	}
-	if !job.Plan.HasClosing() || durable.IsClosing(job, stream) || epoch.Streams[len(epoch.Streams)-1].Delivered {
-		return false
-	}
-	// The remainder of a delivered stream is needed until the closing stream is delivered.
-	return !stream.Produced || stream.RemainderRows > 0
+func Needed(epoch *durable.Epoch, stream *pecanv1.StoredStream) bool {
+	return Read(epoch) && !stream.Truncated && !epoch.Settles(stream)
 }
 
-// waiting reports whether a stream needs a worker and has none.
-func waiting(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) bool {
-	return stream.Worker == nil && Needed(job, epoch, stream)
-}
-
-// remaindersReady reports whether every stream that the closing stream joins is produced.
-func remaindersReady(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
-	for _, stream := range epoch.Streams {
-		if !durable.IsClosing(job, stream) && !stream.Produced && !stream.Truncated {
+// RemaindersReady reports whether every stream that a closing stream joins is produced.
+func RemaindersReady(epoch *durable.Epoch, closing uint32) bool {
+	first, below := epoch.Sources(closing)
+	for source := first; source < below; source++ {
+		if stream := epoch.Find(source); stream == nil && !epoch.Settled(source) || stream != nil && !stream.Produced && !stream.Truncated {
 			return false
 		}
 	}
@@ -39,18 +28,40 @@ func remaindersReady(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
 
 // Running reports whether a stream takes a slot of its worker. A waiting closing stream does not: it may wait for
 // a stream that has no slot yet.
-func Running(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) bool {
-	return stream.Worker != nil && !stream.Produced && (!durable.IsClosing(job, stream) || remaindersReady(job, epoch))
+func Running(epoch *durable.Epoch, stream *pecanv1.StoredStream) bool {
+	return stream.Worker != nil && !stream.Produced && (!epoch.Job.Plan.IsClosing(stream.Stream) || RemaindersReady(epoch, stream.Stream))
 }
 
-// needsAllOpen reports whether all streams of an epoch must be open at the same time.
-func needsAllOpen(job *pecanv1.StoredJob) bool {
-	mode := job.Options.GetMode()
-	return job.Plan.GetAllOpen() || mode == pecanv1.Mode_MODE_DETERMINISTIC || mode == pecanv1.Mode_MODE_OFF
+// RunningStreams counts the streams of an epoch that take slots of their workers.
+func RunningStreams(epoch *durable.Epoch) int {
+	n := epoch.Running()
+	for _, closing := range epoch.Closings() {
+		if Running(epoch, closing) {
+			n++
+		}
+	}
+	return n
 }
 
-// Static reports whether the shards of a job belong to the configured workers, if there is a list of them.
-func Static(job *pecanv1.StoredJob) bool {
+// mustBeOpen returns the streams that must be open at the same time, from first on, below below. Mode deterministic
+// reads the groups one after the other, so only the streams of the group that is read must be open.
+func mustBeOpen(epoch *durable.Epoch) (first, below uint32) {
+	switch mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan; {
+	case plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
+		return 0, epoch.Total()
+	case mode != pecanv1.Mode_MODE_DETERMINISTIC:
+		return 0, 0
+	case plan.Groups() == 1:
+		return 0, epoch.Total()
+	default:
+		group := uint32(plan.GetGroup())
+		first = epoch.FirstUndelivered() / group * group
+		return first, min(first+group, epoch.Regular())
+	}
+}
+
+// static reports whether the shards of a job belong to the configured workers, if there is a list of them.
+func static(job *durable.Job) bool {
 	switch job.Options.GetSharding() {
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
 		return true
@@ -59,9 +70,6 @@ func Static(job *pecanv1.StoredJob) bool {
 }
 
 // Final reports whether an epoch gets no more streams.
-func Final(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
-	if job.Options.GetMode() != pecanv1.Mode_MODE_OFF {
-		return true
-	}
-	return slices.ContainsFunc(epoch.Streams, func(s *pecanv1.StoredStream) bool { return s.Produced || s.Delivered })
+func Final(epoch *durable.Epoch) bool {
+	return epoch.Job.Options.GetMode() != pecanv1.Mode_MODE_OFF || epoch.AnyEnded()
 }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"sync"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+type streamKey = pecanv1.StreamKey
+
+// lease is what the fleet knows of a stream that some worker has run.
+type lease struct {
+	number uint64
+	worker int
+	// The worker died, and since when the stream waits for another one.
+	lostAt time.Time
+}
+
+// fleet has what all workers and trainers share: the figures.
+type fleet struct {
+	options options
+	began   time.Time
+	over    chan struct{}
+	total   time.Duration
+
+	toWorkers, toTrainers sizes
+
+	mu sync.Mutex
+	// Every stream that has run, by its newest lease.
+	leased map[streamKey]*lease
+	// When each job's first stream ran.
+	first map[string]time.Time
+	// Streams that run now, and the time when as many ran as there are slots.
+	running   int
+	busy      time.Duration
+	openS     float64
+	firstS    float64
+	movedS    float64
+	drainedAt time.Duration
+	workDone  time.Duration
+	killed    int
+}
+
+// started notes that a worker runs a stream.
+func (f *fleet) started(key streamKey, number uint64, worker int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if was := f.leased[key]; was != nil && !was.lostAt.IsZero() {
+		f.movedS = max(f.movedS, now.Sub(was.lostAt).Seconds())
+	}
+	f.leased[key] = &lease{number: number, worker: worker}
+	if _, ok := f.first[key.Job]; !ok {
+		f.first[key.Job] = now
+	}
+	f.running++
+	if f.busy == 0 && (f.running >= f.options.workers*f.options.slots || len(f.leased) >= f.options.jobs*f.options.streams) {
+		f.busy = now.Sub(f.began)
+	}
+	if f.drainedAt == 0 && len(f.leased) >= f.options.jobs*f.options.streams {
+		// From here on slots may be free, because no stream is left.
+		f.drainedAt = now.Sub(f.began)
+	}
+}
+
+// stopped notes that a worker no longer runs a stream. It has worked on it since `since`.
+func (f *fleet) stopped(since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running--
+	if f.drainedAt == 0 {
+		f.workDone += time.Since(since)
+	}
+}
+
+// shallDie reports whether a worker disappears now: the first workers do, after a third of the streams have run.
+func (f *fleet) shallDie(worker int) bool {
+	if worker >= f.options.kill {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.leased) > f.options.jobs*f.options.streams/3
+}
+
+// died notes the streams that a dead worker ran.
+func (f *fleet) died(keys []streamKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.killed++
+	f.running -= len(keys)
+	for _, key := range keys {
+		f.leased[key].lostAt = time.Now()
+	}
+}
+
+func (f *fleet) report() *report {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	slots := float64(f.options.workers * f.options.slots)
+	// Streams that still ran when the last one started have worked up to then, for half of their time on average.
+	worked := f.workDone.Seconds() + slots*f.options.work.Seconds()/2
+	return &report{
+		OpenS: f.openS, BusyS: f.busy.Seconds(), FirstStreamS: f.firstS, TotalS: f.total.Seconds(),
+		Utilisation: min(1, worked/(slots*max(f.drainedAt, time.Millisecond).Seconds())),
+		Streams:     len(f.leased), MovedS: f.movedS,
+		LargestToWorker: int(f.toWorkers.received.Load()), LargestFromWorker: int(f.toWorkers.sent.Load()),
+		LargestToTrainer: int(f.toTrainers.received.Load()), LargestFromTrainer: int(f.toTrainers.sent.Load()),
+		FleetCPUS: cpuSeconds(),
+	}
+}

@@ -1,0 +1,223 @@
+"""How small datasets compare with a local run, how one job spreads over workers, and what many streams cost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+
+import meter
+import pecan
+import systems
+import tensorflow as tf
+from row import ROOT, Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most
+from systems import LOCAL, PECAN
+from tensorflow.python.data.experimental.ops import testing
+
+HEAD = """# How one job scales
+
+`make bench-scale` writes this page from `scale.json`, and `make bench ROW=<name>` measures one row again.
+One run samples all contestants in turns. Figures are medians, with the smallest and largest sample in brackets.
+
+*small*: a chain of six image maps and a batch of 32, and a light map, in the private cluster. The first pass is not
+counted. A sample is the mean of several passes; its CPU is that of this process and of the private cluster.
+
+*workers*: every element sleeps for 20 ms, and N worker processes of one slot run one job of one trainer on this host.
+With two slots, 32 workers need more than the two cores: an element that comes alone costs all processes 0.8 ms of CPU.
+Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits.
+
+*fleet*, *jobs*: a dispatcher with its store on disk, and the program `benchmarks/fleet`, which plays 1,000 workers of 8
+slots and the trainers over real connections. Nobody computes or sends elements. *Utilisation* is the work done divided
+by the work that all slots could have done while streams were left.
+"""
+
+D = tf.data.Dataset
+SIDE, BATCH = 128, 32
+IMAGES = (64, 256, 1024, 4096)
+LIGHT = 1024
+# Seconds of passes per sample, so that CPU counters of 10 ms are exact enough.
+SAMPLE_S = 2.0
+
+
+def _image(i: tf.Tensor) -> tf.Tensor:
+    pixels = tf.reshape(tf.range(SIDE * SIDE * 3) % 251, [SIDE, SIDE, 3])
+    return tf.cast(pixels, tf.float32) + tf.cast(i % 7, tf.float32)
+
+
+def images(number: int) -> tf.data.Dataset:
+    """Returns `number` images of shape [128, 128, 3] after six maps, in batches of 32 float32 images."""
+    dataset = D.range(number).map(_image)
+    dataset = dataset.map(lambda x: x / 255.0)
+    dataset = dataset.map(lambda x: tf.image.resize(x, [96, 96]))
+    dataset = dataset.map(lambda x: tf.image.adjust_contrast(x, 1.2))
+    dataset = dataset.map(tf.image.flip_left_right)
+    dataset = dataset.map(lambda x: x[8:88, 8:88])
+    return dataset.batch(BATCH)
+
+
+def light(number: int) -> tf.data.Dataset:
+    """Returns `number` int64 scalars after one map, in batches of 32."""
+    return D.range(number).map(lambda i: i * 2).batch(BATCH)
+
+
+def _passes(dataset: tf.data.Dataset) -> Callable[[], Sample]:
+    """Returns a contestant that reads a dataset repeatedly."""
+
+    def sample() -> Sample:
+        for _ in dataset:
+            pass
+        pids, passes = {os.getpid(), *meter.descendants()}, 0
+        began, cpu = time.perf_counter(), meter.cpu_seconds(pids)
+        while passes < 2 or time.perf_counter() - began < SAMPLE_S:
+            for _ in dataset:
+                pass
+            passes += 1
+        took = time.perf_counter() - began
+        return {"ms": 1e3 * took / passes, "CPU ms": 1e3 * (meter.cpu_seconds(pids) - cpu) / passes}
+
+    return sample
+
+
+def _small(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    made = {f"{number:,} images": images(number) for number in IMAGES} | {f"range({LIGHT})": light(LIGHT)}
+    found: Contestants = {}
+    for name, dataset in made.items():
+        found[f"{name}, {LOCAL}"] = _passes(dataset)
+        found[f"{name}, {PECAN}"] = _passes(dataset.apply(pecan.distribute(order="off")))
+    return found
+
+
+def _judge_small(medians: Medians) -> list[Mark]:
+    ours, local = medians[f"1,024 images, {PECAN}"], medians[f"1,024 images, {LOCAL}"]
+    ours_light, local_light = medians[f"range({LIGHT}), {PECAN}"], medians[f"range({LIGHT}), {LOCAL}"]
+    return [
+        at_most("1,024 images: ≤ 1.15 times the local wall time", ours["ms"] / local["ms"], 1.15, "x"),
+        at_most("1,024 images: ≤ 1.15 times the local CPU", ours["CPU ms"] / local["CPU ms"], 1.15, "x"),
+        at_most(f"range({LIGHT}): ≤ 20 ms more than local", ours_light["ms"] - local_light["ms"], 20, " ms"),
+    ]
+
+
+# Worker processes, and elements per worker and sample.
+WORKERS, PER_WORKER = (1, 2, 4, 8, 16, 32), 640
+ORDERS = {"exactly once": False, "deterministic": True}
+
+
+def _workers(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    def contestant(number: int, deterministic: bool) -> Callable[[], Sample]:
+        def sample() -> Sample:
+            dataset = D.range(PER_WORKER * number).apply(testing.sleep(20_000))
+            with systems.pecan_service(workers=number, max_streams=1) as service:
+                ours = service.through(dataset, deterministic=deterministic)
+                for _ in ours.take(1):
+                    pass
+                began = time.perf_counter()
+                count = sum(1 for _ in ours)
+                assert count == PER_WORKER * number, count
+                return {"elements/s": count / (time.perf_counter() - began)}
+
+        return sample
+
+    return {
+        f"{number} workers, {name}": contestant(number, deterministic)
+        for name, deterministic in ORDERS.items()
+        for number in WORKERS
+    }
+
+
+def _judge_workers(medians: Medians) -> list[Mark]:
+    def rate(number: int, name: str) -> float:
+        return medians[f"{number} workers, {name}"]["elements/s"]
+
+    once, ordered = ORDERS
+    marks = []
+    for number in WORKERS[1:]:
+        limit = 95 if number <= 16 else 90
+        share = 100 * rate(number, once) / (number * rate(1, once))
+        marks.append(at_least(f"{number} workers: ≥ {limit} % of linear", share, limit, " %"))
+    for number in WORKERS:
+        # One worker has all streams of a group open in deterministic mode, and so more sleeps at a time than slots.
+        share = 100 * rate(number, ordered) / rate(number, once)
+        marks.append(at_least(f"{number} workers, deterministic: ≥ 95 % of exactly once", share, 95, " %"))
+    return marks
+
+
+# Workers of the fleet, slots of each, and seconds that a stream takes.
+FLEET, SLOTS, WORK_S = 1000, 8, 3
+STREAMS = 65_536
+JOBS, STREAMS_OF_JOB = 100, 1000
+
+
+@functools.cache
+def _fleet_program() -> str:
+    """Builds the program that plays workers and trainers, once. Returns its path."""
+    binary = ROOT / "build" / "fleet"
+    subprocess.run(["go", "build", "-o", str(binary), "./benchmarks/fleet"], cwd=ROOT, check=True, timeout=600)
+    return str(binary)
+
+
+def _play(jobs: int, streams: int, kill: int = 0) -> Sample:
+    """Plays one epoch of each job, with a new dispatcher. Returns the figures of the fleet and of the dispatcher."""
+    with tempfile.TemporaryDirectory() as work_dir, systems.pecan_service(workers=0, work_dir=work_dir) as service:
+        name = pecan.register_dataset(service.target, D.range(16 * STREAMS)).numpy().decode()
+        before = service.cpu_seconds()
+        words = [_fleet_program(), "--dispatcher", service.target.removeprefix("pecan://"), "--dataset", name]
+        words += [f"--workers={FLEET}", f"--slots={SLOTS}", f"--work={WORK_S}s"]
+        words += [f"--jobs={jobs}", f"--streams={streams}", f"--kill={kill}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)} failed: {done.stderr}")
+        found, cpu = json.loads(done.stdout), service.cpu_seconds() - before
+        journal = sum(entry.stat().st_size for entry in os.scandir(work_dir) if entry.is_file())
+        return {
+            "opens in s": found["open_s"],
+            "first stream after s": found["first_stream_s"],
+            "all slots busy after s": found["busy_s"],
+            "total s": found["total_s"],
+            "utilisation %": 100 * found["utilisation"],
+            "dispatcher CPU s/10,000 streams": 1e4 * cpu / (jobs * streams),
+            "fleet CPU s": found["fleet_cpu_s"],
+            "moved in s": found["moved_s"],
+            "dispatcher MB": sum(meter.resident_mb(pid)[0] for pid in service.pids),
+            "store MB": journal / 1e6,
+            "largest message KiB": max(value for key, value in found.items() if key.startswith("largest")) / 1024,
+        }
+
+
+ONE_JOB, WITH_DEATHS = f"one job of {STREAMS:,} streams", "20 workers disappear"
+
+
+def _one_job(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    return {ONE_JOB: lambda: _play(1, STREAMS), WITH_DEATHS: lambda: _play(1, STREAMS, kill=20)}
+
+
+def _judge_one_job(medians: Medians) -> list[Mark]:
+    ours = medians[ONE_JOB]
+    return [
+        at_most("opens in ≤ 1 s", ours["opens in s"], 1, " s"),
+        at_most(
+            "≤ 1 CPU second of the dispatcher per 10,000 streams", ours["dispatcher CPU s/10,000 streams"], 1, " s"
+        ),
+        at_most("no message above 1 MiB", ours["largest message KiB"], 1024, " KiB"),
+    ]
+
+
+def _many_jobs(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    return {f"{JOBS} jobs of {STREAMS_OF_JOB:,} streams": lambda: _play(JOBS, STREAMS_OF_JOB)}
+
+
+def _judge_many_jobs(medians: Medians) -> list[Mark]:
+    (ours,) = medians.values()
+    return [at_least("no job waits while a slot is free: ≥ 95 % utilisation", ours["utilisation %"], 95, " %")]
+
+
+ROWS: dict[str, Row] = {
+    "small": Row("small datasets, beside a local run", _small, _judge_small),
+    "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
+    "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
+    "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),
+}

@@ -1,0 +1,213 @@
+package core_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// BenchmarkEpoch opens an epoch, runs all of its streams and closes it. Workers report each start and end, and the trainer
+// each end, in a message of its own, so that nothing but the core makes lists. One operation is one epoch.
+func BenchmarkEpoch(b *testing.B) {
+	for _, c := range []struct{ streams, workers int }{{16, 16}, {256, 16}, {1024, 16}, {2048, 16}, {16384, 1000}, {65536, 1000}} {
+		b.Run(fmt.Sprintf("%d_streams_%d_workers", c.streams, c.workers), func(b *testing.B) { benchmarkEpochs(b, 1, c.streams, c.workers, 1) })
+	}
+}
+
+// BenchmarkListedEpoch is BenchmarkEpoch with 32 ends in each message.
+func BenchmarkListedEpoch(b *testing.B) {
+	for _, streams := range []int{16384, 65536} {
+		b.Run(fmt.Sprintf("%d_streams_1000_workers", streams), func(b *testing.B) { benchmarkEpochs(b, 1, streams, 1000, 32) })
+	}
+}
+
+// BenchmarkEpochsOfJobs runs epochs of 100 jobs at the same time, with 1,000 streams each, over 1,000 workers of 8 slots. No
+// job waits while a slot is free.
+func BenchmarkEpochsOfJobs(b *testing.B) { benchmarkEpochs(b, 100, 1000, 1000, 1) }
+
+// BenchmarkClosingEpoch is BenchmarkEpoch with a closing stream for each 16 streams. They keep rows back, or none.
+func BenchmarkClosingEpoch(b *testing.B) {
+	for _, rows := range []uint64{0, 1} {
+		b.Run(fmt.Sprintf("16384_streams_1000_workers_%d_rows", rows), func(b *testing.B) {
+			p := newPlayed(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING})
+			p.rows = rows
+			benchmarkPlayed(b, p, 16384, 1)
+		})
+	}
+}
+
+func benchmarkEpochs(b *testing.B, jobs, streams, workers, listed int) {
+	benchmarkPlayed(b, newPlayed(b, jobs, workers, 8, &pecanv1.Plan{NumStreams: int32(streams)}), streams, listed)
+}
+
+func benchmarkPlayed(b *testing.B, p *played, streams, listed int) {
+	jobs := p.jobs
+	before := cpuTime(b)
+	for b.Loop() {
+		p.epoch(listed)
+	}
+	cpu := cpuTime(b) - before
+	n := float64(b.N) * float64(jobs*streams)
+	b.ReportMetric(float64(cpu.Microseconds())/n, "cpu-us/stream")
+	b.ReportMetric(float64(p.opening.Microseconds())/1e3/float64(b.N*jobs), "ms/open")
+	b.ReportMetric(float64(p.recordBytes)/n, "journal-B/stream")
+	b.ReportMetric(float64(p.updateBytes)/n, "update-B/stream")
+	b.ReportMetric(float64(p.commandBytes)/n, "command-B/stream")
+	b.ReportMetric(float64(p.largest)/1e3, "largest-kB")
+	b.ReportMetric(float64(p.snapshot)/float64(jobs*streams), "snapshot-B/stream")
+	if p.largest > 1<<20 {
+		b.Errorf("a message or a record of %d bytes", p.largest)
+	}
+}
+
+// cpuTime is what this process has used, garbage collection and played peers included.
+func cpuTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// played is a core with workers and trainers that are played.
+type played struct {
+	b           *testing.B
+	core        *core.Core
+	jobs, slots int
+	workers     int
+	number      uint64
+	// rows are what each stream keeps back.
+	rows    uint64
+	running int
+	// starts are the streams that workers run.
+	starts []playedStart
+	// opening sums the time of the calls that open an epoch.
+	opening time.Duration
+	// The bytes of records, updates and commands, those of the largest one, and those of a snapshot in mid-epoch.
+	recordBytes, updateBytes, commandBytes, largest, snapshot int
+}
+
+type playedStart struct {
+	session core.SessionID
+	start   *pecanv1.StartStream
+}
+
+func playedClient(job int) string { return fmt.Sprintf("%032d", job) }
+
+func playedJob(job int) string { return fmt.Sprintf("j%032d", job) }
+
+func newPlayed(b *testing.B, jobs, workers, slots int, plan *pecanv1.Plan) *played {
+	plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_B
+	p := &played{b: b, core: core.New(core.DefaultConfig(), durable.NewState()), jobs: jobs, workers: workers, slots: slots}
+	p.decide(core.Start{ClusterID: "c"})
+	p.decide(core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
+	for job := range jobs {
+		p.decide(core.CreateJob{
+			JobID: playedJob(job), Plan: plan,
+			Request: &pecanv1.CreateJobRequest{
+				RequestId: "r", ClientId: playedClient(job), DatasetId: "f", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE},
+			},
+		})
+	}
+	for i := range workers {
+		id := fmt.Sprintf("%032d", i)
+		p.decide(core.Hello{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerHello{
+			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.0.%d:40000", i), Unix: "@pecan-worker-" + id, HostId: id}, MaxStreams: int32(slots),
+		}})
+	}
+	p.recordBytes, p.commandBytes = 0, 0
+	return p
+}
+
+func (p *played) decide(input any) {
+	result := p.core.Decide(input, time.Second)
+	if result.Err != nil {
+		p.b.Fatal(result.Err)
+	}
+	sum := func(total *int, message proto.Message) {
+		n := proto.Size(message)
+		*total += n
+		p.largest = max(p.largest, n)
+	}
+	for _, record := range result.Records {
+		sum(&p.recordBytes, record)
+	}
+	for _, effect := range result.Effects {
+		switch e := effect.(type) {
+		case core.Update:
+			sum(&p.updateBytes, e.Message)
+		case core.Command:
+			sum(&p.commandBytes, e.Message)
+			if starts := e.Message.GetStartStreams(); starts != nil {
+				for _, start := range starts.Starts(nil) {
+					p.starts = append(p.starts, playedStart{e.Session, start})
+					p.running++
+				}
+			}
+		}
+	}
+}
+
+// epoch plays one epoch of each job. A message has the ends of so many streams at most.
+func (p *played) epoch(listed int) {
+	for job := range p.jobs {
+		begun := time.Now()
+		p.decide(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", p.number), ClientId: playedClient(job), JobId: playedJob(job)})
+		p.decide(core.Watch{ID: core.WatchID(p.number*uint64(p.jobs) + uint64(job) + 1), Request: &pecanv1.WatchEpochRequest{
+			ClientId: playedClient(job), JobId: playedJob(job), Epoch: p.number,
+		}})
+		p.opening += time.Since(begun)
+	}
+	data, err := p.core.State().Marshal()
+	if err != nil {
+		p.b.Fatal(err)
+	}
+	p.snapshot = max(p.snapshot, len(data))
+	for len(p.starts) > 0 {
+		if p.running < p.workers*p.slots && p.waiting() > 0 {
+			p.b.Fatalf("%d streams run on %d slots while others wait", p.running, p.workers*p.slots)
+		}
+		finish := map[string]*pecanv1.FinishStreamsRequest{}
+		for range min(listed, len(p.starts)) {
+			next := p.starts[0]
+			p.starts = p.starts[1:]
+			p.running--
+			id, lease := next.start.Id, next.start.Lease
+			p.decide(core.FromWorker{Session: next.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: id, Lease: lease}}}})
+			p.decide(core.FromWorker{Session: next.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{Id: id, Lease: lease, Count: 32, RemainderRows: p.rows}}}})
+			call := finish[id.JobId]
+			if call == nil {
+				call = &pecanv1.FinishStreamsRequest{ClientId: id.JobId[1:], JobId: id.JobId, Epoch: id.Epoch}
+				finish[id.JobId] = call
+			}
+			call.Streams = append(call.Streams, &pecanv1.FinishedStream{Stream: id.Stream, Lease: lease, Count: 32, Assignment: 1})
+		}
+		for _, job := range sorted(finish) {
+			p.decide(finish[job])
+		}
+	}
+	for job := range p.jobs {
+		p.decide(&pecanv1.CloseEpochRequest{ClientId: playedClient(job), JobId: playedJob(job), Epoch: p.number})
+		if closed := p.core.State().Job(playedJob(job)).Closed; !closed[len(closed)-1].Delivered {
+			p.b.Fatal("an epoch was not delivered")
+		}
+	}
+	p.number++
+}
+
+// waiting counts the streams that have had no lease.
+func (p *played) waiting() (n uint32) {
+	for _, job := range p.core.State().Jobs() {
+		for _, epoch := range job.Epochs {
+			n += epoch.FreshStreams()
+		}
+	}
+	return n
+}

@@ -1,0 +1,105 @@
+package measure
+
+import (
+	"slices"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	// keptSubWindows bounds the sub-windows of a trainer that are kept.
+	keptSubWindows = 64
+	// longStep is the factor over the median step from which a sub-window shows an interruption, if it is also longer
+	// than longSeconds: the trainer evaluated its model or wrote a checkpoint.
+	longStep    = 3
+	longSeconds = 2
+)
+
+// SubWindow is what a trainer took in a part of a measurement window.
+type SubWindow struct {
+	Begin, End time.Duration
+	Elements   uint64
+	// Waited is in seconds. Queue is the mean number of ready elements.
+	Waited, Queue float64
+	// Resumed: reading was interrupted before the sub-window. Lost: reports of sub-windows before it are missing.
+	Resumed, Lost bool
+}
+
+// Seconds returns the length of the sub-window.
+func (s SubWindow) Seconds() float64 { return (s.End - s.Begin).Seconds() }
+
+// ElementTime returns the time between two elements, in seconds.
+func (s SubWindow) ElementTime() float64 { return s.Seconds() / float64(max(s.Elements, 1)) }
+
+// Wait returns the share of the time that the trainer waited.
+func (s SubWindow) Wait() float64 { return min(s.Waited/max(s.Seconds(), 1e-9), 1) }
+
+// Consumer has the newest sub-windows of one trainer. The zero Consumer is ready.
+type Consumer struct {
+	subs []SubWindow
+	last uint64
+}
+
+// Add adds the sub-windows that a heartbeat brought at the time now. Repeated ones change nothing.
+func (c *Consumer) Add(now time.Duration, reported []*pecanv1.SubWindow) {
+	for _, r := range reported {
+		if r.GetNumber() <= c.last {
+			continue
+		}
+		end := now - seconds(r.GetAgeS())
+		sub := SubWindow{
+			Begin: end - seconds(r.GetSeconds()), End: end, Elements: r.GetElements(), Waited: r.GetWaitedS(), Queue: r.GetQueue(), Resumed: r.GetResumed(),
+			Lost: c.last > 0 && r.GetNumber() != c.last+1,
+		}
+		c.last = r.GetNumber()
+		if c.subs = append(c.subs, sub); len(c.subs) > keptSubWindows {
+			c.subs = slices.Delete(c.subs, 0, len(c.subs)-keptSubWindows)
+		}
+	}
+}
+
+// Since returns the sub-windows that began at a time or later.
+func (c *Consumer) Since(from time.Duration) []SubWindow {
+	i, _ := slices.BinarySearchFunc(c.subs, from, func(s SubWindow, at time.Duration) int {
+		if s.Begin < at {
+			return -1
+		}
+		return 1
+	})
+	return c.subs[i:]
+}
+
+// Newest returns the end of the newest sub-window; 0 without one.
+func (c *Consumer) Newest() time.Duration {
+	if len(c.subs) == 0 {
+		return 0
+	}
+	return c.subs[len(c.subs)-1].End
+}
+
+// Gap reports whether sub-windows do not follow each other, or whether the training loop paused in one of them.
+func Gap(subs []SubWindow) bool {
+	longest := Median(subs, SubWindow.Seconds) * longStep
+	for i, s := range subs {
+		if s.Seconds() > max(longest, longSeconds) || i > 0 && (s.Lost || s.Resumed) {
+			return true
+		}
+	}
+	return false
+}
+
+// Median returns the median of a figure; 0 without sub-windows.
+func Median(subs []SubWindow, figure func(SubWindow) float64) float64 {
+	if len(subs) == 0 {
+		return 0
+	}
+	var values []float64
+	for _, s := range subs {
+		values = append(values, figure(s))
+	}
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

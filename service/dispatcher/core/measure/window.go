@@ -1,0 +1,35 @@
+package measure
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Window is a measurement window of one job: what its trainers, workers and hosts did while the same workers served it.
+type Window struct {
+	// End is the time at its end, Length how long it is.
+	End, Length time.Duration
+	// Remote and Local are the numbers of workers that served the job.
+	Remote, Local int
+	// Gap: reports are missing.
+	Gap bool
+
+	Trainers []Trainer
+	Fleet    []Serving
+	Hosts    []*pecanv1.HostLoad
+}
+
+// Trainer is one trainer in a window.
+type Trainer struct {
+	Host string
+	Subs []SubWindow
+}
+
+// Serving is one worker in a window.
+type Serving struct {
+	Host  string
+	Local bool
+	Cores int
+	Rates
+}

@@ -1,0 +1,122 @@
+package schedule
+
+import (
+	"cmp"
+	"container/heap"
+
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// maxHeldPerSlot bounds the produced streams that a worker keeps until they are delivered, per slot.
+const maxHeldPerSlot = 4
+
+// Worker is a worker that may get streams.
+type Worker struct {
+	ID string
+	// Usable workers are connected, heard recently and not leaving.
+	Usable     bool
+	MaxStreams int
+	// Order is the order in which workers registered. It breaks ties.
+	Order uint64
+	// Position is the worker's position in the configured list of workers, -1 without one.
+	Position int
+}
+
+// load is a worker with the number of its streams.
+type load struct {
+	Worker
+	running, held int
+	// prefetchJobs has the jobs of which the worker holds a stream of a prefetched epoch. The other counts
+	// exclude these streams: each has produced at most one element and waits, perhaps forever. It must not keep
+	// others from the slot.
+	prefetchJobs map[string]bool
+	// dirty: the counts may be wrong.
+	dirty bool
+	// usableAt and roomAt are the positions in the two heaps, -1 where the worker is not in it.
+	usableAt, roomAt int
+}
+
+func (l *load) hasRoom() bool {
+	return l.running < l.MaxStreams && l.held < maxHeldPerSlot*l.MaxStreams
+}
+
+// count counts the streams of a worker again.
+func (l *load) count(leases []durable.Ref) {
+	l.running, l.held, l.dirty = 0, 0, false
+	clear(l.prefetchJobs)
+	for _, held := range leases {
+		stream := held.Epoch.Find(held.Stream)
+		// Of a prefetched epoch, one stream per worker counts as prefetched. Further ones were started for a trainer
+		// that has left, and count like any other.
+		if job := held.Epoch.Job.JobId; !stream.Delivered && !l.prefetchJobs[job] && durable.AllPrefetched(held.Epoch) {
+			l.prefetchJobs[job] = true
+			continue
+		}
+		if Running(held.Epoch, stream) {
+			l.running++
+		}
+		if !stream.Delivered {
+			l.held++
+		}
+	}
+}
+
+// compare orders workers by their load: the one with the fewest running streams is first, then the one with the fewest
+// held ones, then the one that registered first.
+func (l *load) compare(other *load) int {
+	return cmp.Or(cmp.Compare(l.running, other.running), cmp.Compare(l.held, other.held), cmp.Compare(l.Order, other.Order), cmp.Compare(l.ID, other.ID))
+}
+
+// loadHeap has the worker with the smallest load on top.
+type loadHeap struct {
+	loads []*load
+	// at returns where a load keeps its position.
+	at func(*load) *int
+}
+
+// Len implements heap.Interface.
+func (h *loadHeap) Len() int { return len(h.loads) }
+
+// Less implements heap.Interface.
+func (h *loadHeap) Less(i, j int) bool { return h.loads[i].compare(h.loads[j]) < 0 }
+
+// Swap implements heap.Interface.
+func (h *loadHeap) Swap(i, j int) {
+	h.loads[i], h.loads[j] = h.loads[j], h.loads[i]
+	*h.at(h.loads[i]), *h.at(h.loads[j]) = i, j
+}
+
+// Push implements heap.Interface.
+func (h *loadHeap) Push(x any) {
+	l := x.(*load)
+	*h.at(l) = len(h.loads)
+	h.loads = append(h.loads, l)
+}
+
+// Pop implements heap.Interface.
+func (h *loadHeap) Pop() any {
+	last := len(h.loads) - 1
+	l := h.loads[last]
+	h.loads = h.loads[:last]
+	*h.at(l) = -1
+	return l
+}
+
+// set moves a load to its place, or out of the heap.
+func (h *loadHeap) set(l *load, in bool) {
+	switch at := *h.at(l); {
+	case in && at < 0:
+		heap.Push(h, l)
+	case in:
+		heap.Fix(h, at)
+	case at >= 0:
+		heap.Remove(h, at)
+	}
+}
+
+func (h *loadHeap) top() *load {
+	if len(h.loads) == 0 {
+		return nil
+	}
+	return h.loads[0]
+}

@@ -1,0 +1,53 @@
+package core
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+)
+
+// scheduleHost implements schedule.Host.
+type scheduleHost struct{ c *Core }
+
+// Ready implements schedule.Host. A stream waits while another one that crashed workers is opened, while the files of its
+// last run are closed, and as a last closing stream while it is not known which rows it leaves.
+func (h scheduleHost) Ready(epoch *durable.Epoch) func(stream uint32) bool {
+	first := h.c.openingTrial(epoch)
+	last, _ := epoch.Job.Plan.LastClosing()
+	return func(stream uint32) bool {
+		if epoch.Job.Plan.GetCarry() && stream == last && !epoch.Carried {
+			return false
+		}
+		trialled := first == nil || first.Stream == stream || epoch.Find(stream).GetOpeningCrashes() == 0
+		return trialled && len(h.c.closingRunsOf(epoch.Job, stream)) == 0
+	}
+}
+
+// Avoid implements schedule.Host.
+func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
+	if volatileStream := h.c.findVolatile(pecanv1.StreamKey{Job: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: stream}); volatileStream != nil {
+		return volatileStream.avoid
+	}
+	return nil
+}
+
+// Excluded implements schedule.Host.
+func (h scheduleHost) Excluded(job *durable.Job) map[string]bool {
+	if p := h.c.placements[job.JobId]; p != nil {
+		return p.excluded
+	}
+	return nil
+}
+
+// Grant implements schedule.Host.
+func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
+	h.c.grantLease(epoch, stream, workerID)
+}
+
+// refreshWorker reports to the scheduler what it needs to know of a worker.
+func (c *Core) refreshWorker(id string) {
+	worker := c.workers[id]
+	c.schedule.SetWorker(schedule.Worker{
+		ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
+	})
+}

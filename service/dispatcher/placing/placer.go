@@ -1,0 +1,130 @@
+package placing
+
+import (
+	"time"
+
+	"github.com/pecan-ml/pecan/policies/autoplacement"
+	"github.com/pecan-ml/pecan/policies/autoscale"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+)
+
+const (
+	// maxCandidates bounds the configurations of a decision.
+	maxCandidates = 16
+	// forgetAfter is how long the search of a job without requests is kept.
+	forgetAfter = 10 * time.Minute
+)
+
+// Request asks for a decision.
+type Request struct {
+	JobID   string
+	Options *pecanv1.PlacementOptions
+	// Known is what an earlier job found, nil without one.
+	Known *pecanv1.PlacementKnown
+	// Remote and Local are the numbers of workers that exist.
+	Remote, Local int
+	// Prices may be zero.
+	Prices autoscale.Prices
+	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
+	Window *measure.Window
+	Plan   uint64
+	Now    time.Duration
+}
+
+// Placer keeps the searches of all jobs.
+type Placer struct {
+	jobs map[string]*search
+}
+
+// search is the search of one job.
+type search struct {
+	policy *autoplacement.Search
+	used   time.Duration
+	// peaks has the most elements per second of one worker of each kind (remote, local), measured while trainers waited.
+	peaks [2]float64
+	plan  uint64
+	// candidates and found are those of the last decision that compared configurations.
+	candidates []*pecanv1.PlacementCandidate
+	found      string
+}
+
+// New returns a Placer without searches.
+func New() *Placer { return &Placer{jobs: map[string]*search{}} }
+
+// Decide decides from a window, or where to begin without one. known is what later jobs may begin from; nil before the
+// search has ended.
+func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.PlacementKnown) {
+	for id, s := range p.jobs {
+		if r.Now-s.used > forgetAfter {
+			delete(p.jobs, id)
+		}
+	}
+	s := p.jobs[r.JobID]
+	if s == nil {
+		s = &search{policy: autoplacement.NewSearch()}
+		s.policy.Known = knownOf(r.Known)
+		p.jobs[r.JobID] = s
+	}
+	s.used = r.Now
+	goal := goalOf(r)
+	if err := goal.Validate(); err != nil {
+		return &pecanv1.Placement{Remote: uint32(r.Remote), Local: uint32(r.Local), State: "start", Why: err.Error()}, nil
+	}
+	d := s.policy.Next(goal, s.windowOf(r.Window, r.Plan))
+	if r.Window == nil {
+		d.Reason = "the search begins with one worker of each kind"
+		if r.Known != nil {
+			d.Reason = "the search begins with what an earlier job found"
+		}
+	}
+	decided = message(d)
+	switch {
+	case len(decided.Candidates) > 0:
+		s.candidates, s.found = decided.Candidates, decided.Why
+	case d.Converged:
+		// A window without a change says nothing new.
+		decided.Candidates, decided.Why = s.candidates, s.found
+	}
+	return decided, keep(s.policy.Result())
+}
+
+func message(d autoscale.Decision) *pecanv1.Placement {
+	m := &pecanv1.Placement{
+		Remote: uint32(d.Target.Remote), Local: uint32(d.Target.Local), State: d.State, Converged: d.Converged, Why: d.Reason, SearchCost: d.SearchCost,
+	}
+	for _, c := range d.Candidates[:min(len(d.Candidates), maxCandidates)] {
+		m.Candidates = append(m.Candidates, &pecanv1.PlacementCandidate{
+			Remote: uint32(c.Workers.Remote), Local: uint32(c.Workers.Local), PredictedS: c.Predicted, MeasuredS: c.Measured, Windows: uint32(c.Windows), Score: c.Score,
+		})
+	}
+	return m
+}
+
+// keep returns a result as it is stored, without its key.
+func keep(k *autoplacement.Known) *pecanv1.PlacementKnown {
+	if k == nil {
+		return nil
+	}
+	curve := func(c autoplacement.Curve) *pecanv1.PlacementCurve {
+		return &pecanv1.PlacementCurve{Rate: c.Rate, Exponent: c.Exponent, Limit: c.Limit}
+	}
+	return &pecanv1.PlacementKnown{
+		Remote: uint32(k.Workers.Remote), Local: uint32(k.Workers.Local), RemoteCurve: curve(k.Remote), LocalCurve: curve(k.Local),
+		Load: &pecanv1.PlacementLoad{Base: k.Load.Base, PerLocal: k.Load.PerLocal, PerRemote: k.Load.PerRemote, Slowdown: k.Load.Slowdown},
+	}
+}
+
+func knownOf(m *pecanv1.PlacementKnown) *autoplacement.Known {
+	if m == nil {
+		return nil
+	}
+	curve := func(c *pecanv1.PlacementCurve) autoplacement.Curve {
+		return autoplacement.Curve{Rate: c.GetRate(), Exponent: c.GetExponent(), Limit: c.GetLimit()}
+	}
+	l := m.GetLoad()
+	return &autoplacement.Known{
+		Workers: autoscale.Configuration{Remote: int(m.Remote), Local: int(m.Local)}, Remote: curve(m.RemoteCurve), Local: curve(m.LocalCurve),
+		Load: autoplacement.Load{Base: l.GetBase(), PerLocal: l.GetPerLocal(), PerRemote: l.GetPerRemote(), Slowdown: l.GetSlowdown()},
+	}
+}

@@ -1,0 +1,130 @@
+package placing
+
+import (
+	"github.com/pecan-ml/pecan/policies/autoscale"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+)
+
+const (
+	// starved is the share of the time waited from which workers are the bound, saturated the busy share of such workers.
+	starved   = 0.2
+	saturated = 0.9
+	// leastBusy is the least busy share: a worker that produces elements is not idle.
+	leastBusy = 0.02
+)
+
+// goalOf returns what a job wants. A service serves what it has, so no more workers are asked for than exist.
+func goalOf(r Request) autoscale.Goal {
+	o := r.Options
+	bound := func(least, most int32, exist int) (int, int) {
+		limit := exist
+		if most > 0 {
+			limit = min(limit, int(most))
+		} else if most < 0 {
+			limit = 0
+		}
+		return min(max(int(least), 0), limit), limit
+	}
+	g := autoscale.Goal{Objective: autoscale.Objective(o.GetObjective()), Prices: r.Prices, Budget: o.GetBudgetPerHour()}
+	g.Limits.Min.Remote, g.Limits.Max.Remote = bound(o.GetMinRemote(), o.GetMaxRemote(), r.Remote)
+	g.Limits.Min.Local, g.Limits.Max.Local = bound(o.GetMinLocal(), o.GetMaxLocal(), r.Local)
+	if g.Limits.Min == (autoscale.Configuration{}) {
+		// Without any worker a job stands still.
+		if g.Limits.Max.Remote > 0 && g.Limits.Max.Local == 0 {
+			g.Limits.Min.Remote = 1
+		} else if g.Limits.Max.Local > 0 && g.Limits.Max.Remote == 0 {
+			g.Limits.Min.Local = 1
+		}
+	}
+	if r.Window != nil {
+		g.Trainers = len(r.Window.Trainers)
+	}
+	return g
+}
+
+// windowOf translates a window. The zero window is not usable, and the policy answers with its target.
+func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
+	if s.plan != plan {
+		s.peaks = [2]float64{}
+	}
+	s.plan = plan
+	if w == nil {
+		return autoscale.Window{Plan: plan}
+	}
+	out := autoscale.Window{
+		End: w.End.Seconds(), Seconds: w.Length.Seconds(), Workers: autoscale.Configuration{Remote: w.Remote, Local: w.Local}, Settled: true, Gap: w.Gap,
+		Plan: plan,
+	}
+	for _, t := range w.Trainers {
+		c := autoscale.Consumer{Host: t.Host, Queue: measure.Median(t.Subs, func(s measure.SubWindow) float64 { return s.Queue })}
+		for _, sub := range t.Subs {
+			c.ElementTimes, c.Waits = append(c.ElementTimes, sub.ElementTime()), append(c.Waits, sub.Wait())
+		}
+		out.Consumers = append(out.Consumers, c)
+	}
+	for _, h := range w.Hosts {
+		out.Hosts = append(out.Hosts, autoscale.Host{ID: h.GetHostId(), Pressure: h.GetPressure(), Load: h.GetLoad(), Memory: h.GetMemory(), Network: h.GetNetworkBytesS()})
+	}
+	waits := out.Wait() >= starved
+	for _, each := range w.Fleet {
+		out.Fleet = append(out.Fleet, autoscale.Worker{
+			Host: each.Host, Local: each.Local, Busy: s.busy(each, waits), CPU: min(each.CPU/float64(max(each.Cores, 1)), 1),
+			Elements: each.Elements, Bytes: each.Bytes * each.Share,
+		})
+	}
+	s.drain(&out)
+	return out
+}
+
+// busy returns the busy share of a worker. The buffers of a graph may hide its work: while trainers wait, a worker shows
+// how fast it can be, and later it is as busy as the share of that which it produces.
+func (s *search) busy(w measure.Serving, starving bool) float64 {
+	kind := 0
+	if w.Local {
+		kind = 1
+	}
+	busy := max(w.Busy, w.CPU/float64(max(w.Cores, 1)), leastBusy)
+	if starving && w.Busy >= saturated {
+		s.peaks[kind] = w.Elements
+		return min(busy, 1)
+	}
+	if peak := s.peaks[kind]; peak > 0 {
+		busy = max(busy, w.Elements/peak)
+	}
+	return min(busy, 1)
+}
+
+// drain corrects a window in which trainers lived on full buffers: the workers computed without a pause, and produced less
+// than was taken. When the buffers are empty, trainers take what is produced.
+func (s *search) drain(w *autoscale.Window) {
+	produced, taken, busy := 0.0, 0.0, 1.0
+	for _, worker := range w.Fleet {
+		produced += worker.Elements
+		busy = min(busy, worker.Busy)
+	}
+	for _, c := range w.Consumers {
+		if t := autoscale.Median(c.ElementTimes); t > 0 {
+			taken += 1 / t
+		}
+	}
+	if produced <= 0 || busy < saturated || produced >= saturated*taken || w.Wait() >= starved {
+		return
+	}
+	stretch := taken / produced
+	for i := range w.Consumers {
+		c := &w.Consumers[i]
+		for j := range c.ElementTimes {
+			c.Waits[j] = 1 - (1-c.Waits[j])/stretch
+			c.ElementTimes[j] *= stretch
+		}
+	}
+}
+
+// Pace returns the element time of a window and the share of the time waited: medians, averaged over the trainers.
+func Pace(w *measure.Window) (elementTime, wait float64) {
+	for _, t := range w.Trainers {
+		elementTime += measure.Median(t.Subs, measure.SubWindow.ElementTime) / float64(len(w.Trainers))
+		wait += measure.Median(t.Subs, measure.SubWindow.Wait) / float64(len(w.Trainers))
+	}
+	return elementTime, wait
+}

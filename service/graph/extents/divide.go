@@ -1,0 +1,141 @@
+package extents
+
+import (
+	"context"
+	"encoding/binary"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// prefix is the prefix of the names of all nodes that Divide adds.
+const prefix = "pecan_extents/"
+
+// Divide returns the graph of a dataset whose record files are divided into extents, and the number of extents. It
+// returns nil if the dataset reads no large uncompressed TFRecord files, if the files alone make enough streams, or if
+// a file has no index. It fails only if the context ends before the indexes are read.
+func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err error) {
+	root, isTree := g.Steps()
+	if !isTree {
+		return nil, 0, nil
+	}
+	d := &division{Editor: graph.NewEditor(g), g: g, a: analysis.New(g), users: usersOf(root), top: root.Node.GetName()}
+	ignores := false
+	root.Walk(func(s *graph.Step) {
+		// After a damaged record, a local run continues with the next file, and a stream with the next extent.
+		ignores = ignores || s.Node.GetOp() == "IgnoreErrorsDataset"
+		if failed := d.divide(ctx, s); failed != nil {
+			err = failed
+		}
+	})
+	if d.total == 0 || ignores || err != nil {
+		return nil, 0, err
+	}
+	if divided, err = d.Finish(d.top); err != nil {
+		return nil, 0, nil
+	}
+	return divided, d.total, nil
+}
+
+// division is the graph with the files that are divided so far.
+type division struct {
+	*graph.Editor
+	g     *graph.Graph
+	a     *analysis.Analysis
+	users map[*graph.Step]*graph.Step
+	// top is the name of the root, and total the number of extents.
+	top   string
+	total int
+}
+
+// divide divides the files that a step opens, if it opens files and they are worth it.
+func (d *division) divide(ctx context.Context, s *graph.Step) error {
+	src, ok := sourceOf(d.g, s)
+	if !ok || d.users[s] == nil && s.Node.GetName() != d.top {
+		// A dataset that a function uses is not divided either.
+		return nil
+	}
+	used, by := Whole, []*graph.Step(nil)
+	counted, most := false, enoughFiles-1
+	if src.inOrder() {
+		if used, by = taken(d.g, d.a, d.users, s); len(by) > 0 || positionsMatter(d.g, d.a, d.users, s) {
+			counted, most = true, maxCountedFiles
+		}
+	} else if !anyOrder(d.users, s) {
+		return nil
+	}
+	if len(src.names) > most {
+		return nil
+	}
+	rows, err := extentsOf(ctx, src, used, counted)
+	if err != nil || len(rows) < 2 {
+		return err
+	}
+	d.write(src, rows)
+	for _, step := range by {
+		d.top = remove(d.Editor, d.users, step, d.top)
+	}
+	d.total += len(rows)
+	return nil
+}
+
+// write makes the list of a step's files a list of extents, and lets the step open extents.
+func (d *division) write(src source, rows []extent) {
+	divideList(d.Editor, src.list.Node, rows)
+	name := analysis.ExtentReader + src.reader.GetSignature().GetName()
+	d.AddFunction(name, extentReader(src.reader, name))
+	n := d.Edit(src.step.Node.GetName())
+	n.Attr["f"] = nodedef.FuncAttr(name)
+	n.Attr["Targuments"] = nodedef.TypesAttr(nil)
+	if len(src.names) > 1 {
+		for _, s := range src.between {
+			listColumns(d.Edit(s.Node.GetName()))
+		}
+		return
+	}
+	// The order of one file is that of its extents, whatever the step does with several files.
+	n.Op, n.Input = "FlatMapDataset", []string{src.list.Node.GetName()}
+	attrs := nodedef.DatasetAttrs(d.g.OutputTypes(src.step.Node), d.g.OutputShapes(src.step.Node))
+	attrs["f"], attrs["Targuments"] = n.Attr["f"], n.Attr["Targuments"]
+	if metadata, ok := n.Attr["metadata"]; ok {
+		attrs["metadata"] = metadata
+	}
+	n.Attr = attrs
+}
+
+// listColumns gives a step the components of a list of extents.
+func listColumns(n *tf.NodeDef) {
+	types := []tf.DataType{tf.DataType_DT_STRING, tf.DataType_DT_INT64, tf.DataType_DT_INT64}
+	n.Attr["output_shapes"] = nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape(), nodedef.Shape(), nodedef.Shape()})
+	if n.GetOp() == "TensorSliceDataset" {
+		n.Attr["Toutput_types"] = nodedef.TypesAttr(types)
+		return
+	}
+	n.Attr["output_types"] = nodedef.TypesAttr(types)
+}
+
+// divideList makes a list of files a list of extents.
+func divideList(e *graph.Editor, list *tf.NodeDef, rows []extent) {
+	var lengths, names, offsets, counts []byte
+	for _, r := range rows {
+		lengths = binary.AppendUvarint(lengths, uint64(len(r.name)))
+		names = append(names, r.name...)
+		offsets = binary.LittleEndian.AppendUint64(offsets, uint64(r.offset))
+		counts = binary.LittleEndian.AppendUint64(counts, uint64(r.records))
+	}
+	column := func(name string, t tf.DataType, content []byte) string {
+		return e.Add(nodedef.Const(prefix+list.GetName()+name, &tf.TensorProto{
+			Dtype: t, TensorShape: nodedef.Shape(int64(len(rows))), TensorContent: content,
+		}))
+	}
+	n := e.Edit(list.GetName())
+	n.Input = []string{
+		column("/names", tf.DataType_DT_STRING, append(lengths, names...)),
+		column("/offsets", tf.DataType_DT_INT64, offsets),
+		column("/records", tf.DataType_DT_INT64, counts),
+	}
+	listColumns(n)
+	n.Attr["is_files"] = nodedef.BoolAttr(false)
+}

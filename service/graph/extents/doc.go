@@ -1,0 +1,20 @@
+// Package extents divides large TFRecord files into extents, which a plan then divides as it divides a list of files.
+//
+// It promises: the changed dataset has the elements of the registered one. They have the same order, unless several
+// files are interleaved or listed in random order. If a file gets shorter or its records get other lengths, a run
+// fails at a checksum or at the count of an extent. Records that are appended later are not read.
+//
+// index.go reads the header of each record, and seeks over the data. keep.go keeps indexes in the user's directory for
+// caches. source.go finds the steps that open files, and reader.go the function that opens one, and writes the
+// function that opens an extent. window.go finds the take and skip steps that decide which records are used; they
+// leave the graph. rows.go lists the extents, and continues to read indexes when a caller cannot wait. divide.go
+// replaces a list of files by a list of extents. Each extent has a name, an offset and a number of records.
+//
+// Extents have the same number of records, a power of two. They also end where a file ends, and then those that follow
+// are short until they end at a multiple of that number from the first file on. So blocks of a batch size can be
+// counted in runs of extents.
+//
+// Trainers call the package before they register a dataset, so the plan stays a function of the graph. The graph must
+// not depend on the speed of a disk if others must get the same one: their callers give a context without a deadline.
+// Do not read records' data here, and do not divide compressed files.
+package extents

@@ -1,0 +1,101 @@
+package split
+
+import (
+	"math"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// An epoch of a plan with groups reads G streams at a time: group 0 to its end, then group 1, and so on. With a
+// shuffle downstream of the cut, each stream has a sample of the whole source, and the order of the streams is a
+// permutation that the seed and the epoch decide. Without one, each group has a contiguous part of the source, so
+// reading the groups in turn gives the order of a local run. If the length of the source is not known, its streams are
+// samples too, in ascending order.
+
+// defaultGroup is G of the plans that have groups: the number of streams that such an epoch has open together.
+const defaultGroup = 16
+
+// Share is the part of a dataset that one stream reads: the blocks First, First+Step, and so on, below Stop.
+type Share struct{ First, Step, Stop int64 }
+
+// noStop is the Stop of a share that ends where the dataset ends.
+const noStop = math.MaxInt64
+
+func (s Share) ends() bool { return s.Stop != noStop }
+
+// Run is one run of a stream: the number of the stream, the epoch, and the seed of the job.
+type Run struct {
+	Stream      int
+	Epoch, Seed uint64
+}
+
+// ShareOf returns the part of the dataset that a stream reads in an epoch. root is the tree that was cut.
+func (p *Planner) ShareOf(root *graph.Step, w Division, plan *pecanv1.Plan, run Run) Share {
+	return shareIn(w, plan, run, p.shufflesAfter(root, w))
+}
+
+func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
+	streams, stream, group := int64(plan.GetNumStreams()), int64(run.Stream), int64(plan.GetGroup())
+	switch {
+	case group == 0:
+		return Share{stream, streams, noStop}
+	case shuffled || w.splitCount > maxDivided:
+		if shuffled && permutes(plan) {
+			stream = permuted(stream, streams, run.Seed, run.Epoch)
+		}
+		return Share{stream, streams, noStop}
+	}
+	first := stream / group * group
+	below := min(first+group, streams)
+	from := firstBlock(w.splitCount, streams, first)
+	return Share{from + stream - first, below - first, firstBlock(w.splitCount, streams, below)}
+}
+
+// permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch
+// and reads in another one need the same share in every epoch.
+func permutes(plan *pecanv1.Plan) bool { return plan.GetCache() == nil && !plan.GetWritesFiles() }
+
+// firstBlock is the first block of a stream if every stream had one contiguous part, and the parts were as equal as
+// possible.
+func firstBlock(blocks, streams, stream int64) int64 {
+	return blocks/streams*stream + min(stream, blocks%streams)
+}
+
+// shufflesAfter reports whether a shuffle is downstream of the cut.
+func (p *Planner) shufflesAfter(root *graph.Step, w Division) (found bool) {
+	eachTail(root, w, func(s *graph.Step) {
+		found = found || s.Rule.Kind == ops.Shuffled && s.Node.GetOp() != "SnapshotDatasetV2"
+	})
+	return found
+}
+
+// permuted returns the place of number i in a permutation of 0 to n-1 that the seed and the epoch decide. It is a
+// Feistel network over the smallest even number of bits that holds n. A result of n or above is permuted again.
+// The numbers of streams in tokens depend on this function, so it never changes.
+func permuted(i, n int64, seed, epoch uint64) int64 {
+	half := 1
+	for int64(1)<<(2*half) < n {
+		half++
+	}
+	mask := uint64(1)<<half - 1
+	key := mixed(mixed(seed) ^ epoch)
+	for x := uint64(i); ; {
+		left, right := x>>half, x&mask
+		for round := range uint64(4) {
+			left, right = right, left^mixed(key+round<<56+right)&mask
+		}
+		if x = left<<half | right; x < uint64(n) {
+			return int64(x)
+		}
+	}
+}
+
+// mixed is the finalizer of SplitMix64.
+func mixed(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

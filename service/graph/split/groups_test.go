@@ -1,0 +1,127 @@
+package split
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// sharesOf lists the blocks of each stream of a plan over a source of n blocks.
+func sharesOf(n int64, plan *pecanv1.Plan, shuffled bool, seed, epoch uint64) [][]int64 {
+	w := Division{edgeSet: edgeSet{splitCount: n}}
+	shares := make([][]int64, plan.NumStreams)
+	for s := range shares {
+		share := shareIn(w, plan, Run{Stream: s, Epoch: epoch, Seed: seed}, shuffled)
+		for block := share.First; block < min(n, share.Stop); block += share.Step {
+			shares[s] = append(shares[s], block)
+		}
+	}
+	return shares
+}
+
+// inTurn reads the streams of a group in turn to their end, then those of the next group.
+func inTurn(shares [][]int64, group int) (read []int64) {
+	for at := 0; at < len(shares); at += group {
+		streams := slices.Clone(shares[at:min(at+group, len(shares))])
+		for i := 0; ; i++ {
+			before := len(read)
+			for _, s := range streams {
+				if i < len(s) {
+					read = append(read, s[i])
+				}
+			}
+			if len(read) == before {
+				break
+			}
+		}
+	}
+	return read
+}
+
+func TestEachBlockIsInExactlyOneStream(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 400 {
+		streams := 1 + rng.Int64N(1024)
+		blocks := streams + rng.Int64N(4000)
+		shuffled, epoch, seed := rng.IntN(2) == 0, rng.Uint64N(5), rng.Uint64()
+		plan := &pecanv1.Plan{NumStreams: int32(streams), Group: int32(groupOf(streams))}
+		shares := sharesOf(blocks, plan, shuffled, seed, epoch)
+		read := inTurn(shares, defaultGroup)
+		what := fmt.Sprintf("%d blocks in %d streams, shuffled %v", blocks, streams, shuffled)
+		if !shuffled && (plan.Group > 0 || streams == defaultGroup) && !slices.IsSorted(read) {
+			t.Errorf("%s: the groups in turn do not give the local order", what)
+		}
+		slices.Sort(read)
+		for i, block := range read {
+			if block != int64(i) {
+				t.Fatalf("%s: block %d is missing or twice", what, i)
+			}
+		}
+		if len(read) != int(blocks) {
+			t.Errorf("%s: %d blocks were read", what, len(read))
+		}
+		for s, share := range shares {
+			if len(share) == 0 {
+				t.Fatalf("%s: stream %d is empty", what, s)
+			}
+		}
+	}
+}
+
+func TestTheOrderOfStreamsIsAnotherOneInEachEpoch(t *testing.T) {
+	plan := &pecanv1.Plan{NumStreams: 100, Group: 16}
+	first, again, later := sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 2)
+	if !slices.EqualFunc(first, again, slices.Equal) {
+		t.Error("the same epoch has two orders")
+	}
+	if slices.EqualFunc(first, later, slices.Equal) {
+		t.Error("two epochs have the same order")
+	}
+	plan.Cache = &pecanv1.CachePlan{}
+	if !slices.EqualFunc(sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 2), slices.Equal) {
+		t.Error("a stream reads another share of a cache in each epoch")
+	}
+}
+
+func TestAPermutationHoldsEachNumberOnce(t *testing.T) {
+	for _, n := range []int64{1, 2, 3, 16, 17, 100, 1024, 5000} {
+		seen := make([]bool, n)
+		for i := range n {
+			seen[permuted(i, n, 3, 4)] = true
+		}
+		if slices.Contains(seen, false) {
+			t.Errorf("a permutation of %d numbers has gaps", n)
+		}
+	}
+	// Tokens depend on these numbers.
+	if got := []int64{permuted(0, 1000, 7, 1), permuted(1, 1000, 7, 1), permuted(999, 1000, 7, 2)}; !slices.Equal(got, []int64{603, 120, 958}) {
+		t.Errorf("the permutation has changed: %v", got)
+	}
+}
+
+func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		rows, block := rng.Int64N(200), 1+rng.Int64N(9)
+		share := Share{rng.Int64N(12), 1 + rng.Int64N(12), noStop}
+		if rng.IntN(2) == 0 {
+			share.Stop = share.First + 1 + rng.Int64N(20)
+		}
+		listed := int64(0)
+		for _, part := range shareRanges(rows, block, share) {
+			listed += part[1] - part[0]
+		}
+		if counted := shareRows(rows, block, share); counted != listed {
+			t.Fatalf("%d rows in blocks of %d: %+v counts %d and lists %d", rows, block, share, counted, listed)
+		}
+	}
+	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{1, 2, 4}))
+	if !ok || !slices.Equal(part.Int64Val, []int64{1, 3}) {
+		t.Errorf("share %v", part)
+	}
+}

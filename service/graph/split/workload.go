@@ -1,0 +1,183 @@
+package split
+
+import (
+	"fmt"
+	"math"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+const (
+	// secondsPerStream is the work that makes a stream worth opening: a hundred times the cost of an opening.
+	secondsPerStream = 0.4
+	// bytesPerStream is the same for files whose cost is not known.
+	bytesPerStream = 32 << 20
+	// buffersPerStream is how many shuffle buffers of elements a stream over files has at least. A buffer does not
+	// reach beyond its stream, so short streams mix little.
+	buffersPerStream = 8
+	// secondsPerPassed is the time in which a stream passes over an element of another stream at the cut.
+	secondsPerPassed = 1e-6
+	// maxCachedStreams bounds the segments of a cache.
+	maxCachedStreams = 4096
+	// maxDivided is the largest number of splits that groups divide. Positions in longer sources may overflow.
+	maxDivided = 1 << 40
+)
+
+// elementsPerStream is the same as secondsPerStream for sources that do not read files, by the weight of the work.
+var elementsPerStream = map[int]int64{analysis.WeightNone: 1 << 16, analysis.WeightLight: 1 << 14, analysis.WeightHeavy: 128}
+
+// workload is what the number of streams of a large dataset follows.
+type workload struct {
+	// splits is the number of splits of the source, unlimitedSplits if it is not known or has no end.
+	splits int64
+	// elements is the number of elements at the cut.
+	elements int64
+	// weight is the heaviest work downstream of the cut.
+	weight int
+	// files: the splits are files, with fileBytes bytes, 0 if that is not known.
+	files     bool
+	fileBytes int64
+	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
+	seconds float64
+	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
+	// number of its elements, 0 if it is not known.
+	buffer, shuffled int64
+	// passes: a stream reads the elements of the other streams at the cut, and drops them.
+	passes bool
+	cached bool
+	// private is a step for which every stream needs an iterator of its own, "" without one.
+	private string
+}
+
+// streams returns S, at least defaultGroup, and a sentence that gives the reason.
+func (l workload) streams() (int64, string) {
+	if l.splits > maxDivided {
+		return defaultGroup, fmt.Sprintf("There are %d streams: the source is very long, or its length is not known.", defaultGroup)
+	}
+	n, why := l.splits, fmt.Sprintf("each of the %d splits has a stream of its own", l.splits)
+	bound := func(most int64, format string, args ...any) {
+		if most < n {
+			n, why = most, fmt.Sprintf(format, args...)
+		}
+	}
+	switch {
+	case l.seconds > 0:
+		bound(floor(l.seconds/secondsPerStream), "an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
+	case l.files && l.fileBytes > 0:
+		bound(l.fileBytes/bytesPerStream, "the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
+	case !l.files:
+		per := elementsPerStream[l.weight]
+		bound(l.elements/per, "the source has %d elements, and %d of them make a stream worth opening", l.elements, per)
+	}
+	if l.passes {
+		seconds := l.seconds
+		if seconds == 0 {
+			seconds = float64(l.elements) * secondsPerStream / float64(elementsPerStream[l.weight])
+		}
+		bound(floor(seconds/10/secondsPerPassed/float64(max(l.elements, 1))), "every stream reads all %d elements at the cut, which must stay below a tenth of the work", l.elements)
+	}
+	if l.buffer > 0 && l.shuffled == 0 {
+		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
+	} else if l.buffer > 0 {
+		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %d elements, and a stream must have %d times its part of the buffer to mix as well as a local run",
+			l.buffer, l.shuffled, buffersPerStream)
+	}
+	if l.cached {
+		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
+	}
+	bound(maxStreams, "no dataset gets more than %d", maxStreams)
+	if l.private != "" {
+		bound(defaultGroup, "%s keeps a state, so each stream needs an iterator of its own, which takes tens of milliseconds to open", l.private)
+	}
+	if n < defaultGroup {
+		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least so many; %s.", defaultGroup, why)
+	}
+	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
+}
+
+// worth reports whether an epoch has the work of so many streams, as far as that is known.
+func (l workload) worth(streams int64) bool {
+	switch {
+	case l.seconds > 0:
+		return l.seconds >= float64(streams)*secondsPerStream
+	case l.files && l.fileBytes > 0 && l.weight == analysis.WeightHeavy:
+		// Heavy steps take about ten times as long for a byte as others.
+		return l.fileBytes >= streams*bytesPerStream/8
+	case l.files:
+		return l.fileBytes == 0 || l.fileBytes >= streams*bytesPerStream
+	}
+	return l.elements == 0 || l.elements >= streams*elementsPerStream[l.weight]
+}
+
+func floor(x float64) int64 { return int64(min(math.Floor(x), float64(maxDivided))) }
+
+// workload collects what S follows.
+func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env Env) workload {
+	l := workload{
+		splits: w.splitCount, weight: p.tailWeight(root, w), files: allFiles(w) || anyExtents(w), fileBytes: env.FileBytes, passes: !p.cutIsFree(w),
+		cached: p.cacheMarks(root) > 0,
+	}
+	for _, e := range w.Edges {
+		l.elements = max(l.elements, p.Cardinality(e.at))
+	}
+	profile := env.Profile
+	if plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+		// A later job with the same seed gets the same order, whatever an earlier one has measured.
+		profile = nil
+	}
+	scale := p.scaleOf(root, profile)
+	reached := map[string]float64{}
+	for _, n := range profile {
+		l.seconds += n.GetSelfCpuS() * scale
+		reached[n.GetNode()] = float64(n.GetElements()) * scale
+	}
+	sequenced := p.SequencedSteps(root, plan.GetMode())
+	root.Walk(func(s *graph.Step) {
+		name, f := s.Node.GetName(), p.Facts(s)
+		if sequenced[name] || f.Stateful || f.WritesVariables || (f.Random || f.Unrepeatable) && !p.Keyed[name] || plan.GetWritesFiles() && s.Rule.Kind == ops.Cached {
+			l.private = name
+		}
+	})
+	eachTail(root, w, func(s *graph.Step) {
+		size, ok := p.g.InputInt(s.Node, "buffer_size")
+		if s.Rule.Kind != ops.Shuffled || !ok || size <= l.buffer || !p.expandsBetween(s, w) {
+			return
+		}
+		l.buffer = size
+		if l.shuffled = max(0, p.Cardinality(s)); l.shuffled == 0 {
+			l.shuffled = floor(max(reached[name(s)], reached[name(s.In[0])]))
+		}
+	})
+	return l
+}
+
+func name(s *graph.Step) string { return s.Node.GetName() }
+
+// scaleOf returns by how much an epoch is larger than what a profile measured. 0: that is not known.
+func (p *Planner) scaleOf(root *graph.Step, profile []*pecanv1.NodeMetrics) (scale float64) {
+	elements := map[string]uint64{}
+	for _, n := range profile {
+		elements[n.GetNode()] = n.GetElements()
+	}
+	most := uint64(0)
+	root.Walk(func(s *graph.Step) {
+		if n, total := elements[name(s)], p.Cardinality(s); n > most && total > 0 {
+			most, scale = n, float64(total)/float64(n)
+		}
+	})
+	return scale
+}
+
+// expandsBetween reports whether a step between the cut and s returns several elements for one. The elements of a
+// split are then neighbours in the source.
+func (p *Planner) expandsBetween(s *graph.Step, w Division) (expands bool) {
+	eachTail(s, w, func(step *graph.Step) {
+		if _, cut := w.Cuts[step]; !cut && step.Rule.Kind == ops.PerElement && step.Node.GetOp() != "FilterDataset" {
+			expands = true
+		}
+	})
+	return expands
+}

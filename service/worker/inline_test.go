@@ -1,0 +1,79 @@
+package worker
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+)
+
+// besides has the graphs of a store, and a stream that never ends.
+type besides struct{ byName }
+
+func (b besides) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	if name == "endless" {
+		return files{}.Instantiate(ctx, name, plan, at)
+	}
+	return b.byName.Instantiate(ctx, name, plan, at)
+}
+
+// Short streams run inline while the worker has a stream for each core, and have the same elements.
+func TestShortStreamsRunInlineWhereEveryCoreHasAStream(t *testing.T) {
+	w := startWorker(t, func(c *Config) { c.MaxStreams = runtime.NumCPU() })
+	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("testdata", "opened_"+name+".graph"))
+	})
+	parsed, err := graphs.Get(t.Context(), "images")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := split.MakePlan(parsed, &pecanv1.JobOptions{}, split.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	useGraphs(w, besides{byName{graphs}})
+	lease := uint64(0)
+	order := pecanv1.Order_ORDER_OFF
+	run := func(stream uint32) string {
+		lease++
+		o := startCommand("images")
+		o.Options.Order = order
+		o.Id.Epoch, o.Id.Stream, o.Plan = lease, stream, plan
+		return read(t, w, o, lease)
+	}
+	want := map[uint32]string{}
+	const streams = 4
+	for n := range uint32(3 * streams) {
+		want[n%streams] = run(n % streams)
+	}
+	if runtime.NumCPU() > 1 && w.streams.Load().InlineStreams > 0 {
+		t.Error("a stream ran inline though the other cores had none")
+	}
+	for core := range runtime.NumCPU() - 1 {
+		busy := startCommand("endless")
+		busy.Id.JobId, busy.Id.Stream, busy.Lease = "busy", uint32(core), uint64(core+1)
+		w.streams.Start(busy)
+	}
+	for n := range uint32(4 * streams) {
+		if got := run(n % streams); got != want[n%streams] {
+			t.Errorf("stream %d has other elements", n%streams)
+		}
+	}
+	inline := w.streams.Load().InlineStreams
+	if inline == 0 {
+		t.Error("no stream ran inline")
+	}
+	order = pecanv1.Order_ORDER_AUTO
+	for n := range uint32(2 * streams) {
+		run(n % streams)
+	}
+	if w.streams.Load().InlineStreams != inline {
+		t.Error("a stream ran inline though the costs of its steps may be compared")
+	}
+}

@@ -1,0 +1,135 @@
+package run
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/pooled"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// The kind that was measured to be faster runs, and the other one gets few tries.
+func TestTheFasterKindOfStepsRuns(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		parallel, inline time.Duration
+		least, most      int
+	}{
+		{"inline is faster", 40 * time.Millisecond, 20 * time.Millisecond, 88, 98},
+		{"inline is slower", 40 * time.Millisecond, 60 * time.Millisecond, 3, 8},
+		{"the streams are long", 2 * time.Second, time.Second, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, inline := new(pace), 0
+			for range 100 {
+				if p.next() {
+					inline++
+					p.measured(true, 4, c.inline)
+				} else {
+					p.measured(false, 4, c.parallel)
+				}
+			}
+			if inline < c.least || inline > c.most {
+				t.Errorf("%d of 100 streams ran inline", inline)
+			}
+		})
+	}
+}
+
+// A machine that becomes busy or idle does not keep the slower kind.
+func TestThePaceFollowsChanges(t *testing.T) {
+	p := new(pace)
+	inline := 0
+	for n := range 400 {
+		took := 50 * time.Millisecond
+		if n < 100 {
+			took = 10 * time.Millisecond
+		}
+		if p.next() {
+			inline++
+			p.measured(true, 4, took)
+		} else {
+			p.measured(false, 4, 30*time.Millisecond)
+		}
+		if n == 99 && inline < 88 {
+			t.Errorf("%d of the first 100 streams ran inline", inline)
+		}
+	}
+	if inline > 115 {
+		t.Errorf("%d streams ran inline, though they became slower", inline)
+	}
+}
+
+func TestAStreamWithoutElementsHasNoPace(t *testing.T) {
+	p := new(pace)
+	p.measured(false, 0, time.Second)
+	if p.parallel.streams != 0 {
+		t.Error("it counts")
+	}
+}
+
+// Without a limit on its threads, an op gives other bits inline than on tf.data's own threads.
+func TestInlineStepsKeepToTheirThread(t *testing.T) {
+	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	data, err := os.ReadFile("../../../native/tf/testdata/sums.graph")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.Parse(data, graph.PeerLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := split.MakePlan(g, &pecanv1.JobOptions{}, split.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Source: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, arguments, err := pooled.Split(graphs.A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template, err := pooled.NewTemplate(graphs.A)
+	if err != nil || template.WhyNotInline() != nil {
+		t.Fatal(err, template.WhyNotInline())
+	}
+	elements := func(inline, keep bool) string {
+		it, err := runtime.NewPooled(func(source int64) ([]byte, error) {
+			return template.Graph(pooled.Names{Arguments: source, Inline: inline})
+		}, []tf.DataType{tf.Float})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer it.Close()
+		if keep {
+			it.KeepToThread()
+		}
+		tensors, err := streamArguments(arguments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := it.Begin(tensors); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%q", elementsOf(it, 1000))
+	}
+	want := elements(false, false)
+	if got := elements(true, true); got != want {
+		t.Errorf("inline: %s\nparallel: %s", got, want)
+	}
+	if elements(true, false) == want {
+		t.Error("the sums do not depend on the number of threads, so this test shows nothing")
+	}
+}

@@ -1,0 +1,181 @@
+package run
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/service/graph/pooled"
+	"github.com/pecan-ml/pecan/service/worker/profile"
+)
+
+// These bounds hold for idle pooled iterators: the bytes of their graphs together, the time that an iterator stays
+// without a stream, and the templates that are remembered.
+const (
+	maxIdleBytes = 256 << 20
+	maxIdleTime  = 10 * time.Minute
+	maxTemplates = 64
+)
+
+// pool keeps the pooled iterators that have no stream now, for later streams with the same template.
+type pool struct {
+	mu sync.Mutex
+	// idle are the iterators without a stream, the most recently used one first.
+	idle   []*pooledIterator
+	closed bool
+	// templates are those of the last keys, and recent their keys, the oldest first.
+	templates map[pooled.Key]template
+	recent    []pooled.Key
+}
+
+// template is a template, or the reason why the streams of a key need iterators of their own.
+type template struct {
+	*pooled.Template
+	why  error
+	pace *pace
+}
+
+// pooledIterator runs one stream after another. It belongs to one run at a time, or to the pool.
+type pooledIterator struct {
+	*tf.Iterator
+	key     pooled.Key
+	runtime *tf.Context
+	// inline: the steps run inline.
+	inline bool
+	// bytes is the size of the graph.
+	bytes int64
+	// pace is that of its template.
+	pace *pace
+	// meters is the name under which the graph counts. history is what it counted in earlier streams.
+	meters  string
+	history profile.History
+	// feed is the source of the elements that the stream's own PecanPull reads, under the handle elements.
+	feed     feed
+	elements int64
+	// leaveTables releases the tables and variables that the graph shares with others.
+	leaveTables func()
+	// streams counts the streams that the iterator began.
+	streams int
+	idle    time.Time
+}
+
+// Close frees the iterator.
+func (p *pooledIterator) Close() {
+	p.Iterator.Close()
+	p.leaveTables()
+	tf.RemoveSource(p.elements)
+}
+
+// feed passes on the elements of the current stream's source.
+type feed struct{ from atomic.Pointer[tf.Source] }
+
+// Pull implements tf.Source.
+func (f *feed) Pull() ([]*tf.Tensor, error) {
+	from := f.from.Load()
+	if from == nil {
+		return nil, tf.ErrCancelled
+	}
+	return (*from).Pull()
+}
+
+// set makes source the source of the next stream; nil means none.
+func (f *feed) set(source tf.Source) {
+	if source == nil {
+		f.from.Store(nil)
+		return
+	}
+	f.from.Store(&source)
+}
+
+// templateOf returns the template of a key, which it makes from the graph of a stream.
+func (p *pool) templateOf(key pooled.Key, serialised []byte) template {
+	p.mu.Lock()
+	known, ok := p.templates[key]
+	p.mu.Unlock()
+	if ok {
+		return known
+	}
+	made, err := pooled.NewTemplate(serialised)
+	known = template{made, err, new(pace)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.templates == nil {
+		p.templates = map[pooled.Key]template{}
+	}
+	if other, twice := p.templates[key]; twice {
+		return other
+	}
+	p.recent = append(p.recent, key)
+	p.templates[key] = known
+	if len(p.recent) > maxTemplates {
+		delete(p.templates, p.recent[0])
+		p.recent = p.recent[1:]
+	}
+	return known
+}
+
+// take returns an idle iterator with a template in a runtime, whose steps run inline or not; nil without one.
+func (p *pool) take(key pooled.Key, runtime *tf.Context, inline bool) *pooledIterator {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, each := range p.idle {
+		if each.key == key && each.runtime == runtime && each.inline == inline {
+			p.idle = append(p.idle[:i], p.idle[i+1:]...)
+			return each
+		}
+	}
+	return nil
+}
+
+// put takes back an iterator whose stream has ended. It keeps at most the given number of idle iterators.
+func (p *pool) put(it *pooledIterator, most int) {
+	it.idle = time.Now()
+	p.mu.Lock()
+	p.idle = append([]*pooledIterator{it}, p.idle...)
+	kept, bytes := 0, int64(0)
+	for kept < len(p.idle) && kept < most && !p.closed {
+		if bytes += p.idle[kept].bytes; bytes > maxIdleBytes {
+			break
+		}
+		kept++
+	}
+	dropped := p.keep(kept)
+	p.mu.Unlock()
+	closeAll(dropped)
+}
+
+// keep keeps the first idle iterators and returns the others. The caller holds mu.
+func (p *pool) keep(n int) []*pooledIterator {
+	dropped := append([]*pooledIterator(nil), p.idle[n:]...)
+	clear(p.idle[n:])
+	p.idle = p.idle[:n]
+	return dropped
+}
+
+// expire closes the iterators that were idle for long.
+func (p *pool) expire() {
+	p.mu.Lock()
+	n := len(p.idle)
+	for n > 0 && time.Since(p.idle[n-1].idle) > maxIdleTime {
+		n--
+	}
+	dropped := p.keep(n)
+	p.mu.Unlock()
+	closeAll(dropped)
+}
+
+// close closes all idle iterators. Iterators that are put later are closed too.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	dropped := p.keep(0)
+	p.mu.Unlock()
+	closeAll(dropped)
+}
+
+func closeAll(iterators []*pooledIterator) {
+	for _, each := range iterators {
+		each.Close()
+	}
+}

@@ -1,0 +1,96 @@
+"""A job with an objective finds the number of workers that its trainer needs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import json
+import pathlib
+import threading
+import time
+
+import pecan
+import pytest
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
+from test_commands import Program, run_command
+
+WORKERS = 8
+# An element sleeps for so long. With these prices, R workers cost (1 + R / 4) * max(STEP_S, ELEMENT_S / R) for an element,
+# which is least with 5 or 6 workers.
+ELEMENT_S, STEP_S = 0.11, 0.02
+PRICES = "currency: USD\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: 0.25}}\n"
+ELEMENTS = 3000
+# Elements of a size that is not packed with others, and buffers of a few of them.
+FLOATS, WINDOW = 16 << 10, 1 << 20
+
+
+class Trainer(threading.Thread):
+    """A training loop in the background, whose steps take `step_s` seconds."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        super().__init__(daemon=True)
+        self.dataset, self.step_s, self.taken, self.failure = dataset, STEP_S, [], None
+
+    def run(self) -> None:
+        try:
+            for element in self.dataset:
+                self.taken.append(int(element[0]))
+                time.sleep(self.step_s)
+        except (tf.errors.OpError, pecan.PecanError) as error:
+            self.failure = error
+
+
+def placement(target: str) -> dict:
+    """What `pecanctl jobs` shows of the placement of the only job; empty before the first decision."""
+    shown = run_command("pecanctl", "jobs", "--json", "--dispatcher", target)
+    assert shown.returncode == 0, shown.stderr
+    jobs = json.loads(shown.stdout)
+    return jobs[0].get("placement") or {} if jobs else {}
+
+
+def converged(target: str, accepted: range, seconds: float, what: str) -> float:
+    """Waits for a search to end at an accepted number of workers, and returns how long that took."""
+    begun = time.monotonic()
+    seen = []
+    while time.monotonic() - begun < seconds:
+        now = placement(target)
+        seen.append((round(time.monotonic() - begun, 1), now.get("remote"), now.get("state"), now.get("why")))
+        if now.get("converged") and now["remote"] in accepted:
+            return time.monotonic() - begun
+        time.sleep(0.5)
+    changes = [next(group) for _, group in itertools.groupby(seen, lambda each: each[1:])]
+    pytest.fail(f"{what}: no search ended at {accepted} workers within {seconds} s: {changes}")
+
+
+def test_a_job_finds_its_workers(tmp_path: pathlib.Path):
+    log, prices = tmp_path / "decisions", tmp_path / "prices.yaml"
+    prices.write_text(PRICES)
+    flags = ("--decisions-log", str(log), "--prices", str(prices))
+    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", *flags)]
+    target = programs[0].address
+    try:
+        flags = ("--dispatcher", target, "--max-streams", "1", "--window-bytes", str(WINDOW), "--threads", "1")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            programs += pool.map(lambda _: Program("pecan-worker", *flags), range(WORKERS))
+        dataset = tf.data.Dataset.range(ELEMENTS).apply(testing.sleep(int(1e6 * ELEMENT_S)))
+        dataset = dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
+        distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost")
+        trainer = Trainer(dataset.apply(distributed))
+        trainer.start()
+        # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted.
+        took = converged(target, range(4, 9), 90, "from one worker")
+        # The rest comes without a pause.
+        trainer.step_s = 0.0
+        trainer.join(300)
+        assert trainer.failure is None and not trainer.is_alive(), trainer.failure
+        assert sorted(trainer.taken) == list(range(ELEMENTS))
+        decisions = [json.loads(line) for line in log.read_text().splitlines()]
+        print(f"converged after {took:.1f} s and {len(decisions)} decisions")
+        assert decisions[0]["target"] == {"remote": 1, "local": 0} and decisions[0]["state"] == "start"
+        assert any(len(each["candidates"] or []) >= 2 for each in decisions)
+    finally:
+        for program in programs:
+            program.process.kill()
+        for program in programs:
+            program.process.communicate(timeout=180)
