@@ -27,6 +27,10 @@ One run samples all contestants in turns. Figures are medians, with the smallest
 *small*: a chain of six image maps and a batch of 32, and a light map, in the private cluster. The first pass is not
 counted. A sample is the mean of several passes; its CPU is that of this process and of the private cluster.
 
+*opening*: the CPU of a further stream of a job, in a worker and its reader (`BenchmarkOpenStream`), without the CPU of
+its batch. *light* is `range.map.batch`, *images* six image maps and a batch, *records* parse, decode and augment over
+TFRecord files.
+
 *workers*: every element sleeps for 20 ms, and N worker processes of one slot run one job of one trainer on this host.
 With two slots, 32 workers need more than the two cores: an element that comes alone costs all processes 0.8 ms of CPU.
 Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits.
@@ -99,6 +103,31 @@ def _judge_small(medians: Medians) -> list[Mark]:
         at_most("1,024 images: ≤ 1.15 times the local wall time", ours["ms"] / local["ms"], 1.15, "x"),
         at_most("1,024 images: ≤ 1.15 times the local CPU", ours["CPU ms"] / local["CPU ms"], 1.15, "x"),
         at_most(f"range({LIGHT}): ≤ 20 ms more than local", ours_light["ms"] - local_light["ms"], 20, " ms"),
+    ]
+
+
+# Pipelines with the most milliseconds of CPU that a further stream of them may cost.
+OPENINGS = {"light": 1, "images": 3, "records": 5}
+
+
+def _opening(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    def contestant(name: str) -> Callable[[], Sample]:
+        def sample() -> Sample:
+            return {
+                "CPU ms": meter.go_benchmark(
+                    "./service/worker", f"BenchmarkOpenStream/{name}", "500x", "cpu-ms/opening"
+                )
+            }
+
+        return sample
+
+    return {name: contestant(name) for name in OPENINGS}
+
+
+def _judge_opening(medians: Medians) -> list[Mark]:
+    return [
+        at_most(f"{name}: ≤ {limit} ms of CPU for a further stream", medians[name]["CPU ms"], limit, " ms")
+        for name, limit in OPENINGS.items()
     ]
 
 
@@ -217,6 +246,7 @@ def _judge_many_jobs(medians: Medians) -> list[Mark]:
 
 ROWS: dict[str, Row] = {
     "small": Row("small datasets, beside a local run", _small, _judge_small),
+    "opening": Row("CPU to open a further stream of a job", _opening, _judge_opening, repetitions=3),
     "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
     "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
     "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),
