@@ -15,7 +15,7 @@ var GlusterFS = []Point{
 
 // Cachew is the policy of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC
 // 2022), section 4.2, for comparison. It compares the time to compute with the time to read the source cache and the
-// full cache and compute the rest, as if nothing ran at the same time. It ignores the price of writing and of storage, the number of epochs,
+// full cache and compute the rest, as if nothing ran at the same time. Reading the source is part of computing. It ignores the price of writing and of storage, the number of epochs,
 // the free space, the bandwidth that workers share, and the trainers.
 type Cachew struct {
 	// Table has the times to read an element, by ascending size.

@@ -45,7 +45,8 @@ type Prediction struct {
 // and changes it only if that saves more than a margin. If the trainers are the bound, a cache saves no time, so
 // there is none unless fewer workers suffice. The input must be valid.
 //
-// Call it between two epochs. Calls in an epoch would mix the measurements of two modes.
+// Call it between two epochs, and once in the first epoch of a job without a profile. Other calls would mix the
+// measurements of two modes.
 func Decide(in Input) Decision {
 	d := Decision{Choice: None, Epochs: max(in.Own+in.Others, 1), Candidates: make([]Prediction, len(in.Pipeline.Candidates))}
 	all := in.fleets()
@@ -125,7 +126,9 @@ func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) P
 	rest, get := demand{}.add(1-share, in.computing()), in.reading(c)
 	p.Get = in.epoch(rest.add(share, get), rent, all)
 	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, in.writing(c)), rent, all)
-	p.Total = p.Put.Score + (epochs-1)*p.Get.Score
+	if p.Total = p.Put.Score; epochs > 1 {
+		p.Total += (epochs - 1) * p.Get.Score
+	}
 	return p
 }
 

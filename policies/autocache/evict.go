@@ -18,7 +18,7 @@ type Cache struct {
 	Unused, TTL float64
 }
 
-func (c Cache) expired() bool { return !c.Pinned && c.TTL > 0 && c.Unused > c.TTL }
+func (c Cache) expired() bool { return c.TTL > 0 && c.Unused > c.TTL }
 
 // Quota bounds the sizes of caches in bytes. A bound of 0 is none.
 type Quota struct {

@@ -51,6 +51,11 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 	case now == lowest:
 		return fmt.Sprintf("%s stays: it %s", name(lowest), d.Candidates[lowest].Reason)
 	}
+	for _, c := range d.Candidates {
+		if c.Total < d.Candidates[lowest].Total {
+			return fmt.Sprintf("%s is the smallest of those that cost nearly the least: it %s", name(lowest), d.Candidates[lowest].Reason)
+		}
+	}
 	return fmt.Sprintf("%s costs least: it %s", name(lowest), d.Candidates[lowest].Reason)
 }
 

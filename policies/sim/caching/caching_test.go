@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/policies/sim"
 	"github.com/pecan-ml/pecan/policies/sim/caching"
 )
@@ -68,6 +69,34 @@ func TestTheSecondEpochIsFaster(t *testing.T) {
 	t.Logf("10 epochs take %.0f s with a cache that begins in the first one, and %.0f s without", one.Seconds, two.Seconds)
 	if one.Seconds > 0.5*two.Seconds || one.Changes > 0 {
 		t.Errorf("10 epochs take %v s with a cache and %v s without, after %d changes", one.Seconds, two.Seconds, one.Changes)
+	}
+}
+
+// TestCachesSaveWorkers lets the policy choose the cache and the number of workers by the published prices.
+func TestCachesSaveWorkers(t *testing.T) {
+	const epochs, seeds = 20, 25
+	for _, family := range caching.Families {
+		var regrets []float64
+		fewer, saved := 0, 0.0
+		for seed := range uint64(seeds) {
+			w := caching.Random(rand.New(rand.NewPCG(seed, 0)), family)
+			w.Batches = 300
+			p := caching.Priced{World: w, Prices: autoscale.Published, Most: 24}
+			best, automatic, computing := p.Best(epochs, true, seed), p.Automatic(epochs, seed), p.Best(epochs, false, seed)
+			regrets, saved = append(regrets, automatic.Price/best.Price-1), saved+1-automatic.Price/computing.Price
+			if automatic.Later < computing.Later {
+				fewer++
+			}
+		}
+		median, high := sim.Quantile(regrets, 0.5), sim.Quantile(regrets, 0.95)
+		t.Logf("%-13s the bill is %.1f %% (median) and %.1f %% (95th percentile) above the best, and %.0f %% below computing (mean); %d of %d jobs have fewer workers",
+			family, 100*median, 100*high, 100*saved/seeds, fewer, seeds)
+		if median > 0.03 || high > 0.10 {
+			t.Errorf("%s: the bill is %.1f %% (median) and %.1f %% (95th percentile) above the best, want at most 3 %% and 10 %%", family, 100*median, 100*high)
+		}
+		if family == "slow trainer" && (saved <= 0 || fewer < seeds/4) {
+			t.Errorf("%s: only %d of %d jobs have fewer workers, and the bill is %.1f %% below computing", family, fewer, seeds, 100*saved/seeds)
+		}
 	}
 }
 

@@ -7,7 +7,8 @@
 //
 // A simulation is a pure function of its seed: it starts no goroutines and reads no clock.
 //
-// Files: world.go has an epoch, measure.go what policies learn of it, run.go a job of several epochs, sweep.go the sweep
+// Files: world.go has an epoch, measure.go what policies learn of it, run.go a job of several epochs, bill.go
+// one whose number of workers is free, sweep.go the sweep
 // of the Cachew paper, random.go random worlds.
 //
 // The package imports policies only, and no policy imports it.
