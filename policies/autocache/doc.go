@@ -1,10 +1,16 @@
-// Package autocache will decide whether workers cache the elements after a step, or compute them again in each
-// epoch. It has no code yet: this file reserves the place and states the contract.
+// Package autocache decides whether workers cache the elements after a step or compute them again in each epoch,
+// and which caches stay when space is short.
 //
-// A policy is a pure function from measurements to a decision with its reasons. Its input will be the time to
-// compute an element, the time to read it back, and its size in bytes. Its output will be the step whose
-// elements are cached, or none.
+// Decide is the default policy. For each candidate it predicts the time and the score of an epoch that computes, of
+// the first epoch, which writes, and of later epochs, which read. It chooses the candidate with the lowest score over
+// all epochs that are expected, or none. The score is that of the policies for workers (autoscale.Goal), and each
+// mode has the number of workers that suits it. Cachew is the published policy, for comparison. Evict chooses the
+// caches that stay below a quota.
 //
-// A policy imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
-// recorded measurements. The dispatcher records a decision in its journal before it acts on it.
+// All are pure functions. Files: input.go has the measurements, rate.go fits the speed of a store, history.go expects
+// epochs, model.go predicts an epoch, decide.go is Decide, reasons.go has its reasons, cachew.go is Cachew, evict.go
+// is Evict. testdata has scripts of inputs and expected decisions.
+//
+// The package imports only package autoscale, reads no clock and keeps no state, so that a simulator can replay
+// recorded measurements. docs/design/0015-autocache.md has the reasons.
 package autocache

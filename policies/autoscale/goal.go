@@ -70,7 +70,11 @@ func (g Goal) PerHour(c Configuration) float64 {
 // Score returns the value that the objective minimises, for a configuration and its time between two elements.
 // It is the price of an hour's worth of elements under Cost, and a time under the other objectives.
 func (g Goal) Score(c Configuration, elementTime float64) float64 {
-	perHour := g.PerHour(c)
+	return g.ScoreAt(g.PerHour(c), elementTime)
+}
+
+// ScoreAt is Score for a price per hour.
+func (g Goal) ScoreAt(perHour, elementTime float64) float64 {
 	switch {
 	case g.Objective == Budget && g.Priced() && perHour > g.Budget*(1+1e-9):
 		// Above the budget, a lower price is better than any time.

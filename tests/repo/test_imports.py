@@ -23,6 +23,14 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("policies/autoscale",),
         "the place of workers is decided from their measurements, without orders or caches",
     ),
+    "policies/autocache": (
+        ("policies/autoscale",),
+        "a cache is worth what it saves in the currency of the policies for workers, and it knows none of them",
+    ),
+    "policies/sim/caching": (
+        ("policies/autoscale", "policies/autocache", "policies/sim"),
+        "the simulation of caches runs policies only, and shares the statistics of the simulation of workers",
+    ),
     "policies/sim": (
         ("policies/autoscale", "policies/autoplacement"),
         "the simulation of workers runs policies only, and no policy knows that it is simulated",
@@ -285,7 +293,10 @@ def test_go_packages_follow_the_import_rules():
         ("policies/autoorder", "proto/pecan/v1"),
         ("policies/autoscale", "policies/autoplacement"),
         ("policies/autoplacement", "policies/sim"),
+        ("policies/autocache", "policies/autoplacement"),
+        ("policies/autocache", "policies/sim/caching"),
         ("policies/sim", "policies/autoorder"),
+        ("policies/sim", "policies/autocache"),
         ("service/graph", "native/tf"),
         ("service/graph", "service/graph/analysis"),
         ("service/graph/ops", "service/graph"),
@@ -326,7 +337,13 @@ def test_a_broken_import_rule_is_detected(path, imported):
 
 
 def test_the_core_of_the_dispatcher_and_policies_are_pure():
-    pure = ("service/dispatcher/core", "service/dispatcher/ordering", "policies/autoscale", "policies/autoplacement")
+    pure = (
+        "service/dispatcher/core",
+        "service/dispatcher/ordering",
+        "policies/autoscale",
+        "policies/autoplacement",
+        "policies/autocache",
+    )
     cores = [p for p in repository.go_packages() if any(inside(p.path, package) for package in pure)]
     names = {p.path.removeprefix("service/dispatcher/") for p in cores}
     assert names >= {

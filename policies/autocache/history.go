@@ -1,0 +1,36 @@
+package autocache
+
+// firstEpochs is how many epochs a job is expected to begin if nothing is known: the next one and two more.
+const firstEpochs = 3
+
+// PastJob is an earlier job with the same steps upstream of a candidate.
+type PastJob struct {
+	// Ago is how many hours ago it began.
+	Ago float64
+	// Epochs is the number of epochs that it began.
+	Epochs float64
+}
+
+// ExpectOwn returns how many epochs a job will begin from now on, if it has begun some already. Of the earlier jobs, those
+// count that went on after so many epochs. Beside them counts one job without a past: it goes on for as long as it has
+// lasted, and for firstEpochs at least.
+func ExpectOwn(begun float64, past []PastJob) float64 {
+	sum, n := max(begun, firstEpochs), 1.0
+	for _, job := range past {
+		if job.Epochs > begun {
+			sum, n = sum+job.Epochs-begun, n+1
+		}
+	}
+	return sum / n
+}
+
+// ExpectOthers returns how many epochs later jobs will begin in the next hours, if jobs go on to come as they came in the same
+// time before.
+func ExpectOthers(hours float64, past []PastJob) (epochs float64) {
+	for _, job := range past {
+		if job.Ago <= hours {
+			epochs += job.Epochs
+		}
+	}
+	return epochs
+}

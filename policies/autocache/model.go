@@ -1,0 +1,149 @@
+package autocache
+
+import (
+	"math"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+)
+
+// Epoch is the prediction for one epoch.
+type Epoch struct {
+	// Workers is the best number of workers for it.
+	Workers autoscale.Configuration
+	Seconds float64
+	// Cost is its price with that of the storage, in the currency of the prices; 0 without prices.
+	Cost float64
+	// Score is the value that the objective minimises.
+	Score float64
+	// Bound is what limits its speed.
+	Bound Bound
+	// perHour is the price of an hour, which stands for proportions only if there are no prices.
+	perHour float64
+}
+
+// Bound is what limits the speed of an epoch.
+type Bound string
+
+// The bounds.
+const (
+	ByTrainer Bound = "the trainers"
+	ByWorkers Bound = "the workers"
+	BySource  Bound = "the source"
+	ByStore   Bound = "the store"
+)
+
+// demand is the time for which an epoch needs each resource: the trainers, the threads of all workers, and source and
+// store, both for one worker that is alone and in all. While one stream of a worker waits for a resource, other
+// streams use the others. So the resource that is needed for the longest time decides the time of the epoch.
+type demand struct {
+	trainer, work             float64
+	sourceAlone, sourceShared float64
+	storeAlone, storeShared   float64
+}
+
+// add returns d + share × other.
+func (d demand) add(share float64, other demand) demand {
+	return demand{
+		d.trainer + share*other.trainer, d.work + share*other.work,
+		d.sourceAlone + share*other.sourceAlone, d.sourceShared + share*other.sourceShared,
+		d.storeAlone + share*other.storeAlone, d.storeShared + share*other.storeShared,
+	}
+}
+
+// computing is the demand of an epoch without a cache.
+func (in *Input) computing() demand {
+	p := &in.Pipeline
+	return demand{
+		trainer: p.Demand * p.Elements / float64(max(in.Goal.Trainers, 1)), work: p.Seconds,
+		sourceAlone: p.Source.Alone.Of(p.SourceElements, p.SourceBytes), sourceShared: p.Source.Shared.Of(p.SourceElements, p.SourceBytes),
+	}
+}
+
+// writing is the demand of an epoch that computes and writes all elements of a candidate.
+func (in *Input) writing(c Candidate) demand { return in.computing().add(1, in.Store.Write.demand(c)) }
+
+// reading is the demand of an epoch that reads all elements of a candidate.
+func (in *Input) reading(c Candidate) demand {
+	rest := demand{trainer: in.computing().trainer, work: max(in.Pipeline.Seconds-c.Seconds*c.Elements, 0)}
+	return rest.add(1, in.Store.Read.demand(c))
+}
+
+func (a Access) demand(c Candidate) demand {
+	return demand{
+		work: a.Work.Of(c.Elements, c.size()), storeAlone: a.Alone.Of(c.Elements, c.size()), storeShared: a.Shared.Of(c.Elements, c.size()),
+	}
+}
+
+// fleet is a configuration with what it can do. score is the score of a second without storage.
+type fleet struct {
+	at autoscale.Configuration
+	// perThread and perWorker are the shares of the work that one thread and one worker do.
+	perThread, perWorker float64
+	perHour, score       float64
+}
+
+// fleets lists the configurations within the limits that have a thread.
+func (in *Input) fleets() []fleet {
+	l := in.Goal.Limits
+	all := make([]fleet, 0, (l.Max.Remote-l.Min.Remote+1)*(l.Max.Local-l.Min.Local+1))
+	for remote := l.Min.Remote; remote <= l.Max.Remote; remote++ {
+		for local := l.Min.Local; local <= l.Max.Local; local++ {
+			threads := float64(remote)*in.Workers.Remote + float64(local)*in.Workers.Local
+			if threads > 0 {
+				f := fleet{at: autoscale.Configuration{Remote: remote, Local: local}, perThread: 1 / threads, perWorker: 1 / float64(remote+local)}
+				f.perHour = in.Goal.PerHour(f.at)
+				f.score = in.Goal.ScoreAt(f.perHour, 1)
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+// epoch predicts an epoch with the best of the configurations. rent is the price of the storage per hour.
+func (in *Input) epoch(d demand, rent float64, all []fleet) Epoch {
+	least := max(d.trainer, d.sourceShared, d.storeShared)
+	alone := max(d.sourceAlone, d.storeAlone)
+	secondsOf := func(f *fleet) float64 { return max(least, d.work*f.perThread, alone*f.perWorker) }
+	scoreOf := func(f *fleet) float64 {
+		if rent == 0 {
+			return f.score
+		}
+		return in.Goal.ScoreAt(f.perHour+rent, 1)
+	}
+	// Without rent, the scores are known. Rent makes every score higher, so few others need to be computed.
+	chosen, lowest := &all[0], math.Inf(1)
+	for i := range all {
+		if score := secondsOf(&all[i]) * all[i].score; score < lowest {
+			chosen, lowest = &all[i], score
+		}
+	}
+	if rent > 0 {
+		lowest = secondsOf(chosen) * scoreOf(chosen)
+		for i := range all {
+			f := &all[i]
+			if s := secondsOf(f); s*f.score < lowest {
+				if score := s * scoreOf(f); score < lowest {
+					chosen, lowest = f, score
+				}
+			}
+		}
+	}
+	best := Epoch{Workers: chosen.at, Seconds: secondsOf(chosen), Score: lowest, perHour: chosen.perHour + rent}
+	if in.Goal.Priced() {
+		best.Cost = best.Seconds * best.perHour / secondsPerHour
+	}
+	switch best.Seconds {
+	case d.trainer:
+		best.Bound = ByTrainer
+	case d.work * chosen.perThread:
+		best.Bound = ByWorkers
+	case max(d.sourceShared, d.sourceAlone*chosen.perWorker):
+		best.Bound = BySource
+	default:
+		best.Bound = ByStore
+	}
+	return best
+}
+
+const secondsPerHour = 3600

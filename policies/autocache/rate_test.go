@@ -1,0 +1,69 @@
+package autocache_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pecan-ml/pecan/policies/autocache"
+)
+
+func TestFitRateFindsTheRate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	for range 1000 {
+		want := autocache.Rate{PerElement: 1e-5 * math.Exp(3*rng.NormFloat64()), PerByte: 1e-9 * math.Exp(rng.NormFloat64())}
+		var samples []autocache.Sample
+		for _, size := range []float64{1e3, 1e5, 1e7} {
+			for range 5 {
+				s := autocache.Sample{Elements: 8, Bytes: 8 * size}
+				s.Seconds = want.Of(s.Elements, s.Bytes) * (1 + 0.02*rng.NormFloat64())
+				samples = append(samples, s)
+			}
+		}
+		got := autocache.FitRate(autocache.Rate{}, samples)
+		for _, size := range []float64{1e3, 3e4, 1e6, 1e7} {
+			if ratio := got.Of(1, size) / want.Of(1, size); math.Abs(ratio-1) > 0.1 {
+				t.Fatalf("an element of %v bytes takes %v times what was fitted to %+v", size, ratio, want)
+			}
+		}
+	}
+}
+
+func TestFitRateWithoutEnoughSamples(t *testing.T) {
+	before := autocache.Rate{PerElement: 1, PerByte: 2}
+	for name, c := range map[string]struct {
+		samples []autocache.Sample
+		want    autocache.Rate
+	}{
+		"none":                {nil, before},
+		"invalid":             {[]autocache.Sample{{1, 1, 0}, {1, 1, math.NaN()}, {1, math.Inf(1), 1}, {-1, 1, 1}}, before},
+		"one size":            {[]autocache.Sample{{1, 10, 5}, {2, 20, 10}}, autocache.Rate{PerByte: 0.5}},
+		"large ones are slow": {[]autocache.Sample{{1, 10, 1}, {1, 1000, 200}}, autocache.Rate{PerByte: (10.0/1 + 1000.0/200) / (100 + 25)}},
+		"large ones are fast": {[]autocache.Sample{{1, 10, 2}, {1, 1000, 1}}, autocache.Rate{PerElement: (0.5 + 1) / (0.25 + 1)}},
+	} {
+		got := autocache.FitRate(before, c.samples)
+		if math.Abs(got.PerElement-c.want.PerElement) > 1e-9 || math.Abs(got.PerByte-c.want.PerByte) > 1e-9 {
+			t.Errorf("%s: the rate is %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestExpectedEpochs(t *testing.T) {
+	past := []autocache.PastJob{{Ago: 1, Epochs: 10}, {Ago: 30, Epochs: 20}, {Ago: 100, Epochs: 1}}
+	for _, c := range []struct {
+		begun float64
+		past  []autocache.PastJob
+		want  float64
+	}{
+		{0, nil, 3}, {10, nil, 10}, {0, past, (3 + 10 + 20 + 1) / 4.0}, {1, past, (3 + 9 + 19) / 3.0}, {15, past, (15 + 5) / 2.0}, {40, past, 40},
+	} {
+		if got := autocache.ExpectOwn(c.begun, c.past); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("after %v epochs and %d past jobs, %v are expected, want %v", c.begun, len(c.past), got, c.want)
+		}
+	}
+	for hours, want := range map[float64]float64{0.5: 0, 24: 10, 48: 30, 1000: 31} {
+		if got := autocache.ExpectOthers(hours, past); got != want {
+			t.Errorf("in %v hours, %v epochs of others are expected, want %v", hours, got, want)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package autocache
+
+import "fmt"
+
+// whyNot says why a candidate cannot be chosen.
+func whyNot(c Candidate) string {
+	if c.Illegal != "" {
+		return c.Illegal
+	}
+	return "it is not measured yet"
+}
+
+// saving says what a candidate saves.
+func (in *Input) saving(c Candidate, p Prediction, d Decision) string {
+	gain := 100 * (1 - p.Total/d.Total)
+	text := fmt.Sprintf("saves %.3g %% over %s", gain, epochs(d.Epochs))
+	if gain < 0 {
+		text = fmt.Sprintf("costs %.3g %% more over %s", -gain, epochs(d.Epochs))
+	}
+	if p.Share > c.Stored {
+		text += fmt.Sprintf(": %s to write, then %s instead of %s", seconds(p.Put.Seconds), seconds(p.Get.Seconds), seconds(d.Compute.Seconds))
+	} else {
+		text += fmt.Sprintf(": %s to read what is stored instead of %s", seconds(p.Get.Seconds), seconds(d.Compute.Seconds))
+	}
+	if p.Share < 1 {
+		text += fmt.Sprintf("; %.0f %% of its %s are kept", 100*p.Share, size(c.size()))
+	}
+	if p.Get.Workers != d.Compute.Workers {
+		text += fmt.Sprintf("; with %v instead of %v", p.Get.Workers, d.Compute.Workers)
+	}
+	return text
+}
+
+// reason says why a choice was made. best is the best candidate, lowest the best of all, now the choice in force.
+func (in *Input) reason(d Decision, now, best, lowest int) string {
+	name := func(i int) string {
+		if i == None {
+			return "computing"
+		}
+		return "the cache at " + d.Candidates[i].Name
+	}
+	switch {
+	case best == None:
+		return "no step can be cached"
+	case d.Choice != lowest:
+		return fmt.Sprintf("%s stays: %s would save less than %.0f %%", name(d.Choice), name(lowest), 100*margin)
+	case lowest == None && d.Compute.Bound == ByTrainer:
+		return fmt.Sprintf("computing costs least, because the trainers are the bound: %s %s", name(best), d.Candidates[best].Reason)
+	case lowest == None:
+		return fmt.Sprintf("computing costs least: %s %s", name(best), d.Candidates[best].Reason)
+	case now == lowest:
+		return fmt.Sprintf("%s stays: it %s", name(lowest), d.Candidates[lowest].Reason)
+	}
+	for _, c := range d.Candidates {
+		if c.Total < d.Candidates[lowest].Total {
+			return fmt.Sprintf("%s is the smallest of those that cost nearly the least: it %s", name(lowest), d.Candidates[lowest].Reason)
+		}
+	}
+	return fmt.Sprintf("%s costs least: it %s", name(lowest), d.Candidates[lowest].Reason)
+}
+
+func epochs(n float64) string {
+	if n == 1 {
+		return "1 epoch"
+	}
+	return fmt.Sprintf("%.3g epochs", n)
+}
+
+// seconds formats a time.
+func seconds(s float64) string {
+	switch {
+	case s < 1:
+		return fmt.Sprintf("%.3g ms", 1e3*s)
+	case s < 1000:
+		return fmt.Sprintf("%.3g s", s)
+	}
+	return fmt.Sprintf("%.0f s", s)
+}
+
+// size formats a number of bytes.
+func size(bytes float64) string {
+	for _, unit := range []string{"B", "kB", "MB", "GB"} {
+		if bytes < 999.5 {
+			return fmt.Sprintf("%.3g %s", bytes, unit)
+		}
+		bytes /= 1000
+	}
+	return fmt.Sprintf("%.3g TB", bytes)
+}
