@@ -61,22 +61,24 @@ func lookup(handle int64) (s *session, err error) {
 	return s, nil
 }
 
-// Connect connects to a dispatcher. config is {"target", "timeout_s", "version"}.
+// Connect connects to a dispatcher. config is {"target", "timeout_s", "version", "trainer"}.
 func Connect(config string) (int64, error) {
 	var c struct {
 		Target  string  `json:"target"`
 		Timeout float64 `json:"timeout_s"`
 		Version string  `json:"version"`
+		Trainer string  `json:"trainer"`
 	}
 	if err := decode(config, &c); err != nil {
 		return 0, failed(err)
 	}
 	kept := &warnings{}
 	s, err := client.Connect(context.Background(), client.Config{
-		Target:  c.Target,
-		Timeout: seconds(c.Timeout),
-		Version: c.Version,
-		Logger:  slog.New(kept),
+		Target:    c.Target,
+		Timeout:   seconds(c.Timeout),
+		Version:   c.Version,
+		TrainerID: c.Trainer,
+		Logger:    slog.New(kept),
 	})
 	if err != nil {
 		return 0, failed(err)
@@ -250,6 +252,17 @@ func Warnings(handle int64) (string, error) {
 		return "", failed(err)
 	}
 	return encode(s.warnings.take())
+}
+
+// LocalWorkers reports how many local workers of this process run and how many may run at most. It returns what the
+// dispatcher wants: {"jobs", "number", "why"}. number is -1 before it has decided.
+func LocalWorkers(handle, running, most int64) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	wanted := s.LocalWorkers(int(running), int(most))
+	return encode(map[string]any{"jobs": wanted.Jobs, "number": wanted.Number, "why": wanted.Why})
 }
 
 // Stats returns how much memory and how many objects this process holds, for leak checks and status displays.

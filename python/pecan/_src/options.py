@@ -19,6 +19,12 @@ DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 #: What a service may minimise when it chooses workers for a job.
 OBJECTIVES = ("cost", "time", "budget")
 
+#: What is added to the nice value of local workers.
+DEFAULT_NICE = 10
+_LARGEST_NICE = 19
+#: Most local workers of one process.
+MAX_LOCAL_WORKERS = 1024
+
 #: Largest number of streams of a dataset.
 MAX_STREAMS = 1 << 16
 #: Size of the largest element that a worker can send.
@@ -184,6 +190,28 @@ def timeouts(dispatcher_timeout_s: Any) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
+class LocalWorkers:
+    """Which local workers this process runs.
+
+    Attributes:
+        number: Number that the user wants; None for "auto".
+        decided: Whether the dispatcher decides on the number.
+        nice: What is added to their nice value; None leaves it as it is.
+        private: Whether they are those of the private cluster.
+    """
+
+    number: int | None = None
+    decided: bool = False
+    nice: int | None = None
+    private: bool = False
+
+    @property
+    def starts(self) -> bool:
+        """Whether this process starts some, or may."""
+        return self.private or self.decided or bool(self.number)
+
+
+@dataclasses.dataclass(frozen=True)
 class ReadOptions:
     """Checked options of one distributed dataset.
 
@@ -203,6 +231,8 @@ class ReadOptions:
         order_tolerance: One of `TOLERANCES`.
         streams: Number of streams that the user asks for; 0 lets the service choose.
         placement: What the job wants of its workers, as the bindings take it; None if all serve it.
+        target_workers: "local" if only workers on this host may serve the job, else "unspecified".
+        local_workers: Which local workers this process runs.
         dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
         outage_timeout_s: Seconds without the dispatcher or any worker after which a waiting iterator fails.
     """
@@ -222,6 +252,8 @@ class ReadOptions:
     order_tolerance: str = DEFAULT_TOLERANCE
     streams: int = 0
     placement: dict[str, Any] | None = None
+    target_workers: str = "unspecified"
+    local_workers: LocalWorkers = LocalWorkers()
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
 
@@ -307,6 +339,9 @@ def read_options(
     budget_per_hour: Any,
     worker_limits: Any,
     trainer_type: Any,
+    service: Any,
+    local_workers: Any,
+    local_worker_nice: Any,
 ) -> ReadOptions:
     """Checks the user's arguments and returns them in one form. Raises a PecanError that names a wrong one."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
@@ -317,7 +352,7 @@ def read_options(
             "`cross_trainer_cache` is not supported yet: give each trainer a job of its own, and each reads every "
             "element"
         )
-    _target_workers(target_workers)
+    placement = _placement(objective, budget_per_hour, worker_limits, trainer_type)
     requests = -1
     if max_outstanding_requests is not None:
         requests = checks.integer("max_outstanding_requests", max_outstanding_requests)
@@ -351,7 +386,9 @@ def read_options(
         order=steps,
         order_tolerance=tolerance,
         streams=_streams(streams, mode, policy),
-        placement=_placement(objective, budget_per_hour, worker_limits, trainer_type),
+        placement=placement,
+        target_workers=_target_workers(target_workers),
+        local_workers=_local_workers(local_workers, local_worker_nice, service is None, placement is not None),
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )
@@ -365,21 +402,38 @@ def from_parameters(values: Mapping[str, Any]) -> ReadOptions:
     return read_options(**{name: values[name] for name in _PARAMETERS})
 
 
-def _target_workers(value: Any) -> None:
+def _target_workers(value: Any) -> str:
+    """Returns the name of the workers that may serve the job. "AUTO" and "ANY" are all of them."""
     if not isinstance(value, str) or value.upper() not in ("AUTO", "ANY", "LOCAL"):
         raise errors.InvalidArgumentError(f'`target_workers` should be "AUTO", "ANY" or "LOCAL", got {value!r}')
-    if value.upper() == "LOCAL":
-        raise errors.UnsupportedError(
-            '`target_workers="LOCAL"` is not supported: trainers read workers on this host through shared memory in '
-            "any case, and `service=None` uses only such workers"
-        )
+    return "local" if value.upper() == "LOCAL" else "unspecified"
 
 
-def local_workers(value: Any) -> int | None:
-    """Returns the number of workers, or None for "auto"."""
-    if value == "auto":
-        return None
-    number = checks.positive("local_workers", value)
-    if number > 1024:
-        raise errors.InvalidArgumentError(f"`local_workers` must be at most 1024, got {number}")
-    return number
+def _local_workers(value: Any, nice: Any, private: bool, objective: bool) -> LocalWorkers:
+    """Returns which local workers this process runs.
+
+    Args:
+        value: The argument `local_workers`.
+        nice: The argument `local_worker_nice`.
+        private: Whether they are those of the private cluster.
+        objective: Whether the job has an objective.
+    """
+    number = None
+    if not (isinstance(value, str) and value == "auto"):
+        if isinstance(value, str) or value is None:
+            raise errors.InvalidArgumentError(f'`local_workers` should be "auto" or a number, got {value!r}')
+        number = checks.integer("local_workers", value)
+        if not 0 <= number <= MAX_LOCAL_WORKERS:
+            raise errors.InvalidArgumentError(f"`local_workers` must be from 0 to {MAX_LOCAL_WORKERS}, got {number}")
+        if private and number == 0:
+            raise errors.InvalidArgumentError(
+                "`local_workers`=0 leaves the private cluster without workers: give at least 1, or the `service` whose "
+                "workers run the dataset"
+            )
+    if nice is not None:
+        nice = checks.integer("local_worker_nice", nice)
+        if not 0 <= nice <= _LARGEST_NICE:
+            raise errors.InvalidArgumentError(f"`local_worker_nice` must be from 0 to {_LARGEST_NICE}, got {nice}")
+    elif objective or not private:
+        nice = DEFAULT_NICE
+    return LocalWorkers(number, number is None and objective, nice, private)

@@ -35,6 +35,7 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
 	differ("streams", streamsName(has), streamsName(options))
+	differ("target_workers", targetName(has), targetName(options))
 	if !proto.Equal(has.GetPlacement(), options.GetPlacement()) {
 		words = append(words, fmt.Sprintf("objective and limits %v instead of %v", has.GetPlacement(), options.GetPlacement()))
 	}
@@ -71,6 +72,13 @@ func toleranceName(options *pecanv1.JobOptions) string {
 		return ""
 	}
 	return enumName(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
+}
+
+func targetName(options *pecanv1.JobOptions) string {
+	if options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL {
+		return "LOCAL"
+	}
+	return "ANY"
 }
 
 func streamsName(options *pecanv1.JobOptions) string {

@@ -31,9 +31,15 @@ const (
 type placementState struct {
 	// asked is the number of the open request; 0 without one.
 	asked uint64
-	// members serve the job, excluded are all others; empty before the first decision.
+	// members serve the job, excluded are all others. chosen: a decision chose them.
 	members  []string
 	excluded map[string]bool
+	chosen   bool
+	// wanted is how many local workers each trainer should run, if decides is true. startingSince is when one was wanted
+	// last that did not run.
+	wanted        map[string]int
+	decides       bool
+	startingSince time.Duration
 	// stable is when members last changed, from the begin of the window, due the next look.
 	stable, from, due time.Duration
 	// last is the newest decision with its candidates.
@@ -66,7 +72,10 @@ func (c *Core) stepPlacements() {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
+	most := c.mayRun(job)
 	if len(remote)+len(local) == 0 {
+		// A local worker is there before a remote one.
+		c.wantLocal(job, p, max(1, int(job.Placement.GetLocal())), nil, most)
 		return
 	}
 	if job.Placement != nil {
@@ -74,10 +83,20 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 		if c.leaveMembers(job, p) || moved {
 			p.stable = c.now
 		}
+		serving := 0
+		for _, id := range local {
+			if slices.Contains(p.members, id) {
+				serving++
+			}
+		}
+		c.wantLocal(job, p, max(serving, int(job.Placement.GetLocal())), local, most)
+		if c.startsLocal(p, local) {
+			p.stable = c.now
+		}
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, len(remote), len(local))
+			c.askPlacement(job, p, nil, len(remote), c.localLimit(local, most))
 		}
 		return
 	}
@@ -87,7 +106,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from = c.now
-		c.askPlacement(job, p, w, len(remote), len(local))
+		c.askPlacement(job, p, w, len(remote), c.localLimit(local, most))
 	}
 }
 
@@ -152,32 +171,27 @@ func (c *Core) placed(in Placed) {
 	}
 }
 
-// fleetOf returns the usable workers for a job by kind, each in the order of registration. A local worker serves the
-// trainers of its own host only.
+// fleetOf returns the usable workers that may serve a job by kind, remote ones in the order of registration.
 func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
-	hosts := map[string]bool{}
-	for _, id := range job.ClientIds {
-		if client := c.clients[id]; client != nil && client.hostID != "" {
-			hosts[client.hostID] = true
-		}
-	}
 	for id, worker := range c.workers {
 		switch {
-		case !c.usable(worker):
+		case !c.usable(worker) || !c.serves(worker, job):
 		case worker.placement != "local":
 			remote = append(remote, id)
-		case hosts[worker.address.GetHostId()]:
+		default:
 			local = append(local, id)
 		}
 	}
 	for _, list := range [][]string{remote, local} {
 		slices.SortFunc(list, func(a, b string) int { return int(int64(c.workers[a].order) - int64(c.workers[b].order)) })
 	}
+	c.inTurn(local)
 	return remote, local
 }
 
-// chooseMembers chooses the workers that serve the job, as many as were decided. Those that serve it stay; the ones with
-// the least unfinished work leave first. It returns whether they changed.
+// chooseMembers chooses the workers that serve the job, as many as were decided. Remote ones that serve it stay; the ones
+// with the least unfinished work leave first. While no worker of a decided kind exists, one of the other kind serves. It
+// returns whether they changed.
 func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
 	work := map[string]int{}
 	for _, id := range p.members {
@@ -187,22 +201,19 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 			}
 		})
 	}
-	var members []string
-	for _, kind := range []struct {
-		usable []string
-		wanted uint32
-	}{{remote, job.Placement.GetRemote()}, {local, job.Placement.GetLocal()}} {
-		// The sort is stable, so workers with equal work stay in the order of registration.
-		slices.SortStableFunc(kind.usable, func(a, b string) int {
-			in := func(id string) int {
-				if slices.Contains(p.members, id) {
-					return 1 + work[id]
-				}
-				return 0
+	// The sort is stable, so workers with equal work stay in the order of registration.
+	slices.SortStableFunc(remote, func(a, b string) int {
+		in := func(id string) int {
+			if slices.Contains(p.members, id) {
+				return 1 + work[id]
 			}
-			return in(b) - in(a)
-		})
-		members = append(members, kind.usable[:min(len(kind.usable), int(kind.wanted))]...)
+			return 0
+		}
+		return in(b) - in(a)
+	})
+	members := slices.Concat(remote[:min(len(remote), int(job.Placement.GetRemote()))], local[:min(len(local), int(job.Placement.GetLocal()))])
+	if len(members) == 0 {
+		members = slices.Concat(remote, local)[:1]
 	}
 	slices.Sort(members)
 	excluded := map[string]bool{}
@@ -212,8 +223,8 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 		}
 	}
 	changed = !slices.Equal(members, p.members)
-	if changed || !maps.Equal(excluded, p.excluded) {
-		p.members, p.excluded = members, excluded
+	if changed || !p.chosen || !maps.Equal(excluded, p.excluded) {
+		p.members, p.excluded, p.chosen = members, excluded, true
 		for _, epoch := range job.Epochs {
 			c.touchEpoch(epoch)
 		}
@@ -224,22 +235,11 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
 // where they are. It returns whether a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
-	strategy := job.Plan.GetResume().GetStrategy()
-	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
-	moves := cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && job.Plan.GetCache() == nil
 	for _, id := range slices.Sorted(maps.Keys(p.excluded)) {
 		c.eachLease(id, func(j *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
-			if j != job || stream.Produced || stream.Delivered {
-				return
+			if j == job && c.moveStream(j, epoch, stream, "worker "+id+" no longer serves the job") {
+				runs = true
 			}
-			if !moves || job.Plan.IsClosing(stream.Stream) {
-				runs = runs || !job.Plan.IsClosing(stream.Stream)
-				return
-			}
-			key := keyOf(j, epoch, stream)
-			c.stopRun(j, id, key, stream.Lease)
-			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+id+" no longer serves the job")
-			runs = true
 		})
 	}
 	return runs

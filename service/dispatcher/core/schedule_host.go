@@ -33,10 +33,7 @@ func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 
 // Excluded implements schedule.Host.
 func (h scheduleHost) Excluded(job *durable.Job) map[string]bool {
-	if p := h.c.placements[job.JobId]; p != nil {
-		return p.excluded
-	}
-	return nil
+	return h.c.excludedFrom(job)
 }
 
 // Grant implements schedule.Host.

@@ -306,6 +306,10 @@ func showReply(reply any) string {
 			line += fmt.Sprintf(" order %.8s %v", r.Order.Hash, r.Order.Steps)
 		}
 		return line
+	case *pecanv1.ClientHeartbeatResponse:
+		if r.LocalWorkers != nil {
+			return fmt.Sprintf("ok, %d local workers wanted (%s)", r.LocalWorkers.Number, r.LocalWorkers.Why)
+		}
 	case nil:
 		return ""
 	}

@@ -141,6 +141,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
+	c.fleetChanged(id)
 	c.schedule.RemoveWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })

@@ -22,7 +22,7 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote and Local are the numbers of workers that exist.
+	// Remote is the number of workers that exist, Local the number of those that exist or that trainers may start.
 	Remote, Local int
 	// Prices may be zero.
 	Prices autoscale.Prices

@@ -13,7 +13,7 @@ const (
 	leastBusy = 0.02
 )
 
-// goalOf returns what a job wants. A service serves what it has, so no more workers are asked for than exist.
+// goalOf returns what a job wants. No more workers are asked for than may exist.
 func goalOf(r Request) autoscale.Goal {
 	o := r.Options
 	bound := func(least, most int32, exist int) (int, int) {

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import uuid
 from typing import Any
 
 from pecan._src import errors
@@ -19,6 +20,15 @@ _log = logging.getLogger("pecan")
 _WARNINGS_INTERVAL_S = 1.0
 # Timeout for a connection to an address whose dispatcher this process stopped.
 _PROBE_S = 2.0
+_trainer: tuple[int, str] = (0, "")
+
+
+def trainer_id() -> str:
+    """Returns the random id of this process. Its local workers declare it."""
+    global _trainer
+    if _trainer[0] != os.getpid():
+        _trainer = (os.getpid(), uuid.uuid4().hex)
+    return _trainer[1]
 
 
 class Session:
@@ -39,7 +49,7 @@ class Session:
         """
         self.target = target
         self._native = native.load()
-        config = {"target": target, "timeout_s": timeout_s, "version": VERSION}
+        config = {"target": target, "timeout_s": timeout_s, "version": VERSION, "trainer": trainer_id()}
         self._handle: int = self._native.wait("Connect", json.dumps(config))
 
     def register(self, header: dict[str, Any], graph: bytes) -> dict[str, Any]:
@@ -70,6 +80,20 @@ class Session:
         """Returns the explanation of a job's order of steps; see Explain in the Go package bindings."""
         answer: dict[str, Any] = self._native.wait_json("Explain", self._handle, job)
         return answer
+
+    def local_workers(self, running: int, most: int) -> tuple[int, int, str]:
+        """Reports the local workers of this process to the dispatcher, and returns how many it wants.
+
+        Args:
+            running: Number of local workers.
+            most: The most that may run.
+
+        Returns:
+            The number of jobs for which the dispatcher decides; how many workers it wants, -1 before it has decided; and
+            why.
+        """
+        answer = self._native.call_json("LocalWorkers", self._handle, running, most)
+        return answer["jobs"], answer["number"], answer["why"]
 
     def stats(self) -> dict[str, Any]:
         """Returns the memory and the objects that Pecan uses in this process; see Stats in the Go package bindings."""
