@@ -89,8 +89,8 @@ class Session:
             most: The most that may run.
 
         Returns:
-            The number of jobs for which the dispatcher decides; how many workers it wants, -1 before it has decided; and
-            why.
+            The number of jobs for which the dispatcher decides, how many workers it wants (-1 before it has decided),
+            and why.
         """
         answer = self._native.call_json("LocalWorkers", self._handle, running, most)
         return answer["jobs"], answer["number"], answer["why"]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pecan._src import checks, errors, options
+from pecan._src import checks, errors, options, workers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -80,22 +80,22 @@ def distribute(
         compression: "auto" compresses if measurements show a gain, and never on one host. "snappy" always
             compresses. None never does.
         cross_trainer_cache: Reserved; Pecan does not support it yet.
-        target_workers: "AUTO" or "ANY": all workers may serve the job. "LOCAL": only workers on this host. Raises if there
-            is none and none may be started.
+        target_workers: "AUTO" or "ANY": all workers may serve the job. "LOCAL": only workers on this host. Raises if
+            there is none and none may be started.
         sharding: A `ShardingPolicy`, for calls whose `processing_mode` is a guarantee.
         deterministic: Returns the same elements in the same order for the same dataset and seed. The number of workers
             and their failures change nothing.
         allow_nondeterministic: Accepts a dataset that cannot keep the guarantee of its mode, and runs it in a weaker
             mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
             a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
-        local_workers: Workers that this process runs on its host, 0 to 1024. They serve only this process, and end with
-            it. "auto" with an `objective`: as many as the service wants, at most one per two cores (8). "auto" without
-            one: none with a service, and a number that depends on the cores in the private cluster. A number sets the
-            least; with an `objective`, the service decides how many of them serve. All datasets of the process that read
-            from one service share them.
-        local_worker_nice: What is added to the nice value of local workers, 0 to 19, so that the threads of this process
-            come first. None (the default) adds 10, and nothing in a private cluster without an `objective`. If not 0 and
-            if permitted, they also get a cgroup with a tenth of the usual weight.
+        local_workers: Workers that this process starts on its host, 0 to 1024. They serve only this process and end
+            with it. All its datasets that read from one service share them. A number is the least; with an
+            `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many as the
+            service wants, at most one per two cores and 8. "auto" without one starts none for a service, and a number
+            that depends on the cores for the private cluster.
+        local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
+            first. If it is not 0, they also get a cgroup with a tenth of the usual weight, where permitted. None adds
+            10; in a private cluster without an `objective` it adds nothing.
         max_outstanding_bytes: Bytes of memory that one iterator uses for elements that it has requested and not yet
             returned.
         max_element_bytes: Size of the largest accepted element in bytes. None means 2 GiB, which is also the maximum.
@@ -211,7 +211,7 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
     return (positional[0] if positional else None), service
 
 
-def _session(target: str | None, timeout_s: float, local: options.LocalWorkers = options.LocalWorkers()) -> Session:
+def _session(target: str | None, timeout_s: float, local: workers.LocalWorkers = workers.NO_LOCAL_WORKERS) -> Session:
     """Returns the session with a service, or with the private cluster if `target` is None. Starts local workers."""
     from pecan._src.client import native, session
     from pecan._src.servers import local_workers, private_cluster
@@ -220,10 +220,10 @@ def _session(target: str | None, timeout_s: float, local: options.LocalWorkers =
     if target is not None:
         link = session.connect(target, timeout_s)
         if local.starts:
-            workers = local_workers.of_service(target)
-            workers.keep(local.number or 0, local.nice)
+            own = local_workers.of_service(target)
+            own.keep(local.number or 0, local.nice)
             if local.decided:
-                workers.follow(link)
+                own.follow(link)
         return link
     cluster = private_cluster.cluster()
     usual = 0 if local.decided else private_cluster.default_workers()

@@ -22,7 +22,7 @@ from pecan._src.servers import priority, programs
 from pecan._src.servers.process import Process
 
 _log = logging.getLogger("pecan")
-# Dead workers are replaced. After this many deaths within this time, something is wrong that a new worker cannot change.
+# Dead workers are replaced. After this many deaths within this time, a new worker would presumably die too.
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 _POLL_S = 0.25

@@ -30,7 +30,7 @@ def default_workers() -> int:
 class Cluster:
     """One dispatcher and its workers.
 
-    The constructor starts the dispatcher and waits until it serves. `workers` starts workers, and replaces dead ones. If
+    The constructor starts the dispatcher and waits until it serves. `workers` starts workers and replaces dead ones. If
     many die, a dataset presumably kills them, and the cluster fails.
 
     Attributes:

@@ -199,7 +199,10 @@ class LocalCluster:
         return servers
 
     def stop(self) -> None:
-        """Stops all servers, and the local workers that datasets of this process use with them. Datasets that read from the cluster fail afterwards. Idempotent."""
+        """Stops all servers, and the local workers of this process. Idempotent.
+
+        Datasets that read from the cluster fail afterwards.
+        """
         from pecan._src.client import session
 
         if self.dispatcher._process is not None:
