@@ -34,9 +34,7 @@ def lower(pid: int, nice: int) -> None:
     except OSError as error:
         _log.debug("the nice value of process %d stays as it is: %s", pid, error)
     try:
-        group = _group()
-        if group is not None:
-            (group / "cgroup.procs").write_text(str(pid))
+        (_group() / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         _log.debug("process %d has no cgroup with a lower weight: %s", pid, error)
 
@@ -50,16 +48,14 @@ def remove_groups() -> None:
                 group.rmdir()
 
 
-def _group() -> pathlib.Path | None:
-    """Returns a child of this process's control group that has a lower weight; None without cgroup v2.
+def _group() -> pathlib.Path:
+    """Returns a child of this process's control group that has a lower weight.
 
     Raises:
-        OSError: If this process may not create it. A group other than the root cannot have both processes and weighted
-            children.
+        OSError: If there is no cgroup v2, or this process may not create the child. A group other than the root cannot
+            have both processes and weighted children.
     """
     parent = _own_group()
-    if parent is None:
-        return None
     group = parent / f"{_PREFIX}{os.getpid()}"
     if group in _owners:
         return group
@@ -81,11 +77,11 @@ def _group() -> pathlib.Path | None:
     return group
 
 
-def _own_group() -> pathlib.Path | None:
-    """Returns the directory of this process's control group of version 2; None without one."""
+def _own_group() -> pathlib.Path:
+    """Returns the directory of this process's control group of version 2. Raises FileNotFoundError without one."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         number, _, path = line.split(":", 2)
         group = _CGROUPS / path.lstrip("/")
         if number == "0" and (group / "cgroup.controllers").exists():
             return group
-    return None
+    raise FileNotFoundError(f"no control group of version 2 is in {_CGROUPS}")
