@@ -75,7 +75,7 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path):
             programs += pool.map(lambda _: Program("pecan-worker", *flags), range(WORKERS))
         dataset = tf.data.Dataset.range(ELEMENTS).apply(testing.sleep(int(1e6 * ELEMENT_S)))
         dataset = dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
-        distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost")
+        distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost", local_workers=0)
         trainer = Trainer(dataset.apply(distributed))
         trainer.start()
         # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted.
