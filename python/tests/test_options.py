@@ -227,7 +227,7 @@ def test_who_decides_on_local_workers(name):
     assert (local.number, local.decided, local.nice, local.starts) == expected
 
 
-@pytest.mark.parametrize("given, name", [("auto", "unspecified"), ("ANY", "unspecified"), ("local", "local")])
+@pytest.mark.parametrize(("given", "name"), [("auto", "unspecified"), ("ANY", "unspecified"), ("local", "local")])
 def test_target_workers(given, name):
     assert options.read_options(**{**ALL, "target_workers": given}).target_workers == name
 
