@@ -3,12 +3,12 @@ package bindings
 import (
 	"encoding/json"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/pecan-ml/pecan/native/client"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -99,19 +99,20 @@ func TestRequestsBecomeOptions(t *testing.T) {
 	}
 }
 
-func TestWarningsAreKeptUntilRead(t *testing.T) {
-	kept := &warnings{}
+func TestMessagesAreKeptUntilRead(t *testing.T) {
+	kept := &messages{}
 	log := slog.New(kept)
 	log.Info("hidden")
 	log.Warn("shown", "dispatcher", "a:1")
-	for range 2 * maxWarnings {
-		kept.add("more")
+	log.Log(t.Context(), client.LevelNotice, "noticed")
+	for range 2 * maxMessages {
+		kept.warn("more")
 	}
 	lines := kept.take()
-	if len(lines) != maxWarnings || lines[0] != "shown dispatcher=a:1" {
-		t.Errorf("%d lines, the first %q", len(lines), lines[0])
+	if len(lines) != maxMessages || lines[0] != (message{"warning", "shown dispatcher=a:1"}) || lines[1] != (message{"info", "noticed"}) {
+		t.Errorf("%d lines, the first %q", len(lines), lines[:2])
 	}
 	if left := kept.take(); len(left) != 0 {
-		t.Errorf("still there: %s", strings.Join(left, ", "))
+		t.Errorf("still there: %v", left)
 	}
 }

@@ -155,7 +155,7 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 		Open:       func() (op.Iteration, error) { return owner.current().Open(iteration), nil },
 		Closed:     owner.close,
 		Broken:     s.broken,
-		Warn:       s.warnings.add,
+		Warn:       s.messages.warn,
 		Owner:      owner,
 	})
 	plan := job.Plan()

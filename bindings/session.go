@@ -36,7 +36,7 @@ func components(from []component) []*pecanv1.ComponentSpec {
 // session is what a session number refers to.
 type session struct {
 	*client.Session
-	warnings *warnings
+	messages *messages
 	failure  atomic.Pointer[reason.Error]
 }
 
@@ -72,7 +72,7 @@ func Connect(config string) (int64, error) {
 	if err := decode(config, &c); err != nil {
 		return 0, failed(err)
 	}
-	kept := &warnings{}
+	kept := &messages{}
 	s, err := client.Connect(context.Background(), client.Config{
 		Target:    c.Target,
 		Timeout:   seconds(c.Timeout),
@@ -83,7 +83,7 @@ func Connect(config string) (int64, error) {
 	if err != nil {
 		return 0, failed(err)
 	}
-	return int64(cgo.NewHandle(&session{Session: s, warnings: kept})), nil
+	return int64(cgo.NewHandle(&session{Session: s, messages: kept})), nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -245,13 +245,14 @@ func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
 	return string(text), failed(err)
 }
 
-// Warnings returns the warnings of the session's client since the last call, as JSON, and removes them.
-func Warnings(handle int64) (string, error) {
+// Messages returns what the session's client has logged for the trainer's log since the last call, as JSON, and removes
+// it: a list of {"level", "text"}, where level is "warning" or "info".
+func Messages(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(s.warnings.take())
+	return encode(s.messages.take())
 }
 
 // LocalWorkers reports how many local workers of this process run and how many may run at most. It returns what the

@@ -54,10 +54,12 @@ type testDispatcher struct {
 	holdOpens chan struct{}
 	asksOpen  bool
 	beats     []*pecanv1.ClientHeartbeatRequest
-	// wanted is the answer to heartbeats with local workers, nil without one.
-	wanted   *pecanv1.WantedLocalWorkers
-	uploads  [][]byte
-	goodbyes int
+	// wanted is the answer to heartbeats with local workers, nil without one. placement is the decision on workers that
+	// heartbeats are answered with.
+	wanted    *pecanv1.WantedLocalWorkers
+	placement *pecanv1.Placement
+	uploads   [][]byte
+	goodbyes  int
 	// asked counts the calls of CreateJob, statuses those of Status.
 	asked, statuses int
 	jobs            map[string]string
@@ -390,7 +392,7 @@ func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientH
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.beats = append(d.beats, r)
-	answer := &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout()}
+	answer := &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout(), Placement: d.placement}
 	if r.LocalWorkers != nil {
 		answer.LocalWorkers = d.wanted
 	}

@@ -123,6 +123,7 @@ func (j *Job) beat() bool {
 	s.link.Observe(err)
 	j.setTimeout(answer.GetClientTimeoutS())
 	j.wantLocal(answer.GetLocalWorkers())
+	j.notePlacement(ctx, number, answer.GetPlacement())
 	if err == nil {
 		waits := !j.consumer.LeaseHolds()
 		if j.consumer.RenewLease(began, j.timeout()); waits {

@@ -76,6 +76,10 @@ type Job struct {
 	// that iterations began with.
 	nextNumber, numbersSeen uint64
 	iterations              map[*Iteration]struct{}
+	// placement is the last logged decision on the job's workers, nil before the first.
+	// placedBy is the number of the heartbeat that brought it.
+	placement *pecanv1.Placement
+	placedBy  uint64
 	// lastCount is how many elements the last completely read pass had; -1 before the first.
 	lastCount int64
 }

@@ -2233,7 +2233,10 @@ type ClientHeartbeatResponse struct {
 	// The timeout that is in force. A restart of the dispatcher may have changed it. 0: the dispatcher does not say.
 	ClientTimeoutS float64 `protobuf:"fixed64,1,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
 	// Absent: the dispatcher has not decided, and the trainer keeps the local workers that it has.
-	LocalWorkers  *WantedLocalWorkers `protobuf:"bytes,10,opt,name=local_workers,json=localWorkers,proto3" json:"local_workers,omitempty"`
+	LocalWorkers *WantedLocalWorkers `protobuf:"bytes,10,opt,name=local_workers,json=localWorkers,proto3" json:"local_workers,omitempty"`
+	// The last recorded decision on the workers of the job, without its candidates. Absent without an objective, and before the
+	// first decision.
+	Placement     *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2278,6 +2281,13 @@ func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
 func (x *ClientHeartbeatResponse) GetLocalWorkers() *WantedLocalWorkers {
 	if x != nil {
 		return x.LocalWorkers
+	}
+	return nil
+}
+
+func (x *ClientHeartbeatResponse) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
 	}
 	return nil
 }
@@ -2777,11 +2787,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x19\n" +
 	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12\x14\n" +
 	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x18\n" +
-	"\aresumed\x18\a \x01(\bR\aresumed\"\x86\x01\n" +
+	"\aresumed\x18\a \x01(\bR\aresumed\"\xb9\x01\n" +
 	"\x17ClientHeartbeatResponse\x12(\n" +
 	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\x12A\n" +
 	"\rlocal_workers\x18\n" +
-	" \x01(\v2\x1c.pecan.v1.WantedLocalWorkersR\flocalWorkers\">\n" +
+	" \x01(\v2\x1c.pecan.v1.WantedLocalWorkersR\flocalWorkers\x121\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\">\n" +
 	"\x12WantedLocalWorkers\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"3\n" +
@@ -2875,16 +2886,17 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*KeptRows)(nil),                      // 43: pecan.v1.KeptRows
 	(*StreamId)(nil),                      // 44: pecan.v1.StreamId
 	(*HostLoad)(nil),                      // 45: pecan.v1.HostLoad
-	(*MarkElementsRequest)(nil),           // 46: pecan.v1.MarkElementsRequest
-	(*ReportCrashRequest)(nil),            // 47: pecan.v1.ReportCrashRequest
-	(*WorkerMessage)(nil),                 // 48: pecan.v1.WorkerMessage
-	(*StatusRequest)(nil),                 // 49: pecan.v1.StatusRequest
-	(*ExplainRequest)(nil),                // 50: pecan.v1.ExplainRequest
-	(*MarkElementsResponse)(nil),          // 51: pecan.v1.MarkElementsResponse
-	(*ReportCrashResponse)(nil),           // 52: pecan.v1.ReportCrashResponse
-	(*WorkerCommand)(nil),                 // 53: pecan.v1.WorkerCommand
-	(*StatusResponse)(nil),                // 54: pecan.v1.StatusResponse
-	(*ExplainResponse)(nil),               // 55: pecan.v1.ExplainResponse
+	(*Placement)(nil),                     // 46: pecan.v1.Placement
+	(*MarkElementsRequest)(nil),           // 47: pecan.v1.MarkElementsRequest
+	(*ReportCrashRequest)(nil),            // 48: pecan.v1.ReportCrashRequest
+	(*WorkerMessage)(nil),                 // 49: pecan.v1.WorkerMessage
+	(*StatusRequest)(nil),                 // 50: pecan.v1.StatusRequest
+	(*ExplainRequest)(nil),                // 51: pecan.v1.ExplainRequest
+	(*MarkElementsResponse)(nil),          // 52: pecan.v1.MarkElementsResponse
+	(*ReportCrashResponse)(nil),           // 53: pecan.v1.ReportCrashResponse
+	(*WorkerCommand)(nil),                 // 54: pecan.v1.WorkerCommand
+	(*StatusResponse)(nil),                // 55: pecan.v1.StatusResponse
+	(*ExplainResponse)(nil),               // 56: pecan.v1.ExplainResponse
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	34, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
@@ -2910,48 +2922,49 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	29, // 20: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
 	28, // 21: pecan.v1.ClientHeartbeatRequest.local_workers:type_name -> pecan.v1.LocalWorkers
 	31, // 22: pecan.v1.ClientHeartbeatResponse.local_workers:type_name -> pecan.v1.WantedLocalWorkers
-	36, // 23: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	0,  // 24: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 25: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 26: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 27: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	9,  // 28: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	11, // 29: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	13, // 30: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	16, // 31: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
-	20, // 32: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
-	23, // 33: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	25, // 34: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	27, // 35: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	32, // 36: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	46, // 37: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	47, // 38: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
-	48, // 39: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	49, // 40: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	50, // 41: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
-	1,  // 42: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 43: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 44: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	8,  // 45: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	10, // 46: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	12, // 47: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	14, // 48: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	18, // 49: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
-	22, // 50: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
-	24, // 51: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	26, // 52: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	30, // 53: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	33, // 54: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	51, // 55: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	52, // 56: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
-	53, // 57: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	54, // 58: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	55, // 59: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
-	42, // [42:60] is the sub-list for method output_type
-	24, // [24:42] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	46, // 23: pecan.v1.ClientHeartbeatResponse.placement:type_name -> pecan.v1.Placement
+	36, // 24: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	0,  // 25: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 26: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 27: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 28: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	9,  // 29: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	11, // 30: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	13, // 31: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	16, // 32: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
+	20, // 33: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
+	23, // 34: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	25, // 35: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	27, // 36: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	32, // 37: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	47, // 38: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	48, // 39: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
+	49, // 40: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	50, // 41: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	51, // 42: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
+	1,  // 43: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 44: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 45: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	8,  // 46: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	10, // 47: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	12, // 48: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	14, // 49: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	18, // 50: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
+	22, // 51: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
+	24, // 52: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	26, // 53: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	30, // 54: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	33, // 55: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	52, // 56: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	53, // 57: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
+	54, // 58: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	55, // 59: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	56, // 60: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	43, // [43:61] is the sub-list for method output_type
+	25, // [25:43] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }

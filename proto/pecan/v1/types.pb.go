@@ -1395,7 +1395,12 @@ type Placement struct {
 	// The configurations that were compared, best first.
 	Candidates []*PlacementCandidate `protobuf:"bytes,6,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// What the search has cost above the bill of the best known configuration, in the unit of the scores.
-	SearchCost    float64 `protobuf:"fixed64,7,opt,name=search_cost,json=searchCost,proto3" json:"search_cost,omitempty"`
+	SearchCost float64 `protobuf:"fixed64,7,opt,name=search_cost,json=searchCost,proto3" json:"search_cost,omitempty"`
+	// Measurement windows of searches so far. search_lost_s is the part of their seconds that the best known configuration
+	// would have saved, search_bill the price of that part. It is 0 without prices.
+	SearchWindows uint32  `protobuf:"varint,40,opt,name=search_windows,json=searchWindows,proto3" json:"search_windows,omitempty"`
+	SearchLostS   float64 `protobuf:"fixed64,41,opt,name=search_lost_s,json=searchLostS,proto3" json:"search_lost_s,omitempty"`
+	SearchBill    float64 `protobuf:"fixed64,42,opt,name=search_bill,json=searchBill,proto3" json:"search_bill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1475,6 +1480,27 @@ func (x *Placement) GetCandidates() []*PlacementCandidate {
 func (x *Placement) GetSearchCost() float64 {
 	if x != nil {
 		return x.SearchCost
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchWindows() uint32 {
+	if x != nil {
+		return x.SearchWindows
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchLostS() float64 {
+	if x != nil {
+		return x.SearchLostS
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchBill() float64 {
+	if x != nil {
+		return x.SearchBill
 	}
 	return 0
 }
@@ -3273,7 +3299,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"max_remote\x18\x04 \x01(\x05R\tmaxRemote\x12\x1b\n" +
 	"\tmin_local\x18\x05 \x01(\x05R\bminLocal\x12\x1b\n" +
 	"\tmax_local\x18\x06 \x01(\x05R\bmaxLocal\x12!\n" +
-	"\ftrainer_type\x18\a \x01(\tR\vtrainerType\"\xde\x01\n" +
+	"\ftrainer_type\x18\a \x01(\tR\vtrainerType\"\xca\x02\n" +
 	"\tPlacement\x12\x16\n" +
 	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
@@ -3284,7 +3310,11 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"candidates\x18\x06 \x03(\v2\x1c.pecan.v1.PlacementCandidateR\n" +
 	"candidates\x12\x1f\n" +
 	"\vsearch_cost\x18\a \x01(\x01R\n" +
-	"searchCost\"\xb2\x01\n" +
+	"searchCost\x12%\n" +
+	"\x0esearch_windows\x18( \x01(\rR\rsearchWindows\x12\"\n" +
+	"\rsearch_lost_s\x18) \x01(\x01R\vsearchLostS\x12\x1f\n" +
+	"\vsearch_bill\x18* \x01(\x01R\n" +
+	"searchBill\"\xb2\x01\n" +
 	"\x12PlacementCandidate\x12\x16\n" +
 	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x1f\n" +

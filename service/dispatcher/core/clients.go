@@ -65,7 +65,9 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.Cl
 	if missing != nil {
 		return nil, reason.New(reason.JobUnknown, "heartbeat: client %q no longer holds job %s", req.ClientId, strings.Join(missing, ", "))
 	}
-	return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.wantedOf(client, req.JobIds)}, nil
+	return &pecanv1.ClientHeartbeatResponse{
+		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.wantedOf(client, req.JobIds), Placement: c.recordedPlacement(req.JobIds),
+	}, nil
 }
 
 // updatePasses keeps what a client's newest heartbeat reports of its passes.

@@ -299,11 +299,3 @@ func (c *Core) reads(client *clientState) bool {
 	step := time.Duration(measure.Median(client.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
 	return c.now-newest <= max(inactiveTime, inactiveSteps*step)
 }
-
-// placementStatus returns the decision on the workers of a job; nil without one.
-func (c *Core) placementStatus(job *durable.Job) *pecanv1.Placement {
-	if p := c.placements[job.JobId]; p != nil && p.last != nil {
-		return p.last
-	}
-	return job.Placement
-}

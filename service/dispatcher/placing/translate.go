@@ -119,12 +119,3 @@ func (s *search) drain(w *autoscale.Window) {
 		}
 	}
 }
-
-// Pace returns the element time of a window and the share of the time waited: medians, averaged over the trainers.
-func Pace(w *measure.Window) (elementTime, wait float64) {
-	for _, t := range w.Trainers {
-		elementTime += measure.Median(t.Subs, measure.SubWindow.ElementTime) / float64(len(w.Trainers))
-		wait += measure.Median(t.Subs, measure.SubWindow.Wait) / float64(len(w.Trainers))
-	}
-	return elementTime, wait
-}
