@@ -40,6 +40,7 @@ func marks(r *sim.Report) (all []mark) {
 		worst(stable, "price of the choice when it first converged, median", choice, 0.5, mostMedian),
 		worst(stable, "price of the choice when it first converged, 95th percentile", choice, 0.95, mostHigh),
 		windows(stable, "windows to converge, the most of all jobs that do not change"),
+		settled(stable),
 		restful(stable),
 	)
 	if len(changes) > 0 {
@@ -75,6 +76,17 @@ func windows(all []*sim.Summary, what string) mark {
 		}
 	}
 	return mark{fmt.Sprintf("%s: %.0f (%s)", what, highest, where), fmt.Sprintf("≤ %d", mostWindows), highest <= mostWindows}
+}
+
+// settled judges how often jobs change their workers on average.
+func settled(all []*sim.Summary) mark {
+	highest, where := 0.0, ""
+	for _, s := range all {
+		if v := sim.Mean(s.Changes); v >= highest {
+			highest, where = v, placeOf(s)
+		}
+	}
+	return mark{fmt.Sprintf("changes in the last 50 windows, mean: %.2f (%s)", highest, where), fmt.Sprintf("≤ %d", mostChanges), highest <= mostChanges}
 }
 
 // restful judges how many jobs change their workers seldom.

@@ -45,7 +45,7 @@ func plot(r *sim.Report) string {
 	policies := policiesOf(r)
 	d := newDrawing(plotWidth, rowsTop+rowHeight*float64(len(policies))+80, "How many workers: the policies compared")
 	d.text(20, 28, "start", `font-size="18" font-weight="bold"`, "Price of an element above the best fixed workers")
-	d.text(20, 48, "start", `fill="#555"`, fmt.Sprintf("median of %d simulated jobs per window; band: 5th to 95th percentile of search", len(r.Summaries[0].Bills)))
+	d.text(20, 48, "start", `fill="#555"`, fmt.Sprintf("median of %d simulated jobs in each measurement window; band: 5th to 95th percentile of search", len(r.Summaries[0].Bills)))
 	for i, name := range policies {
 		x := 20 + float64(i)*130
 		d.line(x, 68, x+28, 68, stroke(name))
@@ -108,7 +108,7 @@ func panel(d *drawing, r *sim.Report, name string, x, y float64) {
 		d.line(across.at(window), y, across.at(window), y+panelHeight, grid)
 		d.text(across.at(window), y+panelHeight+15, "middle", `font-size="11" fill="#555"`, fmt.Sprintf("%.0f", window))
 	}
-	d.text(x, y+panelHeight+15, "start", `font-size="11" fill="#555"`, "window 1")
+	d.text(x, y+panelHeight+15, "start", `font-size="11" fill="#555"`, "1")
 	line := func(s *sim.Summary, q float64) (points [][2]float64) {
 		for i, values := range s.Regrets {
 			points = append(points, [2]float64{across.at(float64(i + 1)), up.at(sim.Quantile(values, q))})

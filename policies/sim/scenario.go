@@ -35,13 +35,14 @@ var AllChanges = []Change{
 	{"trainer half as fast", func(w *World) { w.Surface.Demand *= 2 }},
 	{"trainer twice as fast", func(w *World) { w.Surface.Demand /= 2 }},
 	{"a worker is lost", func(w *World) {
-		left := w.Workers
-		if left.Remote > 0 {
-			left.Remote--
+		// Nothing replaces it. More workers of the other kind may be had.
+		left := w.Goal.Limits.Max
+		if w.Workers.Remote > 0 {
+			left.Remote = w.Workers.Remote - 1
 		} else {
-			left.Local--
+			left.Local = w.Workers.Local - 1
 		}
-		w.Available = &autoscale.Configuration{Remote: left.Remote, Local: max(left.Local, 1)}
+		w.Available = &left
 	}},
 	{"fewer remote workers exist", func(w *World) { w.Available = &autoscale.Configuration{Remote: 4, Local: 10} }},
 	{"remote workers cost double", func(w *World) { w.Goal.Prices.Remote *= 2 }},

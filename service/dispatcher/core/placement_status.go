@@ -53,7 +53,7 @@ func (c *Core) explainPlacement(job *durable.Job, response *pecanv1.ExplainRespo
 	if response.Placement != nil {
 		return
 	}
-	why := "no trainer has read yet; all workers serve the job until the first decision"
+	why := "nothing is decided before a trainer reads; all workers serve the job until then"
 	if !placeable(job) {
 		why = "all workers serve the job: it has failed, or each worker has a fixed part of the dataset"
 	}
