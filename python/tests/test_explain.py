@@ -53,7 +53,9 @@ def test_the_attributes_have_the_values_of_the_answer():
 def test_the_order_has_the_attributes_of_the_explanation():
     found = recorded("adopted")
     assert isinstance(found.order, pecan.OrderExplanation)
-    assert found.order == "auto" and found.order != "off" and found.order != 1
+    assert found.order == "auto"
+    assert found.order != "off"
+    assert found.order != 1
     assert found.order == recorded("adopted").order != recorded("refused").order
     for name in ("job_id", "tolerance", "state", "why", "steps", "planned", "moved", "predicted_gain", "measured_gain"):
         assert getattr(found, name) == getattr(found.order, name)

@@ -7,7 +7,6 @@ import shutil
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-
 _WIDEST, _NARROWEST = 120, 40
 
 

@@ -193,7 +193,8 @@ def _objective(options: dict[str, Any]) -> str:
     if fields.number(options, "budget_per_hour") > 0:
         text += f" of {_money(fields.number(options, 'budget_per_hour'))} per hour"
     remote, local = (
-        _limit(fields.count(options, f"min_{kind}"), fields.count(options, f"max_{kind}")) for kind in ("remote", "local")
+        _limit(fields.count(options, f"min_{kind}"), fields.count(options, f"max_{kind}"))
+        for kind in ("remote", "local")
     )
     return f"{text}, with {remote} remote and {local} local workers"
 

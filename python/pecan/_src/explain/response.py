@@ -10,9 +10,7 @@ from pecan._src.explain import explanation, fields, order, placement
 
 def from_json(response: dict[str, Any]) -> explanation.Explanation:
     """Returns the explanation in an ExplainResponse in JSON form."""
-    return explanation.Explanation(
-        order=_order(response), placement=placement.from_json(response), response=response
-    )
+    return explanation.Explanation(order=_order(response), placement=placement.from_json(response), response=response)
 
 
 def _order(response: dict[str, Any]) -> order.OrderExplanation:
@@ -50,7 +48,7 @@ def _order(response: dict[str, Any]) -> order.OrderExplanation:
     )
 
 
-def _steps(steps: Sequence[dict[str, Any]]) -> tuple[explanation.ExplainedStep, ...]:
+def _steps(steps: Sequence[dict[str, Any]]) -> tuple[order.ExplainedStep, ...]:
     positions = [fields.count(step, "place") for step in steps]
     if sorted(positions) != list(range(len(steps))):
         # The dispatcher has planned no other order.
