@@ -63,6 +63,9 @@ go run ./benchmarks/simulate --replay decisions.jsonl   # what each policy decid
 A run follows from its seed, so the page changes only with the policies. The event log has a line for each decision: the scenario, the policy, the seed, the
 window, the workers, the bill of the window and that of the best fixed workers, the wanted workers, and the reason.
 
+A replay shows what each policy decides from recorded measurements. The recorded job followed its own decisions, so a policy that adds one worker at a time
+waits for a window with that number.
+
 The switches of Pecan's predecessors are flags of the command. They apply to the versions of the published code:
 
 | switch | flag | field |

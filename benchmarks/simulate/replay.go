@@ -69,7 +69,7 @@ func replay(name string, policies []sim.Named, out io.Writer) error {
 	}
 	defer file.Close()
 	jobs, windows := map[string][]autoscale.Policy{}, 0
-	fmt.Fprintf(out, "%-10s %-14s %8s %8s %8s %5s %9s", "at", "job", "running", "element", "wait", "busy", "recorded")
+	fmt.Fprintf(out, "%-8s %-26s %8s %8s %8s %5s %9s", "at", "job", "running", "element", "wait", "busy", "recorded")
 	for _, p := range policies {
 		fmt.Fprintf(out, " %12s", p.Name)
 	}
@@ -91,13 +91,10 @@ func replay(name string, policies []sim.Named, out io.Writer) error {
 		}
 		if r.Trainers == 0 {
 			// The first decision of a job comes before its first window.
-			for _, p := range jobs[r.Job] {
-				p.Next(r.goal(), autoscale.Window{Plan: r.Plan})
-			}
 			continue
 		}
 		windows++
-		fmt.Fprintf(out, "%-10s %-14s %8s %6.1fms %7.0f%% %4.0f%% %9s", fmt.Sprintf("%.1fs", r.AtS), r.Job, pair(r.Remote, r.Local), 1000*r.ElementS,
+		fmt.Fprintf(out, "%-8s %-26s %8s %6.1fms %7.0f%% %4.0f%% %9s", fmt.Sprintf("%.1fs", r.AtS), r.Job, pair(r.Remote, r.Local), 1000*r.ElementS,
 			100*r.Wait, 100*r.Busy, pair(r.Target.Remote, r.Target.Local))
 		for _, p := range jobs[r.Job] {
 			d := p.Next(r.goal(), r.window())

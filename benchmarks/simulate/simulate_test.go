@@ -178,7 +178,7 @@ func TestADispatchersDecisionsAreReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 7 {
+	if len(lines) != 6 {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, line := range lines[1:] {
