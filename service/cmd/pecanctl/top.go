@@ -25,7 +25,7 @@ const (
 	home, clearLine, clearRest = "\x1b[H", "\x1b[K", "\x1b[J"
 )
 
-// top shows jobs and workers again and again until ctx ends. Without a terminal, frames follow each other.
+// top shows jobs and workers again and again until ctx ends. Without a terminal, screens follow each other.
 func top(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if err := errors.Join(check.Dial("--dispatcher", o.dispatcher), check.Duration("--interval", o.interval, 100*time.Millisecond), check.Duration("--timeout", o.timeout, 1)); err != nil {
 		return err
@@ -43,12 +43,12 @@ func top(ctx context.Context, o *options, args []string, out io.Writer) error {
 	}
 	if o.once {
 		width, _ := screen(out)
-		return writeLines(out, frame(shown, "", width, 0))
+		return writeLines(out, screenLines(shown, "", width, 0))
 	}
 	return redraw(ctx, o, shown, out)
 }
 
-// redraw draws frames until ctx ends.
+// redraw draws screens until ctx ends.
 func redraw(ctx context.Context, o *options, shown *pecanv1.StatusResponse, out io.Writer) error {
 	_, live := terminalSize(out)
 	if live {
@@ -98,10 +98,10 @@ func statusOf(ctx context.Context, o *options) (answer *pecanv1.StatusResponse, 
 	return answer, err
 }
 
-// draw writes one frame over the one before it, or below it if out is no terminal.
+// draw writes one screen over the one before it, or below it if out is no terminal.
 func draw(out io.Writer, shown *pecanv1.StatusResponse, problem string, live bool) error {
 	width, height := screen(out)
-	lines := frame(shown, problem, width, height)
+	lines := screenLines(shown, problem, width, height)
 	if !live {
 		return writeLines(out, append(lines, ""))
 	}
@@ -115,7 +115,7 @@ func writeLines(out io.Writer, lines []string) error {
 	return err
 }
 
-// screen returns the room for a frame. The height is 0 without a terminal, which means that there is room for all lines.
+// screen returns the room for one screen. The height is 0 without a terminal, which means that there is room for all lines.
 func screen(out io.Writer) (width, height int) {
 	size, is := terminalSize(out)
 	if !is {

@@ -35,7 +35,7 @@ func TestTopOutputMatchesGoldenFiles(t *testing.T) {
 		width, height int
 		problem       string
 	}{{120, 0, ""}, {120, 24, "no answer for 4s, trying again: connection refused"}, {60, 10, ""}, {30, 5, ""}} {
-		lines := frame(recordedStatus(t), c.problem, c.width, c.height)
+		lines := screenLines(recordedStatus(t), c.problem, c.width, c.height)
 		file := filepath.Join("testdata", fmt.Sprintf("top.%dx%d.txt", c.width, c.height))
 		text := strings.Join(lines, "\n") + "\n"
 		if *rewrite {
@@ -61,11 +61,11 @@ func TestTopOutputMatchesGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestAFrameFitsEveryTerminal(t *testing.T) {
+func TestAScreenFitsEveryTerminal(t *testing.T) {
 	s := recordedStatus(t)
 	for height := 1; height < 20; height++ {
 		for _, width := range []int{1, 2, 7, 33, 300} {
-			lines := frame(s, "a problem", width, height)
+			lines := screenLines(s, "a problem", width, height)
 			if len(lines) > height {
 				t.Errorf("%d lines for a height of %d", len(lines), height)
 			}
@@ -77,7 +77,7 @@ func TestAFrameFitsEveryTerminal(t *testing.T) {
 		}
 	}
 	for _, s := range []*pecanv1.StatusResponse{{}, {Jobs: []*pecanv1.JobStatus{{}}, Workers: []*pecanv1.WorkerStatus{{}}}} {
-		if lines := frame(s, "", 80, 24); len(lines) < 3 {
+		if lines := screenLines(s, "", 80, 24); len(lines) < 3 {
 			t.Errorf("an empty service has %d lines", len(lines))
 		}
 	}
@@ -102,7 +102,7 @@ func TestTopRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-func TestTopOncePrintsOneFrame(t *testing.T) {
+func TestTopOncePrintsOneScreen(t *testing.T) {
 	var out bytes.Buffer
 	o := &options{dispatcher: serve(t), timeout: 10 * time.Second, interval: time.Second, once: true}
 	if err := run(t.Context(), o, []string{"top"}, &out); err != nil {
@@ -180,11 +180,11 @@ func TestTopRedrawsATerminalAndOutlivesItsDispatcher(t *testing.T) {
 			}
 		}
 	}
-	waitFor("three frames", func(text string) bool { return strings.Count(text, home) >= 3 })
+	waitFor("three screens", func(text string) bool { return strings.Count(text, home) >= 3 })
 	resize(3, 20)
-	waitFor("a small frame", func(text string) bool {
-		frames := strings.Split(text, home)
-		last := frames[len(frames)-1]
+	waitFor("a small screen", func(text string) bool {
+		screens := strings.Split(text, home)
+		last := screens[len(screens)-1]
 		return strings.HasSuffix(last, clearRest) && strings.Count(last, "\r\n") == 2
 	})
 	stop()

@@ -9,12 +9,12 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// leastRoom is the number of lines below which a frame shows jobs only.
+// leastRoom is the number of lines below which a screen shows jobs only.
 const leastRoom = 5
 
-// frame returns the lines of one picture of the service. With a height, tables leave rows out until it fits. problem is shown
+// screenLines returns the lines of one screen. With a height, tables leave rows out until it fits. problem is shown
 // below the first line.
-func frame(s *pecanv1.StatusResponse, problem string, width, height int) []string {
+func screenLines(s *pecanv1.StatusResponse, problem string, width, height int) []string {
 	head := fmt.Sprintf("cluster %s, up %s: %d workers, %d jobs, %d clients", s.ClusterId, seconds(s.UptimeS), len(s.Workers), len(s.Jobs), s.Clients)
 	lines := []string{head}
 	if problem != "" {
