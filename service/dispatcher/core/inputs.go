@@ -50,13 +50,23 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote and Local are the numbers of workers that exist.
-		Remote, Local int
+		// Remote and Local are the numbers of workers that the job can have. Registered remote workers exist.
+		Remote, Local, Registered int
 		// Window is nil before the first one.
 		Window *measure.Window
 		// Plan changes with the division, the order of steps and the cache of the job.
 		Plan uint64
 		Now  time.Duration
+	}
+	// WorkerLeft reports the planned departure of a worker, after its goodbye.
+	WorkerLeft struct {
+		Worker, Tcp string
+		// Told: the dispatcher asked for it.
+		Told bool
+		// AtIndex is the time in which all streams left that can begin at any index; it is 0 if there was none, and HadAtIndex
+		// is false. All is the time until the goodbye.
+		AtIndex, All time.Duration
+		HadAtIndex   bool
 	}
 	// Event is a change of state for the log.
 	Event struct {

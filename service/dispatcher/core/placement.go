@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 const (
@@ -46,10 +48,15 @@ func placeable(job *durable.Job) bool {
 	return job.Options.GetPlacement().GetObjective() != "" && job.Error == nil && !static && job.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
+// isRead reports whether a trainer has an iterator over the job.
+func isRead(job *durable.Job) bool {
+	return job.Error == nil && slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) })
+}
+
 // stepPlacements continues the searches of all jobs that are read.
 func (c *Core) stepPlacements() {
 	for _, job := range c.state.Jobs() {
-		if !placeable(job) || !slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) }) {
+		if !placeable(job) || !isRead(job) {
 			continue
 		}
 		p := c.placements[job.JobId]
@@ -66,7 +73,8 @@ func (c *Core) stepPlacements() {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
-	if len(remote)+len(local) == 0 {
+	attainable := c.fleet.Attainable(c.now, len(remote))
+	if attainable+len(local) == 0 {
 		return
 	}
 	if job.Placement != nil {
@@ -77,9 +85,13 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, len(remote), len(local))
+			c.askPlacement(job, p, nil, attainable, len(local), len(remote))
 		}
 		return
+	}
+	if len(remote) < int(job.Placement.GetRemote()) && c.fleet.Coming() {
+		// What is measured before the wanted workers are there says nothing about them.
+		p.stable = c.now
 	}
 	p.from = max(p.from, p.stable+settleTime)
 	if p.asked != 0 || c.now < p.from+windowTime {
@@ -87,11 +99,11 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from = c.now
-		c.askPlacement(job, p, w, len(remote), len(local))
+		c.askPlacement(job, p, w, attainable, len(local), len(remote))
 	}
 }
 
-func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local int) {
+func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local, registered int) {
 	c.versions++
 	p.asked = c.versions
 	known := c.state.KnownPlacement(c.placementKey(job))
@@ -104,7 +116,7 @@ func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Wind
 		known.Remote, known.Local = job.Placement.Remote, job.Placement.Local
 	}
 	c.effect(PlacementRequest{
-		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Window: w,
+		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Registered: registered, Window: w,
 		Plan: c.planNumber(job), Now: c.now,
 	})
 }
@@ -177,7 +189,8 @@ func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
 }
 
 // chooseMembers chooses the workers that serve the job, as many as were decided. Those that serve it stay; the ones with
-// the least unfinished work leave first. It returns whether they changed.
+// the least unfinished work leave first. Workers that serve the fewest other jobs come first. It returns whether they
+// changed.
 func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
 	work := map[string]int{}
 	for _, id := range p.members {
@@ -200,7 +213,7 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 				}
 				return 0
 			}
-			return in(b) - in(a)
+			return cmp.Or(in(b)-in(a), c.serving[a]-c.serving[b])
 		})
 		members = append(members, kind.usable[:min(len(kind.usable), int(kind.wanted))]...)
 	}
@@ -213,6 +226,8 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 	}
 	changed = !slices.Equal(members, p.members)
 	if changed || !maps.Equal(excluded, p.excluded) {
+		c.countServing(p.members, -1)
+		c.countServing(members, 1)
 		p.members, p.excluded = members, excluded
 		for _, epoch := range job.Epochs {
 			c.touchEpoch(epoch)
@@ -224,9 +239,7 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
 // where they are. It returns whether a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
-	strategy := job.Plan.GetResume().GetStrategy()
-	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
-	moves := cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && job.Plan.GetCache() == nil
+	moves := split.MovesAtOnce(job.Plan, job.Options)
 	for _, id := range slices.Sorted(maps.Keys(p.excluded)) {
 		c.eachLease(id, func(j *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 			if j != job || stream.Produced || stream.Delivered {

@@ -22,8 +22,8 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote and Local are the numbers of workers that exist.
-	Remote, Local int
+	// Remote and Local are the numbers of workers that the job can have. Registered remote workers exist.
+	Remote, Local, Registered int
 	// Prices may be zero.
 	Prices autoscale.Prices
 	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
@@ -69,7 +69,7 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	s.used = r.Now
 	goal := goalOf(r)
 	if err := goal.Validate(); err != nil {
-		return &pecanv1.Placement{Remote: uint32(r.Remote), Local: uint32(r.Local), State: "start", Why: err.Error()}, nil
+		return Unchanged(r, err.Error()), nil
 	}
 	d := s.policy.Next(goal, s.windowOf(r.Window, r.Plan))
 	if r.Window == nil {
@@ -87,6 +87,11 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		decided.Candidates, decided.Why = s.candidates, s.found
 	}
 	return decided, keep(s.policy.Result())
+}
+
+// Unchanged keeps the workers that exist, because no decision is possible. A job has one at least.
+func Unchanged(r Request, why string) *pecanv1.Placement {
+	return &pecanv1.Placement{Remote: uint32(min(max(r.Registered, 1), r.Remote)), Local: uint32(r.Local), State: "start", Why: why}
 }
 
 func message(d autoscale.Decision) *pecanv1.Placement {
