@@ -32,7 +32,10 @@ func (c *Core) wantedWorkers() (wanted int, keep bool) {
 			keep, least = true, 1
 		case job.Placement != nil:
 			wanted += int(job.Placement.GetRemote())
-		case len(c.workers) == 0:
+		case len(c.workers) > 0:
+			// The decision is near. All workers serve the job until then.
+			keep = true
+		default:
 			// Without any worker there may be no decision.
 			least = 1
 		}
