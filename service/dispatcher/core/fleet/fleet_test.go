@@ -95,6 +95,20 @@ func TestTheLeastBusyWorkersLeave(t *testing.T) {
 	}
 }
 
+func TestAddressesOfOneWorker(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"10.0.0.1", "10.0.0.1:7", true}, {"10.0.0.1:7", "10.0.0.1:7", true}, {"10.0.0.1:8", "10.0.0.1:7", false}, {"10.0.0.1", "10.0.0.2:7", false},
+		{"fd00::7", "[fd00::7]:5051", true}, {"[fd00::7]:1", "[fd00::7]:5051", false}, {"fd00::8", "[fd00::7]:5051", false}, {"", ":7", true},
+	} {
+		if same(c.a, c.b) != c.want || same(c.b, c.a) != c.want {
+			t.Errorf("%q and %q name the same worker: %v, want %v", c.a, c.b, !c.want, c.want)
+		}
+	}
+}
+
 // A worker leaves until the provider no longer has it. Then its address may belong to another one.
 func TestALeavingWorkerIsNamedUntilItIsGone(t *testing.T) {
 	f := opened(Limits{Max: 9}, State{Desired: 2, Ready: 2, Removable: []string{"a:1", "b:1"}})

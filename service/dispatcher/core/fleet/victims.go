@@ -2,8 +2,8 @@ package fleet
 
 import (
 	"cmp"
-	"net"
 	"slices"
+	"strings"
 )
 
 // Worker is a registered remote worker.
@@ -66,10 +66,14 @@ func same(a, b string) bool {
 	return hostA == hostB && (portA == portB || portA == "" || portB == "")
 }
 
+// split reads HOST:PORT, [HOST]:PORT or HOST.
 func split(address string) (host, port string) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return address, ""
+	if inside, rest, closed := strings.Cut(strings.TrimPrefix(address, "["), "]"); closed {
+		return inside, strings.TrimPrefix(rest, ":")
 	}
-	return host, port
+	if strings.Count(address, ":") == 1 {
+		host, port, _ = strings.Cut(address, ":")
+		return host, port
+	}
+	return address, ""
 }
