@@ -12,7 +12,6 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
-	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 const (
@@ -239,7 +238,9 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
 // where they are. It returns whether a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
-	moves := split.MovesAtOnce(job.Plan, job.Options)
+	strategy := job.Plan.GetResume().GetStrategy()
+	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
+	moves := cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && job.Plan.GetCache() == nil
 	for _, id := range slices.Sorted(maps.Keys(p.excluded)) {
 		c.eachLease(id, func(j *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 			if j != job || stream.Produced || stream.Delivered {

@@ -37,12 +37,10 @@ func RestartsFromStart(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
 	return !IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE
 }
 
-// MovesAtOnce reports whether a stream may leave its worker at any time and continue on another one at its index, where it
-// computes little again.
+// MovesAtOnce reports whether a stream may leave its worker at any time and continue on another one at its index, because no
+// step runs again.
 func MovesAtOnce(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
-	strategy := plan.GetResume().GetStrategy()
-	begins := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
-	return begins && IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !plan.GetWritesFiles() && plan.GetCache() == nil
+	return plan.GetResume().GetStrategy() == pecanv1.Resume_SEEK && IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !plan.GetWritesFiles() && plan.GetCache() == nil
 }
 
 // skipPassesThrough reports whether leaving out the first inputs of a step leaves its later elements
