@@ -7,6 +7,7 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -110,6 +111,15 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		d.planOrder(e)
 	case core.PlacementRequest:
 		d.place(e)
+	case fleet.Request:
+		d.request(e)
+	case core.WorkerLeft:
+		d.metrics.Left(e.AtIndex, e.HadAtIndex, e.All)
+		args := []any{"worker", e.Worker, "tcp", e.Tcp, "told", e.Told, "took", e.All.Round(time.Millisecond)}
+		if e.HadAtIndex {
+			args = append(args, "streams_at_index_took", e.AtIndex.Round(time.Millisecond))
+		}
+		d.deps.Log.Info("worker left", args...)
 	case core.RemoveGraph:
 		d.removeGraph(e.Fingerprint)
 	case core.Event:

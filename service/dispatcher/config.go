@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/provision"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -131,13 +132,19 @@ type Deps struct {
 	Currency string
 	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
 	Decisions io.Writer
+	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The
+	// caller closes it after Serve.
+	Provider provision.Provider
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.
 	Metrics prometheus.Registerer
 }
 
-func (d Deps) validate() error {
+func (d Deps) validate(c Config) error {
 	if d.Store == nil || d.Graphs == nil || d.Clock == nil || d.Rand == nil || d.Log == nil {
 		return errors.New("a dispatcher needs a store, graphs, a clock, a random source and a log")
+	}
+	if (d.Provider != nil) != (c.Core.Fleet.Provider != "") {
+		return errors.New("a dispatcher needs a provider of workers exactly if its configuration names one")
 	}
 	return nil
 }

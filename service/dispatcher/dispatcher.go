@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -16,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/metrics"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
@@ -59,6 +61,10 @@ type Dispatcher struct {
 	// placingMu guards placer, which has the searches for workers.
 	placingMu sync.Mutex
 	placer    *placing.Placer
+	// requested is what the provider of workers is asked for; nil before the first request. requestChanged has a token if it
+	// may have changed.
+	requested      atomic.Pointer[fleet.Request]
+	requestChanged chan struct{}
 
 	// stopping is closed when the service ends. failure has the error of a bad end.
 	stopping chan struct{}
@@ -84,7 +90,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dispatcher: %w", err)
 	}
-	if err := deps.validate(); err != nil {
+	if err := deps.validate(cfg); err != nil {
 		return nil, err
 	}
 	state, replayed, err := replay(deps.Store)
@@ -95,7 +101,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 		cfg: cfg, deps: deps, check: validate.NewChecker(), started: deps.Clock.Now(), core: core.New(cfg.Core, state),
 		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
 		sessions: map[core.SessionID]*commandQueue{}, watches: map[core.WatchID]*updateQueue{},
-		placer: placing.New(), diskGate: newDiskGate(), registering: map[string]int{}, stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
+		placer: placing.New(), diskGate: newDiskGate(), registering: map[string]int{}, requestChanged: make(chan struct{}, 1), stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
 	}
 	d.metrics = metrics.New(metricsSource{d})
 	if deps.Metrics != nil {

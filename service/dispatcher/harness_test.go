@@ -29,6 +29,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph/split"
 	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/provision"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -91,6 +92,8 @@ type serviceOptions struct {
 	graphs  dispatcher.Graphs
 	change  func(*dispatcher.Config)
 	metrics prometheus.Registerer
+	// provider starts workers; the caller closes it.
+	provider provision.Provider
 	// realTime runs on the system's clock.
 	realTime bool
 	// deps changes the dependencies.
@@ -116,7 +119,7 @@ func startService(t *testing.T, o serviceOptions) *service {
 	}
 	s := &service{t: t, clock: clock.NewFake(), served: make(chan error, 1)}
 	deps := dispatcher.Deps{
-		Store: o.store, Graphs: o.graphs, Clock: s.clock, Rand: rand.Reader, Metrics: o.metrics,
+		Store: o.store, Graphs: o.graphs, Clock: s.clock, Rand: rand.Reader, Metrics: o.metrics, Provider: o.provider,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	}
 	if o.realTime {

@@ -30,15 +30,16 @@ func (d *Dispatcher) placeNow(asked core.PlacementRequest) (placed core.Placed) 
 	d.placingMu.Lock()
 	defer d.placingMu.Unlock()
 	placed = core.Placed{Number: asked.Number, JobID: asked.JobID}
+	request := placing.Request{
+		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Local: asked.Local, Registered: asked.Registered, Window: asked.Window,
+		Plan: asked.Plan, Now: asked.Now,
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			d.deps.Log.Error("deciding on workers failed", "job", asked.JobID, "panic", p, "stack", string(debug.Stack()))
-			placed.Placement = &pecanv1.Placement{Remote: uint32(asked.Remote), Local: uint32(asked.Local), State: "start", Why: "no decision was possible; the dispatcher's log has details"}
+			placed.Placement = placing.Unchanged(request, "no decision was possible; the dispatcher's log has details")
 		}
 	}()
-	request := placing.Request{
-		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Local: asked.Local, Window: asked.Window, Plan: asked.Plan, Now: asked.Now,
-	}
 	note := ""
 	if d.deps.Prices != nil {
 		var err error

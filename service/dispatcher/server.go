@@ -46,6 +46,9 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	pecanv1.RegisterDispatcherServer(server, d)
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if d.deps.Provider != nil {
+		d.planning.Go(func() { d.provideWorkers(running) })
+	}
 	written := make(chan error, 1)
 	go func() {
 		written <- d.run(running)

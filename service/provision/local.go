@@ -176,6 +176,11 @@ func (l *Local) follow(c *child, stdout io.Reader) {
 	if c.phase == ending {
 		return
 	}
+	if err == nil && c.phase == ready {
+		// It was told to leave.
+		l.log.Info("worker ended", "worker", c.name)
+		return
+	}
 	l.log.Warn("worker ended by itself", "worker", c.name, "error", err)
 	if time.Since(c.created) < earlyEnd {
 		lived := time.Since(c.created).Round(time.Millisecond)

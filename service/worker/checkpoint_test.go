@@ -404,7 +404,7 @@ func TestADepartingWorkerEndsItsStreamsAtTheirReadersPositions(t *testing.T) {
 		count += uint64(g.header.Count)
 	}
 	go func() {
-		w.drain(context.Background())
+		w.drain(context.Background(), w.config.DrainTimeout)
 		close(drained)
 	}()
 	if err := r.nc.SetReadDeadline(time.Now().Add(time.Second)); err != nil {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -27,7 +28,7 @@ func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.
 	}
 	drained = make(chan struct{})
 	go func() {
-		w.drain(context.Background())
+		w.drain(context.Background(), w.config.DrainTimeout)
 		close(drained)
 	}()
 	return w, o, r, count, drained
@@ -68,5 +69,65 @@ func TestALeavingWorkerReturnsUnreadStreams(t *testing.T) {
 	<-drained
 	if load := w.heartbeat().Streams[0]; !load.Drained || !load.Unread || load.Produced == 4000 {
 		t.Errorf("the heartbeat has %v", load)
+	}
+}
+
+// A reader that takes nothing would hold the worker up until the drain timeout. A stream that can begin at any index does
+// not wait for it.
+func TestALeavingWorkerDoesNotWaitForASlowReaderOfAStreamThatCanBeginAnywhere(t *testing.T) {
+	for strategy, waits := range map[pecanv1.Resume_Strategy]bool{pecanv1.Resume_SEEK: false, pecanv1.Resume_PARTIAL: true, pecanv1.Resume_RECOMPUTE: true} {
+		t.Run(strategy.String(), func(t *testing.T) {
+			timeout := deadline
+			if waits {
+				timeout = 2 * patience
+			}
+			w := startWorker(t, func(c *Config) { c.WindowBytes = 1 << 20 })
+			o := planned(t, w, "slow_shuffle")
+			o.Options.Mode, o.Plan.Resume = pecanv1.Mode_MODE_EXACTLY_ONCE, &pecanv1.Resume{Strategy: strategy}
+			w.streams.Start(o)
+			w.session.mu.Lock()
+			w.session.connected = true
+			w.session.mu.Unlock()
+			r := dialTCP(t, w)
+			r.open(1, opening(o))
+			mustNext(t, r)
+			begun := time.Now()
+			w.drain(context.Background(), timeout)
+			load := w.heartbeat().Streams[0]
+			if load.Drained == waits || load.Unread || load.Acked >= load.Produced {
+				t.Errorf("the heartbeat has %v", load)
+			}
+			if took := time.Since(begun); took < patience || !waits && took > deadline/2 {
+				t.Errorf("the worker took %v", took)
+			}
+		})
+	}
+}
+
+// A worker that the dispatcher tells to leave says that it is leaving, says goodbye and ends without an error.
+func TestALeaveCommandIsAPlannedDeparture(t *testing.T) {
+	c := newCommander()
+	config := testConfig()
+	config.Dispatcher, config.DispatcherTimeout, config.DrainTimeout = c.listen(t, "127.0.0.1:0"), deadline, deadline
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() { ended <- Run(ctx, config) }()
+	c.hello(t)
+	await(t, c, "a heartbeat", func(m *pecanv1.WorkerMessage) (struct{}, bool) {
+		return struct{}{}, m.GetHeartbeat() != nil && !m.GetHeartbeat().Leaving
+	})
+	for range 2 {
+		c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{Why: "the test asks", DrainTimeoutS: 20}}}
+	}
+	await(t, c, "a heartbeat of a worker that leaves", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetHeartbeat().GetLeaving() })
+	await(t, c, "the goodbye", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetGoodbye() != nil })
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(deadline):
+		t.Error("the worker has not ended")
 	}
 }

@@ -297,6 +297,8 @@ func (s *session) handle(command *pecanv1.WorkerCommand) {
 		w.streams.Caches.Acknowledge(command.GetCacheSegmentAck())
 	case command.GetCacheOrphans() != nil:
 		w.streams.Caches.RemoveOrphans(command.GetCacheOrphans().GetNames())
+	case command.GetLeave() != nil:
+		w.departOn(command.GetLeave())
 	case command.GetTryOrder() != nil:
 		w.trials.Begin(command.GetTryOrder())
 	default:

@@ -71,7 +71,7 @@ func TestATrialIsAnsweredOnce(t *testing.T) {
 func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 	for what, end := range map[string]func(*commander, *Worker){
 		"a dispatcher that is lost": func(c *commander, _ *Worker) { c.vanish() },
-		"a worker that leaves":      func(_ *commander, w *Worker) { w.drain(context.Background()) },
+		"a worker that leaves":      func(_ *commander, w *Worker) { w.drain(context.Background(), w.config.DrainTimeout) },
 		"a worker that closes":      func(_ *commander, w *Worker) { w.endLifetime() },
 	} {
 		t.Run(what, func(t *testing.T) {

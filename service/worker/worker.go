@@ -43,8 +43,12 @@ type Worker struct {
 	session *session
 	trials  *trial.Queue
 
-	// departing: the worker is about to say goodbye.
+	// departing: the worker is about to say goodbye. departure begins that once.
 	departing atomic.Bool
+	departure sync.Once
+	// leaving is the context of the session. leave ends it.
+	leaving context.Context
+	leave   context.CancelFunc
 	// handshakes numbers the handshakes with the dispatcher.
 	handshakes atomic.Uint64
 }
@@ -72,15 +76,9 @@ func Run(ctx context.Context, config Config) error {
 		return multierr.Append(err, w.close())
 	}
 	defer stopMetrics()
-	// The session outlives ctx until readers have received what they can.
-	leaving, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
-	stop := context.AfterFunc(ctx, func() {
-		w.drain(leaving)
-		leave()
-	})
+	stop := context.AfterFunc(ctx, func() { w.depart("it was told to stop", config.DrainTimeout) })
 	defer stop()
-	return multierr.Append(w.session.run(leaving), w.close())
+	return multierr.Append(w.session.run(w.leaving), w.close())
 }
 
 // start makes a worker that listens but has not contacted the dispatcher.
@@ -96,6 +94,8 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: setUserTimeout}).DialContext
 	}
 	w = &Worker{config: config, identity: identity.New(), begun: time.Now()}
+	// The session outlives ctx until readers have received what they can.
+	w.leaving, w.leave = context.WithCancel(context.WithoutCancel(ctx))
 	w.log = config.Log.With("worker", w.identity.ID())
 	w.session, w.streams = newSession(w), run.New(w.log)
 	if err := w.openDirectories(); err != nil {
@@ -172,6 +172,7 @@ func (w *Worker) startTensorFlow() (err error) {
 // close ends every stream and connection. It waits for them up to closeTimeout: an operation on a dead mount
 // never returns.
 func (w *Worker) close() error {
+	w.leave()
 	w.streams.StopAll(reason.New(reason.Closed, "worker %s is stopping", w.identity))
 	w.endLifetime()
 	err := w.server.Close()

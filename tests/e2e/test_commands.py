@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import IO
 
 import pecan
 import pytest
@@ -28,13 +29,16 @@ def command(name: str, *flags: str) -> list[str]:
 
 
 class Program:
-    """A program that has printed its listen address. `through` is a command that starts it, such as `ip netns exec`."""
+    """A program that has printed its listen address. `through` is a command that starts it, such as `ip netns exec`.
 
-    def __init__(self, name: str, *flags: str, through: list[str] | None = None) -> None:
+    `stderr` is a file for its log. Without one, `stop` returns the log, which fits into a pipe.
+    """
+
+    def __init__(self, name: str, *flags: str, through: list[str] | None = None, stderr: IO[bytes] | int = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
             [*(through or []), *command(name, *flags)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,

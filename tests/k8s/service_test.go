@@ -374,6 +374,7 @@ func TestTheChartRenders(t *testing.T) {
 		"a load balancer": {"--set", "dispatcher.service.type=LoadBalancer", "--set", "dispatcher.service.sourceRanges={10.0.0.0/8}",
 			"--set-json", `networkPolicy.trainers=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]`, "--set-json", `networkPolicy.metrics=[{"namespaceSelector":{}}]`},
 		"nothing optional": {"--set", "networkPolicy.enabled=false", "--set", "scaling.enabled=false", "--set", "metricsAnnotations=false", "--set", "ipFamily=IPv6"},
+		"scaling":          {"--set", "scaling.automatic.enabled=true", "--set", "scaling.automatic.maxWorkers=64"},
 		"data":             {"--set-json", `data=[{"name":"a","mountPath":"/data/a","source":{"persistentVolumeClaim":{"claimName":"a","readOnly":true}}},{"name":"b","mountPath":"/b","source":{"nfs":{"server":"s","path":"/x"}}}]`},
 		"scheduling": {"--set-json", `workers.nodeSelector={"pool":"spot"}`, "--set-json", `workers.tolerations=[{"key":"spot","operator":"Exists"}]`,
 			"--set-json", `dispatcher.affinity={"nodeAffinity":{}}`, "--set-json", `image.pullSecrets=[{"name":"s"}]`, "--set-json", `workers.podAnnotations={"a":"b"}`},
@@ -391,12 +392,13 @@ func TestTheChartRenders(t *testing.T) {
 		})
 	}
 	for wrong, want := range map[string]string{
-		"workers.replica=3":         "replica",
-		"workers.replicas=-1":       "replicas",
-		"workers.graceSeconds=2":    "graceSeconds",
-		"dispatcher.port=70000":     "port",
-		"cache.enabled=true":        "cache.enabled needs cache.existingClaim",
-		"image.pullPolicy=Whenever": "pullPolicy",
+		"workers.replica=3":                                    "replica",
+		"workers.replicas=-1":                                  "replicas",
+		"workers.graceSeconds=2":                               "graceSeconds",
+		"dispatcher.port=70000":                                "port",
+		"cache.enabled=true":                                   "cache.enabled needs cache.existingClaim",
+		"image.pullPolicy=Whenever":                            "pullPolicy",
+		"scaling.enabled=false,scaling.automatic.enabled=true": "scaling.automatic needs scaling.enabled",
 	} {
 		out, err := c.tryHelm("template", "pecan", chart(), "--kube-version", "1.37.0", "--set", wrong)
 		if err == nil || !strings.Contains(out, want) {

@@ -94,6 +94,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "service/internal": (("proto",), "code that all services share must not depend on one of them"),
     "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics depend only on messages"),
     "service/dispatcher/core/measure": (("proto",), "measurements depend only on reports, and others decide what follows"),
+    "service/dispatcher/core/fleet": (("proto",), "a fleet is numbers and addresses, and its owner knows jobs, sessions and time"),
     "service/dispatcher/core/crashguard": (("proto",), "the crash guard decides only from stored messages"),
     "service/dispatcher/core/journaltest": (("proto",), "journaltest reads records for tests and knows nothing of their meaning"),
     "service/dispatcher/core/durable": (

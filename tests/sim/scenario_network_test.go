@@ -147,6 +147,7 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"native/client/transport/dial.go: Unix":       "a deadline in the past, whatever time it is",
 		"native/op/handles.go: Round":                 "of a duration, for people",
 		"service/cmd/pecanctl/show.go: Round":         "of a duration, for people",
+		"service/dispatcher/commit.go: Round":         "of a duration, for the log",
 		"service/dispatcher/core/placement.go: Local": "a number of workers on the trainers' hosts",
 		"service/dispatcher/placing/placer.go: Local": "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/workers.go: Round":   "of a duration, for people",

@@ -354,12 +354,14 @@ type StatusResponse struct {
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Version   string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Empty: the dispatcher keeps its state in memory only.
-	WorkDir       string           `protobuf:"bytes,3,opt,name=work_dir,json=workDir,proto3" json:"work_dir,omitempty"`
-	UptimeS       float64          `protobuf:"fixed64,4,opt,name=uptime_s,json=uptimeS,proto3" json:"uptime_s,omitempty"`
-	Workers       []*WorkerStatus  `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
-	Jobs          []*JobStatus     `protobuf:"bytes,6,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Datasets      []*DatasetStatus `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
-	Clients       int32            `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
+	WorkDir  string           `protobuf:"bytes,3,opt,name=work_dir,json=workDir,proto3" json:"work_dir,omitempty"`
+	UptimeS  float64          `protobuf:"fixed64,4,opt,name=uptime_s,json=uptimeS,proto3" json:"uptime_s,omitempty"`
+	Workers  []*WorkerStatus  `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
+	Jobs     []*JobStatus     `protobuf:"bytes,6,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Datasets []*DatasetStatus `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	Clients  int32            `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
+	// Absent if nobody starts and stops workers for the dispatcher.
+	Provider      *ProviderStatus `protobuf:"bytes,25,opt,name=provider,proto3" json:"provider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,12 +452,157 @@ func (x *StatusResponse) GetClients() int32 {
 	return 0
 }
 
+func (x *StatusResponse) GetProvider() *ProviderStatus {
+	if x != nil {
+		return x.Provider
+	}
+	return nil
+}
+
+// What starts and stops the remote workers, and what it has.
+type ProviderStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The workers that the jobs want now, and those that the provider is asked for. Fewer are asked for only after a time.
+	Wanted  uint32 `protobuf:"varint,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Desired uint32 `protobuf:"varint,3,opt,name=desired,proto3" json:"desired,omitempty"`
+	Min     uint32 `protobuf:"varint,4,opt,name=min,proto3" json:"min,omitempty"`
+	Max     uint32 `protobuf:"varint,5,opt,name=max,proto3" json:"max,omitempty"`
+	// Workers that do not exist yet; that exist and are not ready; that can run streams; that are to leave or are ending.
+	Requested uint32   `protobuf:"varint,6,opt,name=requested,proto3" json:"requested,omitempty"`
+	Pending   uint32   `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`
+	Ready     uint32   `protobuf:"varint,8,opt,name=ready,proto3" json:"ready,omitempty"`
+	Leaving   []string `protobuf:"bytes,9,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// Requested and pending workers that cannot be counted on, and why.
+	Stuck uint32 `protobuf:"varint,10,opt,name=stuck,proto3" json:"stuck,omitempty"`
+	Why   string `protobuf:"bytes,11,opt,name=why,proto3" json:"why,omitempty"`
+	// Why the provider could not be asked the last time. Empty: it answered.
+	Error         string `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProviderStatus) Reset() {
+	*x = ProviderStatus{}
+	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProviderStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProviderStatus) ProtoMessage() {}
+
+func (x *ProviderStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProviderStatus.ProtoReflect.Descriptor instead.
+func (*ProviderStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ProviderStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProviderStatus) GetWanted() uint32 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetDesired() uint32 {
+	if x != nil {
+		return x.Desired
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetMin() uint32 {
+	if x != nil {
+		return x.Min
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetRequested() uint32 {
+	if x != nil {
+		return x.Requested
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetPending() uint32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetLeaving() []string {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
+func (x *ProviderStatus) GetStuck() uint32 {
+	if x != nil {
+		return x.Stuck
+	}
+	return 0
+}
+
+func (x *ProviderStatus) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ProviderStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type WorkerStatus struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Address    *WorkerAddress         `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	State      string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	MaxStreams int32                  `protobuf:"varint,3,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
-	Cores      int32                  `protobuf:"varint,4,opt,name=cores,proto3" json:"cores,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address *WorkerAddress         `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// "connected", "suspect", "leaving" or "away".
+	State      string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	MaxStreams int32  `protobuf:"varint,3,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
+	Cores      int32  `protobuf:"varint,4,opt,name=cores,proto3" json:"cores,omitempty"`
 	// Seconds since the last heartbeat.
 	LastHeartbeatS    float64       `protobuf:"fixed64,5,opt,name=last_heartbeat_s,json=lastHeartbeatS,proto3" json:"last_heartbeat_s,omitempty"`
 	Streams           []*HeldStream `protobuf:"bytes,6,rep,name=streams,proto3" json:"streams,omitempty"`
@@ -479,7 +626,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +638,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +651,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -646,7 +793,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +805,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +818,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -790,7 +937,7 @@ type JobFleet struct {
 
 func (x *JobFleet) Reset() {
 	*x = JobFleet{}
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +949,7 @@ func (x *JobFleet) String() string {
 func (*JobFleet) ProtoMessage() {}
 
 func (x *JobFleet) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +962,7 @@ func (x *JobFleet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFleet.ProtoReflect.Descriptor instead.
 func (*JobFleet) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobFleet) GetRemote() uint32 {
@@ -869,7 +1016,7 @@ type JobPrices struct {
 
 func (x *JobPrices) Reset() {
 	*x = JobPrices{}
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1028,7 @@ func (x *JobPrices) String() string {
 func (*JobPrices) ProtoMessage() {}
 
 func (x *JobPrices) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1041,7 @@ func (x *JobPrices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobPrices.ProtoReflect.Descriptor instead.
 func (*JobPrices) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobPrices) GetCurrency() string {
@@ -951,7 +1098,7 @@ type ConsumerStatus struct {
 
 func (x *ConsumerStatus) Reset() {
 	*x = ConsumerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1110,7 @@ func (x *ConsumerStatus) String() string {
 func (*ConsumerStatus) ProtoMessage() {}
 
 func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1123,7 @@ func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStatus.ProtoReflect.Descriptor instead.
 func (*ConsumerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConsumerStatus) GetClientId() string {
@@ -1039,7 +1186,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1198,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1211,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OrderStatus) GetState() string {
@@ -1095,7 +1242,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1254,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1267,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -1184,7 +1331,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1343,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1356,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -1310,7 +1457,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1469,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1482,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -1391,7 +1538,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[14]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1550,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[14]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1563,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -1472,7 +1619,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05label\x18\a \x01(\tR\x05label\"\x0f\n" +
-	"\rStatusRequest\"\xa9\x02\n" +
+	"\rStatusRequest\"\xdf\x02\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
@@ -1482,7 +1629,22 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\aworkers\x18\x05 \x03(\v2\x16.pecan.v1.WorkerStatusR\aworkers\x12'\n" +
 	"\x04jobs\x18\x06 \x03(\v2\x13.pecan.v1.JobStatusR\x04jobs\x123\n" +
 	"\bdatasets\x18\a \x03(\v2\x17.pecan.v1.DatasetStatusR\bdatasets\x12\x18\n" +
-	"\aclients\x18\b \x01(\x05R\aclients\"\xa7\x04\n" +
+	"\aclients\x18\b \x01(\x05R\aclients\x124\n" +
+	"\bprovider\x18\x19 \x01(\v2\x18.pecan.v1.ProviderStatusR\bprovider\"\xa0\x02\n" +
+	"\x0eProviderStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06wanted\x18\x02 \x01(\rR\x06wanted\x12\x18\n" +
+	"\adesired\x18\x03 \x01(\rR\adesired\x12\x10\n" +
+	"\x03min\x18\x04 \x01(\rR\x03min\x12\x10\n" +
+	"\x03max\x18\x05 \x01(\rR\x03max\x12\x1c\n" +
+	"\trequested\x18\x06 \x01(\rR\trequested\x12\x18\n" +
+	"\apending\x18\a \x01(\rR\apending\x12\x14\n" +
+	"\x05ready\x18\b \x01(\rR\x05ready\x12\x18\n" +
+	"\aleaving\x18\t \x03(\tR\aleaving\x12\x14\n" +
+	"\x05stuck\x18\n" +
+	" \x01(\rR\x05stuck\x12\x10\n" +
+	"\x03why\x18\v \x01(\tR\x03why\x12\x14\n" +
+	"\x05error\x18\f \x01(\tR\x05error\"\xa7\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1589,73 +1751,75 @@ func file_pecan_v1_status_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_status_proto_rawDescData
 }
 
-var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_pecan_v1_status_proto_goTypes = []any{
 	(*ExplainRequest)(nil),   // 0: pecan.v1.ExplainRequest
 	(*ExplainResponse)(nil),  // 1: pecan.v1.ExplainResponse
 	(*ExplainedStep)(nil),    // 2: pecan.v1.ExplainedStep
 	(*StatusRequest)(nil),    // 3: pecan.v1.StatusRequest
 	(*StatusResponse)(nil),   // 4: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),     // 5: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),        // 6: pecan.v1.JobStatus
-	(*JobFleet)(nil),         // 7: pecan.v1.JobFleet
-	(*JobPrices)(nil),        // 8: pecan.v1.JobPrices
-	(*ConsumerStatus)(nil),   // 9: pecan.v1.ConsumerStatus
-	(*OrderStatus)(nil),      // 10: pecan.v1.OrderStatus
-	(*CacheStatus)(nil),      // 11: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),      // 12: pecan.v1.EpochStatus
-	(*PassStatus)(nil),       // 13: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),    // 14: pecan.v1.DatasetStatus
-	(Order)(0),               // 15: pecan.v1.Order
-	(OrderTolerance)(0),      // 16: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),       // 17: pecan.v1.OrderTrial
-	(*OrderProduction)(nil),  // 18: pecan.v1.OrderProduction
-	(*Placement)(nil),        // 19: pecan.v1.Placement
-	(*PlacementOptions)(nil), // 20: pecan.v1.PlacementOptions
-	(*NodeMetrics)(nil),      // 21: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 22: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 23: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 24: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 25: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 26: pecan.v1.JobOptions
-	(*Plan)(nil),             // 27: pecan.v1.Plan
-	(*Recovery)(nil),         // 28: pecan.v1.Recovery
+	(*ProviderStatus)(nil),   // 5: pecan.v1.ProviderStatus
+	(*WorkerStatus)(nil),     // 6: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),        // 7: pecan.v1.JobStatus
+	(*JobFleet)(nil),         // 8: pecan.v1.JobFleet
+	(*JobPrices)(nil),        // 9: pecan.v1.JobPrices
+	(*ConsumerStatus)(nil),   // 10: pecan.v1.ConsumerStatus
+	(*OrderStatus)(nil),      // 11: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),      // 12: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),      // 13: pecan.v1.EpochStatus
+	(*PassStatus)(nil),       // 14: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),    // 15: pecan.v1.DatasetStatus
+	(Order)(0),               // 16: pecan.v1.Order
+	(OrderTolerance)(0),      // 17: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),       // 18: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),  // 19: pecan.v1.OrderProduction
+	(*Placement)(nil),        // 20: pecan.v1.Placement
+	(*PlacementOptions)(nil), // 21: pecan.v1.PlacementOptions
+	(*NodeMetrics)(nil),      // 22: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 23: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 24: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 25: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 26: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),       // 27: pecan.v1.JobOptions
+	(*Plan)(nil),             // 28: pecan.v1.Plan
+	(*Recovery)(nil),         // 29: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
-	15, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
-	16, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	16, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	17, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
 	2,  // 2: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
-	17, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
-	18, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
-	19, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
-	20, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
-	7,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
-	21, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	5,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	6,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	14, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	22, // 12: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	23, // 13: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	24, // 14: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	25, // 15: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	26, // 16: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	27, // 17: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	12, // 18: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	21, // 19: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	28, // 20: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	11, // 21: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	10, // 22: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	9,  // 23: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	19, // 24: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	7,  // 25: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	8,  // 26: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	24, // 27: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	13, // 28: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	18, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	19, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	20, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
+	21, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
+	8,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
+	22, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	6,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	7,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	15, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 12: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
+	23, // 13: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	24, // 14: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	25, // 15: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	26, // 16: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	27, // 17: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	28, // 18: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	13, // 19: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	22, // 20: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	29, // 21: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	12, // 22: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	11, // 23: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	10, // 24: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	20, // 25: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	8,  // 26: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	9,  // 27: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	25, // 28: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	14, // 29: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }
@@ -1671,7 +1835,7 @@ func file_pecan_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_status_proto_rawDesc), len(file_pecan_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1858,6 +1858,7 @@ type WorkerCommand struct {
 	//	*WorkerCommand_TryOrder
 	//	*WorkerCommand_StartStreams
 	//	*WorkerCommand_StopStreams
+	//	*WorkerCommand_Leave
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1972,6 +1973,15 @@ func (x *WorkerCommand) GetStopStreams() *StopStreams {
 	return nil
 }
 
+func (x *WorkerCommand) GetLeave() *Leave {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_Leave); ok {
+			return x.Leave
+		}
+	}
+	return nil
+}
+
 type isWorkerCommand_Kind interface {
 	isWorkerCommand_Kind()
 }
@@ -2008,6 +2018,10 @@ type WorkerCommand_StopStreams struct {
 	StopStreams *StopStreams `protobuf:"bytes,24,opt,name=stop_streams,json=stopStreams,proto3,oneof"`
 }
 
+type WorkerCommand_Leave struct {
+	Leave *Leave `protobuf:"bytes,25,opt,name=leave,proto3,oneof"`
+}
+
 func (*WorkerCommand_Welcome) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
@@ -2023,6 +2037,63 @@ func (*WorkerCommand_TryOrder) isWorkerCommand_Kind() {}
 func (*WorkerCommand_StartStreams) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_StopStreams) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_Leave) isWorkerCommand_Kind() {}
+
+// The worker leaves as on SIGTERM: it hands its streams over, says goodbye and ends with exit code 0. A repeated command
+// changes nothing.
+type Leave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Why   string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	// The most seconds that the worker may take to hand its streams over. 0, or more than the worker's own bound: that one.
+	DrainTimeoutS float64 `protobuf:"fixed64,2,opt,name=drain_timeout_s,json=drainTimeoutS,proto3" json:"drain_timeout_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leave) Reset() {
+	*x = Leave{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leave) ProtoMessage() {}
+
+func (x *Leave) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leave.ProtoReflect.Descriptor instead.
+func (*Leave) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Leave) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Leave) GetDrainTimeoutS() float64 {
+	if x != nil {
+		return x.DrainTimeoutS
+	}
+	return 0
+}
 
 // A trial: the worker runs some elements of a dataset in both orders of its steps and compares them. No reader gets
 // them. The worker answers with OrderTried.
@@ -2047,7 +2118,7 @@ type TryOrder struct {
 
 func (x *TryOrder) Reset() {
 	*x = TryOrder{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2130,7 @@ func (x *TryOrder) String() string {
 func (*TryOrder) ProtoMessage() {}
 
 func (x *TryOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2143,7 @@ func (x *TryOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
 func (*TryOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TryOrder) GetId() string {
@@ -2150,7 +2221,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2233,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2246,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -2202,7 +2273,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2285,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2298,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -2250,7 +2321,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2333,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2346,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2340,7 +2411,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2423,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2436,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2510,7 +2581,7 @@ type StartStreams struct {
 
 func (x *StartStreams) Reset() {
 	*x = StartStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2593,7 @@ func (x *StartStreams) String() string {
 func (*StartStreams) ProtoMessage() {}
 
 func (x *StartStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2606,7 @@ func (x *StartStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
 func (*StartStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartStreams) GetJobId() string {
@@ -2577,7 +2648,7 @@ type CacheAction struct {
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2660,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2673,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -2634,7 +2705,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2717,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2730,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -2701,7 +2772,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +2784,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +2797,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2791,7 +2862,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2803,7 +2874,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2816,7 +2887,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2855,7 +2926,7 @@ type StopStreams struct {
 
 func (x *StopStreams) Reset() {
 	*x = StopStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +2938,7 @@ func (x *StopStreams) String() string {
 func (*StopStreams) ProtoMessage() {}
 
 func (x *StopStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +2951,7 @@ func (x *StopStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
 func (*StopStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopStreams) GetJobId() string {
@@ -2941,7 +3012,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3024,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3263,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05trial\x18\x02 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\"\n" +
 	"\n" +
 	"CacheFiles\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\xd7\x03\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x80\x04\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
@@ -3201,8 +3272,12 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphans\x121\n" +
 	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrder\x12=\n" +
 	"\rstart_streams\x18\x17 \x01(\v2\x16.pecan.v1.StartStreamsH\x00R\fstartStreams\x12:\n" +
-	"\fstop_streams\x18\x18 \x01(\v2\x15.pecan.v1.StopStreamsH\x00R\vstopStreamsB\x06\n" +
-	"\x04kind\"\xbc\x02\n" +
+	"\fstop_streams\x18\x18 \x01(\v2\x15.pecan.v1.StopStreamsH\x00R\vstopStreams\x12'\n" +
+	"\x05leave\x18\x19 \x01(\v2\x0f.pecan.v1.LeaveH\x00R\x05leaveB\x06\n" +
+	"\x04kind\"A\n" +
+	"\x05Leave\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12&\n" +
+	"\x0fdrain_timeout_s\x18\x02 \x01(\x01R\rdrainTimeoutS\"\xbc\x02\n" +
 	"\bTryOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\"\n" +
@@ -3299,7 +3374,7 @@ func file_pecan_v1_worker_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_proto_rawDescData
 }
 
-var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_pecan_v1_worker_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -3325,34 +3400,35 @@ var file_pecan_v1_worker_proto_goTypes = []any{
 	(*OrderTried)(nil),                 // 21: pecan.v1.OrderTried
 	(*CacheFiles)(nil),                 // 22: pecan.v1.CacheFiles
 	(*WorkerCommand)(nil),              // 23: pecan.v1.WorkerCommand
-	(*TryOrder)(nil),                   // 24: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil),            // 25: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),               // 26: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                    // 27: pecan.v1.Welcome
-	(*StartStream)(nil),                // 28: pecan.v1.StartStream
-	(*StartStreams)(nil),               // 29: pecan.v1.StartStreams
-	(*CacheAction)(nil),                // 30: pecan.v1.CacheAction
-	(*CrashGuard)(nil),                 // 31: pecan.v1.CrashGuard
-	(*RemainderSource)(nil),            // 32: pecan.v1.RemainderSource
-	(*StopStream)(nil),                 // 33: pecan.v1.StopStream
-	(*StopStreams)(nil),                // 34: pecan.v1.StopStreams
-	(*WorkerHeartbeat_StreamLoad)(nil), // 35: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 36: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 37: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),                   // 38: pecan.v1.HostLoad
-	(*NodeMetrics)(nil),                // 39: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 40: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 41: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 42: pecan.v1.OrderTrial
-	(*Plan)(nil),                       // 43: pecan.v1.Plan
-	(*JobOptions)(nil),                 // 44: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),              // 45: pecan.v1.ComponentSpec
+	(*Leave)(nil),                      // 24: pecan.v1.Leave
+	(*TryOrder)(nil),                   // 25: pecan.v1.TryOrder
+	(*CacheSegmentAck)(nil),            // 26: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),               // 27: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                    // 28: pecan.v1.Welcome
+	(*StartStream)(nil),                // 29: pecan.v1.StartStream
+	(*StartStreams)(nil),               // 30: pecan.v1.StartStreams
+	(*CacheAction)(nil),                // 31: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                 // 32: pecan.v1.CrashGuard
+	(*RemainderSource)(nil),            // 33: pecan.v1.RemainderSource
+	(*StopStream)(nil),                 // 34: pecan.v1.StopStream
+	(*StopStreams)(nil),                // 35: pecan.v1.StopStreams
+	(*WorkerHeartbeat_StreamLoad)(nil), // 36: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 37: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 38: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 39: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 40: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 41: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 42: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 43: pecan.v1.OrderTrial
+	(*Plan)(nil),                       // 44: pecan.v1.Plan
+	(*JobOptions)(nil),                 // 45: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),              // 46: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_worker_proto_depIdxs = []int32{
-	36, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	37, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	35, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	36, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	36, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	37, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
 	15, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
@@ -3367,52 +3443,53 @@ var file_pecan_v1_worker_proto_depIdxs = []int32{
 	21, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
 	13, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
 	14, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
-	37, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	38, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	36, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	35, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	38, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	37, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	36, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	39, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
 	9,  // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
-	39, // 24: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	40, // 24: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
 	11, // 25: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	39, // 26: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	36, // 27: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	36, // 28: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	36, // 29: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	40, // 30: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 31: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	41, // 32: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	41, // 33: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	42, // 34: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	27, // 35: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	28, // 36: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	33, // 37: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	25, // 38: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	26, // 39: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	24, // 40: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	29, // 41: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
-	34, // 42: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
-	43, // 43: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	44, // 44: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	45, // 45: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	36, // 46: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	43, // 47: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	44, // 48: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	32, // 49: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	45, // 50: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	30, // 51: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	31, // 52: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	28, // 53: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
-	28, // 54: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	41, // 55: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	37, // 56: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	36, // 57: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	36, // 58: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	40, // 26: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	37, // 27: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	37, // 28: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	37, // 29: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	41, // 30: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	37, // 31: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	42, // 32: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	42, // 33: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	43, // 34: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	28, // 35: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	29, // 36: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	34, // 37: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	26, // 38: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	27, // 39: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	25, // 40: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	30, // 41: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	35, // 42: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	24, // 43: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
+	44, // 44: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	45, // 45: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	46, // 46: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	37, // 47: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	44, // 48: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	45, // 49: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	33, // 50: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	46, // 51: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	31, // 52: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	32, // 53: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	29, // 54: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	29, // 55: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	42, // 56: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
+	38, // 57: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	37, // 58: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	37, // 59: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }
@@ -3446,6 +3523,7 @@ func file_pecan_v1_worker_proto_init() {
 		(*WorkerCommand_TryOrder)(nil),
 		(*WorkerCommand_StartStreams)(nil),
 		(*WorkerCommand_StopStreams)(nil),
+		(*WorkerCommand_Leave)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3453,7 +3531,7 @@ func file_pecan_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_proto_rawDesc), len(file_pecan_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

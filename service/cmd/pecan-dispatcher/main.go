@@ -41,10 +41,11 @@ func run(ctx context.Context, o *options, args []string) error {
 	}
 	defer listener.Close()
 	registry := monitor.New()
-	d, err := o.newDispatcher(kept, log, registry)
+	d, stopWorkers, err := o.newDispatcher(kept, cli.Address(listener), log, registry)
 	if err != nil {
 		return err
 	}
+	defer stopWorkers()
 	stopMetrics, err := monitor.Start(o.metricsListen, registry, d.Ready, log)
 	if err != nil {
 		return err

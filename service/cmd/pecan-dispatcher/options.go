@@ -45,6 +45,7 @@ type options struct {
 	decisionsLog                             string
 	exitWithParent                           bool
 	reserve                                  int64
+	provider                                 provider
 	config                                   dispatcher.Config
 	flags                                    *pflag.FlagSet
 }
@@ -76,6 +77,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.workerType, "worker-type", "", "type of the workers in --prices; empty: the only type in the table")
 	f.StringVar(&o.trainerType, "trainer-type", "", "type of trainers in --prices that do not name theirs; empty: the only type in the table")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
+	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
@@ -103,7 +105,9 @@ func (o *options) validate(args []string) error {
 	if !o.flags.Changed("max-upload-bytes") {
 		o.config.MaxUploadBytes = max(o.config.MaxUploadBytes, o.config.MaxGraphBytes)
 	}
-	return multierr.Combine(check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
+	wrong := o.provider.validate(o.flags)
+	c.Fleet = o.provider.limits
+	return multierr.Combine(wrong, check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
 }
 
 // openStore opens the work directory. Without one it returns a store in memory.
@@ -123,21 +127,32 @@ func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) 
 	}, nil
 }
 
-func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registry prometheus.Registerer) (*dispatcher.Dispatcher, error) {
+// newDispatcher makes the dispatcher that will listen on the address. stop stops the workers that it has started.
+func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog.Logger, registry prometheus.Registerer) (d *dispatcher.Dispatcher, stop func(), err error) {
 	deps := dispatcher.Deps{
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
 	}
-	var err error
 	if deps.Prices, deps.Currency, err = o.readPrices(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if o.decisionsLog != "" {
 		if deps.Decisions, err = os.OpenFile(o.decisionsLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
-			return nil, fmt.Errorf("--decisions-log: %w", err)
+			return nil, nil, fmt.Errorf("--decisions-log: %w", err)
 		}
 	}
-	d, err := dispatcher.New(o.config, deps)
-	return d, nameDamage(err)
+	if deps.Provider, err = o.provider.open(address, func() int { return d.RemoteWorkers() }, log); err != nil {
+		return nil, nil, err
+	}
+	stop = func() {
+		if deps.Provider == nil {
+			return
+		}
+		if err := deps.Provider.Close(); err != nil {
+			log.Error("closing the provider of workers failed", "error", err)
+		}
+	}
+	d, err = dispatcher.New(o.config, deps)
+	return d, stop, nameDamage(err)
 }
 
 // readPrices reads the table of prices, and its currency. Without a table it returns nil.

@@ -43,6 +43,7 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 			Recovery: &pecanv1.Recovery{Recomputed: 41, Started: 3, Restored: 2},
 			Nodes:    []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
 		}},
+		Provider: &pecanv1.ProviderStatus{Name: "kubernetes:deployment/w", Wanted: 7, Desired: 6, Min: 2, Max: 11, Requested: 1, Pending: 3, Ready: 4, Leaving: []string{"10.0.0.9"}, Stuck: 3, Why: "no node has room"},
 		Datasets: []*pecanv1.DatasetStatus{{DatasetId: "d-1", Fingerprint: "f-1", GraphBytes: 2048}},
 	}, nil
 }
@@ -82,7 +83,7 @@ func serveUntil(t *testing.T) (address string, stop func()) {
 func TestEverySubcommandShowsItsTable(t *testing.T) {
 	address := serve(t)
 	for view, wanted := range map[string][]string{
-		"status": {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
+		"status": {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy", "kubernetes:deployment/w  7       6        2    11   1          3        4      1        3", "why: no node has room"},
 		"jobs": {"j-1", "train", "dynamic", "open, ordered", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, order auto (exact), dispatcher with a work directory", "mode deterministic was requested", "job train, order: proposed: a worker tries it", "2 stream(s) were truncated when their workers died; at least 17 elements",
 			"trainer c-9 read 4000 elements (3.0 MiB), waited 1m1s and is waiting now", "3 times at an index and 2 times from a checkpoint; 41 elements were recomputed"},
 		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 computed)", "1.5 GiB", "2.21.0"},

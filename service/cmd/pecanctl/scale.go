@@ -36,6 +36,9 @@ func scale(ctx context.Context, o *options, args []string, out io.Writer) error 
 	if o.provider == "local" || o.provider == "static" {
 		return fmt.Errorf("--provider %s: pecanctl cannot scale it, because its workers end with their dispatcher or belong to somebody else", o.provider)
 	}
+	if err := scaledByDispatcher(ctx, o); err != nil {
+		return err
+	}
 	provider, err := provision.Open(o.provider, provision.Options{Kubeconfig: o.kubeconfig})
 	if err != nil {
 		return err
@@ -44,6 +47,19 @@ func scale(ctx context.Context, o *options, args []string, out io.Writer) error 
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
 	return follow(ctx, o, provider, desired, out)
+}
+
+// scaledByDispatcher returns an error if the dispatcher asks the provider for workers itself. A dispatcher that does not
+// answer asks for none.
+func scaledByDispatcher(ctx context.Context, o *options) (err error) {
+	_ = ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) error {
+		status, failed := api.Status(ctx, &pecanv1.StatusRequest{})
+		if p := status.GetProvider(); failed == nil && p != nil && p.Name != "static" {
+			err = fmt.Errorf("the dispatcher %s asks %s for workers itself, %d to %d of them: start it with other --min-workers and --max-workers, or without --workers-provider", o.dispatcher, p.Name, p.Min, p.Max)
+		}
+		return failed
+	})
+	return err
 }
 
 // follow reconciles until the provider has what is desired, or cannot give it.

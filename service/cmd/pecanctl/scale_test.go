@@ -35,6 +35,15 @@ func TestScaleRefusesWrongArguments(t *testing.T) {
 	}
 }
 
+// A dispatcher that asks for workers itself would set the number again.
+func TestScaleLeavesTheNumberToADispatcherThatDecidesIt(t *testing.T) {
+	o := &options{dispatcher: serve(t), timeout: 10 * time.Second, provider: "kubernetes:deployment/w"}
+	err := run(t.Context(), o, []string{"scale", "3"}, &bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), "asks kubernetes:deployment/w for workers itself, 2 to 11 of them") {
+		t.Error(err)
+	}
+}
+
 // The workers with the fewest streams leave, and those that leave already are not chosen again.
 func TestScaleChoosesTheLeastBusyWorkers(t *testing.T) {
 	address := serve(t)

@@ -29,10 +29,27 @@ func showStatus(out io.Writer, s *pecanv1.StatusResponse) {
 		{"cluster", s.ClusterId}, {"version", s.Version}, {"state", state}, {"up", seconds(s.UptimeS)},
 		{"clients", fmt.Sprint(s.Clients)}, {"datasets", fmt.Sprint(len(s.Datasets))},
 	})
+	if p := s.Provider; p != nil {
+		fmt.Fprintln(out, "\nprovider of workers")
+		showProvider(out, p)
+	}
 	fmt.Fprintln(out, "\nworkers")
 	showWorkers(out, s)
 	fmt.Fprintln(out, "\njobs")
 	showJobs(out, s)
+}
+
+func showProvider(out io.Writer, p *pecanv1.ProviderStatus) {
+	count := func(n uint32) string { return fmt.Sprint(n) }
+	table(out, [][]string{
+		{"PROVIDER", "WANTED", "DESIRED", "MIN", "MAX", "REQUESTED", "PENDING", "READY", "LEAVING", "STUCK"},
+		{p.Name, count(p.Wanted), count(p.Desired), count(p.Min), count(p.Max), count(p.Requested), count(p.Pending), count(p.Ready), fmt.Sprint(len(p.Leaving)), count(p.Stuck)},
+	})
+	for _, note := range []struct{ what, text string }{{"why", p.Why}, {"the provider cannot be asked", p.Error}} {
+		if note.text != "" {
+			fmt.Fprintf(out, "%s: %s\n", note.what, note.text)
+		}
+	}
 }
 
 func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {

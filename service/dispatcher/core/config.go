@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 )
 
 // Config holds the settings of the core. All durations are of the monotonic clock.
@@ -39,6 +41,8 @@ type Config struct {
 	MaxEpochs int
 	// WorkerAddresses, if set, are the only accepted workers. Each address has its position for static sharding.
 	WorkerAddresses []string
+	// Fleet bounds the remote workers that a provider starts and stops.
+	Fleet fleet.Limits
 }
 
 // DefaultConfig returns the defaults of pecan-dispatcher's flags.
@@ -75,6 +79,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
 		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
+	}
+	if f := c.Fleet; f.Provider != "" && (f.Min < 0 || f.Max < max(f.Min, 1) || f.Idle < 0 || f.Drain < 0) {
+		err = multierr.Append(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and the most workers must be at least 1 and the fewest", f.Min, f.Max, f.Idle, f.Drain))
 	}
 	return err
 }

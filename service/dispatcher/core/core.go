@@ -6,6 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
@@ -43,6 +44,10 @@ type Core struct {
 	localWorkers               map[string]bool
 	fleetVersion, movedVersion uint64
 	exclusions                 map[string]exclusion
+	// serving counts the jobs with an objective that a worker serves.
+	serving map[string]int
+	// fleet is what a provider of workers is asked for.
+	fleet *fleet.Fleet
 	// orders takes other orders of steps to production.
 	orders   *rollout.Rollouts
 	versions uint64
@@ -68,7 +73,7 @@ func New(cfg Config, state *durable.State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{},
+		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{}, serving: map[string]int{}, fleet: fleet.New(cfg.Fleet),
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
 	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses))
@@ -163,6 +168,10 @@ func (c *Core) handle(input any) (any, error) {
 	case Placed:
 		c.placed(in)
 		return nil, nil
+	case fleet.Answer:
+		c.fleet.Answered(c.now, in)
+		c.stepFleet()
+		return nil, nil
 	case Tick:
 		c.tick()
 		return nil, nil
@@ -211,6 +220,7 @@ func (c *Core) tick() {
 	c.orders.Tick()
 	c.leaveOtherHosts()
 	c.stepPlacements()
+	c.stepFleet()
 	for _, id := range sortedKeys(c.workers) {
 		c.refreshWorker(id)
 		c.sendLateStops(id)

@@ -11,7 +11,7 @@
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
 // crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
-// rollout (orders of steps). measurements.go feeds package measure. The rest is one state
+// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure. The rest is one state
 // machine: each command may end epochs, leases and watches of all other commands, and all share the volatile state.
 // It has more than 15 small files so that each command and record has one obvious place:
 //
@@ -39,6 +39,9 @@
 //	                                                  ProfileKept
 //	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
 //	                             local_workers.go     (which workers serve a job)
+//	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)
+//	heartbeat of a leaving       departure.go                                            WorkerLeft
+//	worker, goodbye
 //	Watch, Unwatch               watches.go                                              Update, EndWatch
 //	                             differences.go                                          Update
 //	after every decision         lease_grant.go       LeasesGranted, StreamAdded         Command(StartStreams)

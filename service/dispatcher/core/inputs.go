@@ -50,13 +50,24 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote is the number of workers that exist, Local the number of those that exist or that trainers may start.
-		Remote, Local int
+		// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist or
+		// that trainers may start.
+		Remote, Local, Registered int
 		// Window is nil before the first one.
 		Window *measure.Window
 		// Plan changes with the division, the order of steps and the cache of the job.
 		Plan uint64
 		Now  time.Duration
+	}
+	// WorkerLeft reports the planned departure of a worker, after its goodbye.
+	WorkerLeft struct {
+		Worker, Tcp string
+		// Told: the dispatcher asked for it.
+		Told bool
+		// AtIndex is the time in which all streams left that can begin at any index; it is 0 if there was none, and HadAtIndex
+		// is false. All is the time until the goodbye.
+		AtIndex, All time.Duration
+		HadAtIndex   bool
 	}
 	// Event is a change of state for the log.
 	Event struct {

@@ -164,7 +164,10 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)
 	c.forgetMeasurements(job.JobId)
-	delete(c.placements, job.JobId)
+	if p := c.placements[job.JobId]; p != nil {
+		c.countServing(p.members, -1)
+		delete(c.placements, job.JobId)
+	}
 	delete(c.exclusions, job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }

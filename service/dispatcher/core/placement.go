@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -52,10 +53,15 @@ func placeable(job *durable.Job) bool {
 	return job.Options.GetPlacement().GetObjective() != "" && job.Error == nil && !static && job.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
+// isRead reports whether a trainer has an iterator over the job.
+func isRead(job *durable.Job) bool {
+	return job.Error == nil && slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) })
+}
+
 // stepPlacements continues the searches of all jobs that are read.
 func (c *Core) stepPlacements() {
 	for _, job := range c.state.Jobs() {
-		if !placeable(job) || !slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) }) {
+		if !placeable(job) || !isRead(job) {
 			continue
 		}
 		p := c.placements[job.JobId]
@@ -72,8 +78,8 @@ func (c *Core) stepPlacements() {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
-	most := c.mayRun(job)
-	if len(remote)+len(local) == 0 {
+	most, attainable := c.mayRun(job), c.fleet.Attainable(c.now, len(remote))
+	if attainable+len(local) == 0 {
 		// A local worker is there before a remote one.
 		c.wantLocal(job, p, max(1, int(job.Placement.GetLocal())), nil, most)
 		return
@@ -96,9 +102,13 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, len(remote), c.localLimit(local, most))
+			c.askPlacement(job, p, nil, attainable, c.localLimit(local, most), len(remote))
 		}
 		return
+	}
+	if len(remote) < int(job.Placement.GetRemote()) && c.fleet.Coming() {
+		// What is measured before the wanted workers are there says nothing about them.
+		p.stable = c.now
 	}
 	p.from = max(p.from, p.stable+settleTime)
 	if p.asked != 0 || c.now < p.from+windowTime {
@@ -106,11 +116,11 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from = c.now
-		c.askPlacement(job, p, w, len(remote), c.localLimit(local, most))
+		c.askPlacement(job, p, w, attainable, c.localLimit(local, most), len(remote))
 	}
 }
 
-func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local int) {
+func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local, registered int) {
 	c.versions++
 	p.asked = c.versions
 	known := c.state.KnownPlacement(c.placementKey(job))
@@ -123,7 +133,7 @@ func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Wind
 		known.Remote, known.Local = job.Placement.Remote, job.Placement.Local
 	}
 	c.effect(PlacementRequest{
-		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Window: w,
+		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Registered: registered, Window: w,
 		Plan: c.planNumber(job), Now: c.now,
 	})
 }
@@ -190,8 +200,8 @@ func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
 }
 
 // chooseMembers chooses the workers that serve the job, as many as were decided. Remote ones that serve it stay; the ones
-// with the least unfinished work leave first. While no worker of a decided kind exists, one of the other kind serves. It
-// returns whether they changed.
+// with the least unfinished work leave first. Workers that serve the fewest other jobs come first. While no worker of a
+// decided kind exists, one of the other kind serves. It returns whether they changed.
 func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
 	work := map[string]int{}
 	for _, id := range p.members {
@@ -209,11 +219,11 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 			}
 			return 0
 		}
-		return in(b) - in(a)
+		return cmp.Or(in(b)-in(a), c.serving[a]-c.serving[b])
 	})
 	members := slices.Concat(remote[:min(len(remote), int(job.Placement.GetRemote()))], local[:min(len(local), int(job.Placement.GetLocal()))])
-	if len(members) == 0 {
-		members = slices.Concat(remote, local)[:1]
+	if exist := slices.Concat(remote, local); len(members) == 0 && len(exist) > 0 {
+		members = exist[:1]
 	}
 	slices.Sort(members)
 	excluded := map[string]bool{}
@@ -224,6 +234,8 @@ func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local 
 	}
 	changed = !slices.Equal(members, p.members)
 	if changed || !p.chosen || !maps.Equal(excluded, p.excluded) {
+		c.countServing(p.members, -1)
+		c.countServing(members, 1)
 		p.members, p.excluded, p.chosen = members, excluded, true
 		for _, epoch := range job.Epochs {
 			c.touchEpoch(epoch)

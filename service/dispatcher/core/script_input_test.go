@@ -9,6 +9,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 )
 
 func (s *script) clientInput(command string, a args) any {
@@ -76,10 +77,25 @@ func (s *script) clientInput(command string, a args) any {
 			placed.Known = &pecanv1.PlacementKnown{Remote: placed.Placement.Remote, Local: placed.Placement.Local}
 		}
 		return placed
+	case "answer":
+		return answer(a)
 	case "goodbye":
 		return &pecanv1.ClientGoodbyeRequest{ClientId: a["client"]}
 	}
 	return nil
+}
+
+// answer reads what a provider of workers has, and what it was asked for: asked=number leave=address,...
+func answer(a args) fleet.Answer {
+	n := func(name string) int { return int(a.number(name)) }
+	result := fleet.Answer{Error: a["error"], State: fleet.State{
+		Desired: n("desired"), Requested: n("requested"), Pending: n("pending"), Ready: n("ready"), Stuck: n("stuck"), Leaving: a.list("leaving"),
+		Removable: a.list("removable"), Ordered: a.has("ordered"), Why: a["why"],
+	}}
+	if a.has("asked") {
+		result.Asked = &fleet.Request{Desired: n("asked"), Leaving: a.list("leave")}
+	}
+	return result
 }
 
 // position reads at=epoch next=i,j,... ended=stream,...

@@ -6,6 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
@@ -183,6 +184,10 @@ func showEffect(effect core.Effect) string {
 		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
 	case core.PlacementRequest:
 		return fmt.Sprintf("place %d: %s among %d remote and %d local workers, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, e.Known != nil, showWindow(e.Window))
+	case fleet.Request:
+		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)
+	case core.WorkerLeft:
+		return fmt.Sprintf("worker %s left after %v, told %v, its streams that can begin at any index: %v after %v", e.Worker, e.All, e.Told, e.HadAtIndex, e.AtIndex)
 	case core.RemoveGraph:
 		return "forget graph " + e.Fingerprint
 	}
@@ -229,6 +234,9 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 	}
 	if k := command.GetCacheSegmentAck(); k != nil {
 		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Accepted)
+	}
+	if k := command.GetLeave(); k != nil {
+		return "leave: " + k.Why
 	}
 	if k := command.GetCacheOrphans(); k != nil {
 		return fmt.Sprintf("orphans %v", k.Names)
@@ -319,6 +327,9 @@ func showReply(reply any) string {
 func (s *script) status() []string {
 	status := s.core.Status(s.now)
 	lines := []string{fmt.Sprintf("clients=%d datasets=%d", status.Clients, len(status.Datasets))}
+	if p := status.Provider; p != nil {
+		lines = append(lines, fmt.Sprintf("provider %s wanted=%d desired=%d requested=%d pending=%d ready=%d leaving=%v stuck=%d why=%q error=%q", p.Name, p.Wanted, p.Desired, p.Requested, p.Pending, p.Ready, p.Leaving, p.Stuck, p.Why, p.Error))
+	}
 	for _, w := range status.Workers {
 		lines = append(lines, fmt.Sprintf("worker %s %s holds %d", w.Address.WorkerId, w.State, len(w.Streams)))
 	}

@@ -16,6 +16,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the core does now into testdata; read the difference before you commit it")
@@ -222,6 +223,10 @@ func (s *script) configure(a args) []string {
 	}
 	if a.has("dataset-timeout") {
 		s.cfg.DatasetTimeout, _ = time.ParseDuration(a["dataset-timeout"])
+	}
+	if a.has("provider") {
+		s.cfg.Fleet = fleet.Limits{Provider: a["provider"], Min: int(a.number("min")), Max: int(a.number("max")), Fixed: a["provider"] == "static"}
+		s.cfg.Fleet.Idle, _ = time.ParseDuration(a["idle"])
 	}
 	s.core = core.New(s.cfg, durable.NewState())
 	return nil

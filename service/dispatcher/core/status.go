@@ -14,6 +14,7 @@ import (
 func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	c.advance(now)
 	status := &pecanv1.StatusResponse{ClusterId: c.state.ClusterID(), Clients: int32(c.state.Clients())}
+	status.Provider = c.fleet.Status()
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		status.Workers = append(status.Workers, c.workerStatus(id))
 	}
@@ -51,6 +52,8 @@ func (c *Core) workerStateName(worker *workerState) string {
 	switch {
 	case worker.away:
 		return "away"
+	case worker.departure != nil:
+		return "leaving"
 	case !c.usable(worker):
 		return "suspect"
 	}

@@ -71,8 +71,9 @@ type workerState struct {
 	graphProducer int32
 	lastHeartbeat time.Duration
 	away          bool
-	// leaving: the worker will soon say goodbye.
+	// leaving: the worker will soon say goodbye. departure is nil before that is planned.
 	leaving       bool
+	departure     *departure
 	awayUntil     time.Duration
 	cpuSeconds    float64
 	residentBytes int64

@@ -64,7 +64,9 @@ func (c *Core) fromWorker(in FromWorker) error {
 
 func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) {
 	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
-	worker.leaving = heartbeat.Leaving
+	if worker.leaving = heartbeat.Leaving; worker.leaving {
+		c.beginDeparture(id, worker, false)
+	}
 	c.refreshWorker(id)
 	for _, load := range heartbeat.Streams {
 		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
@@ -73,13 +75,14 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 			continue
 		}
 		volatileStream := c.noteProgress(load.Id.Key(), stream, load)
-		if volatileStream.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
+		if volatileStream.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced || volatileStream.acked < stream.Count) {
 			// If a produced stream was read to its end, its reader's report is under way, and the stream stays.
 			c.stopRun(job, id, load.Id.Key(), stream.Lease)
 			c.loseLease(load.Id.Key(), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
 	c.reportTotals(worker, heartbeat)
+	c.noteDeparture(id, worker)
 }
 
 // reportMetrics keeps the totals that a worker reports for a job.
@@ -100,7 +103,7 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 
 // usable reports whether a worker may get streams.
 func (c *Core) usable(worker *workerState) bool {
-	return !worker.away && !worker.leaving && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
+	return !worker.away && worker.departure == nil && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
 }
 
 // sessionEnded gives the worker time to reconnect.
@@ -153,6 +156,9 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		}
 	}
 	c.event("worker lost", "worker", id, "tcp", worker.address.GetTcp(), "why", why)
+	if !died {
+		c.endDeparture(id, worker)
+	}
 	c.dirty = true
 	c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 		c.loseLeaseWithWorker(keyOf(job, epoch, stream), job, stream, worker, died, why)

@@ -14,13 +14,13 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range m.counters() {
 		c.Describe(out)
 	}
-	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders, m.elementTime, m.wait, m.queue, m.busy} {
+	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders, m.elementTime, m.wait, m.queue, m.busy, m.provider, m.desired, m.wanted} {
 		out <- desc
 	}
 }
 
 func (m *Metrics) counters() []prometheus.Collector {
-	return []prometheus.Collector{m.granted, m.delivered, m.elements, m.records, m.snapshots, m.duplicates, m.lost, m.rejected, m.write}
+	return []prometheus.Collector{m.granted, m.delivered, m.elements, m.records, m.snapshots, m.duplicates, m.lost, m.rejected, m.write, m.leave, m.providerFailures}
 }
 
 // Collect implements prometheus.Collector.
@@ -46,7 +46,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		full = 1
 	}
 	gauge(m.full, full)
-	workers := map[string]int{"connected": 0, "suspect": 0, "away": 0}
+	workers := map[string]int{"connected": 0, "suspect": 0, "leaving": 0, "away": 0}
 	busy, measured := map[string]float64{}, map[string]float64{}
 	for _, worker := range status.Workers {
 		workers[worker.State]++
@@ -58,6 +58,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for state, n := range workers {
 		gauge(m.workers, float64(n), state)
+	}
+	if p := status.Provider; p != nil {
+		for state, n := range map[string]int{"requested": int(p.Requested), "pending": int(p.Pending), "ready": int(p.Ready), "leaving": len(p.Leaving), "stuck": int(p.Stuck)} {
+			gauge(m.provider, float64(n), state)
+		}
+		gauge(m.desired, float64(p.Desired))
+		gauge(m.wanted, float64(p.Wanted))
 	}
 	orders := map[string]int{"off": 0, "measuring": 0, "proposed": 0, "kept": 0, "refused": 0, "piloted": 0, "adopted": 0, "rolled back": 0}
 	for _, job := range status.Jobs {

@@ -58,6 +58,18 @@ func (m *Metrics) Decided(f Counts) {
 	}
 }
 
+// Left observes how long a planned departure took: until the worker had no stream that can begin at any index, if it had one,
+// and until its goodbye.
+func (m *Metrics) Left(atIndex time.Duration, hadAtIndex bool, all time.Duration) {
+	if hadAtIndex {
+		m.leave.WithLabelValues(leftAtIndex).Observe(atIndex.Seconds())
+	}
+	m.leave.WithLabelValues(leftAll).Observe(all.Seconds())
+}
+
+// ProviderFailed counts a failed call of the provider of workers.
+func (m *Metrics) ProviderFailed() { m.providerFailures.Inc() }
+
 // Refused counts a refused request. A reason code outside the list comes from a worker's report. Such codes share
 // one label, because their number is unbounded.
 func (m *Metrics) Refused(why reason.Reason) {

@@ -12,6 +12,12 @@ import (
 // maxJobsShown bounds the jobs with their own metrics to the newest ones. The sums count all.
 const maxJobsShown = 500
 
+// These are the streams whose departure from a worker is measured.
+const (
+	leftAtIndex = "at_index"
+	leftAll     = "all"
+)
+
 // Metrics counts what the dispatcher does. Gauges come from its status during a scrape.
 type Metrics struct {
 	source                               Source
@@ -23,6 +29,9 @@ type Metrics struct {
 	workers, clients, datasets           *prometheus.Desc
 	bytes, torn, full, orders            *prometheus.Desc
 	elementTime, wait, queue, busy       *prometheus.Desc
+	provider, desired, wanted            *prometheus.Desc
+	providerFailures                     prometheus.Counter
+	leave                                *prometheus.HistogramVec
 
 	// duplicatesSeen has the reported duplicates by pass.
 	mu             sync.Mutex
@@ -60,25 +69,34 @@ func New(source Source) *Metrics {
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Refused requests by reason code."}, []string{"reason"}),
 		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync. Many decisions share one write.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
-		info:        desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
-		jobs:        desc("pecan_dispatcher_jobs", "Jobs."),
-		jobInfo:     desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
-		epochs:      desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
-		streams:     desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
-		workers:     desc("pecan_dispatcher_workers", "Registered workers.", "state"),
-		clients:     desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
-		datasets:    desc("pecan_dispatcher_datasets", "Registered datasets."),
-		orders:      desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
-		elementTime: desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
-		wait:        desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
-		queue:       desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
-		busy:        desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
-		bytes:       desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
-		full:        desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
-		torn:        desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
+		info:             desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
+		jobs:             desc("pecan_dispatcher_jobs", "Jobs."),
+		jobInfo:          desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
+		epochs:           desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
+		streams:          desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
+		workers:          desc("pecan_dispatcher_workers", "Registered workers.", "state"),
+		clients:          desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
+		datasets:         desc("pecan_dispatcher_datasets", "Registered datasets."),
+		orders:           desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
+		elementTime:      desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
+		wait:             desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
+		queue:            desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
+		busy:             desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
+		provider:         desc("pecan_dispatcher_provider_workers", "Workers of the provider, by state. Stuck ones are requested or pending and cannot be counted on.", "state"),
+		desired:          desc("pecan_dispatcher_provider_desired_workers", "Workers that the provider is asked for."),
+		wanted:           desc("pecan_dispatcher_provider_wanted_workers", "Workers that the jobs want now."),
+		providerFailures: counter("pecan_dispatcher_provider_failures_total", "Calls of the provider that failed."),
+		leave: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pecan_dispatcher_worker_leave_seconds", Help: "Time in which a leaving worker handed over its streams that can begin at any index, and all of its streams.",
+			Buckets: []float64{0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300}}, []string{"streams"}),
+		bytes: desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
+		full:  desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
+		torn:  desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 	}
 	for _, cause := range []string{"moved", "died", "failed"} {
 		m.lost.WithLabelValues(cause)
+	}
+	for _, streams := range []string{leftAtIndex, leftAll} {
+		m.leave.WithLabelValues(streams)
 	}
 	return m
 }

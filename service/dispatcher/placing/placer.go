@@ -22,8 +22,9 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote is the number of workers that exist, Local the number of those that exist or that trainers may start.
-	Remote, Local int
+	// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist or
+	// that trainers may start.
+	Remote, Local, Registered int
 	// Prices may be zero.
 	Prices autoscale.Prices
 	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
@@ -71,7 +72,7 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	s.used = r.Now
 	goal := goalOf(r)
 	if err := goal.Validate(); err != nil {
-		return &pecanv1.Placement{Remote: uint32(r.Remote), Local: uint32(r.Local), State: "start", Why: err.Error()}, nil
+		return Unchanged(r, err.Error()), nil
 	}
 	s.seen = s.windowOf(r.Window, r.Plan)
 	d := s.policy.Next(goal, s.seen)
@@ -98,6 +99,11 @@ func (p *Placer) Seen(r Request) (autoscale.Goal, autoscale.Window) {
 		return goalOf(r), s.seen
 	}
 	return goalOf(r), autoscale.Window{}
+}
+
+// Unchanged keeps the workers that exist, because no decision is possible. A job has one at least.
+func Unchanged(r Request, why string) *pecanv1.Placement {
+	return &pecanv1.Placement{Remote: uint32(min(max(r.Registered, 1), r.Remote)), Local: uint32(r.Local), State: "start", Why: why}
 }
 
 func message(d autoscale.Decision) *pecanv1.Placement {

@@ -108,7 +108,7 @@ func TestLimitsAreKept(t *testing.T) {
 		}
 	}
 	// A budget needs prices. Without them, the job keeps its workers.
-	d, _ := New().Decide(Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}, Remote: 5, Local: 2})
+	d, _ := New().Decide(Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}, Remote: 9, Registered: 5, Local: 2})
 	if d.Remote != 5 || d.Local != 2 || !strings.Contains(d.Why, "needs prices") {
 		t.Errorf("a budget without prices gives %v", d)
 	}

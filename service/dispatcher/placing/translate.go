@@ -13,11 +13,11 @@ const (
 	leastBusy = 0.02
 )
 
-// goalOf returns what a job wants. No more workers are asked for than may exist.
+// goalOf returns what a job wants. No more workers are asked for than can be had.
 func goalOf(r Request) autoscale.Goal {
 	o := r.Options
-	bound := func(least, most int32, exist int) (int, int) {
-		limit := exist
+	bound := func(least, most int32, attainable int) (int, int) {
+		limit := attainable
 		if most > 0 {
 			limit = min(limit, int(most))
 		} else if most < 0 {

@@ -37,6 +37,12 @@ func RestartsFromStart(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
 	return !IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE
 }
 
+// MovesAtOnce reports whether a stream may leave its worker at any time and continue on another one at its index, because no
+// step runs again.
+func MovesAtOnce(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
+	return plan.GetResume().GetStrategy() == pecanv1.Resume_SEEK && IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !plan.GetWritesFiles() && plan.GetCache() == nil
+}
+
 // skipPassesThrough reports whether leaving out the first inputs of a step leaves its later elements
 // unchanged. Leaving out n of its elements needs factor·n fewer elements of its inputs.
 func (p *Planner) skipPassesThrough(s *graph.Step, ordered bool) (factor int64, ok bool) {

@@ -5,11 +5,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Drain stops the production of all streams. It returns whether all are drained, and how many are.
-func (ss *Streams) Drain() (drained bool, count int) {
+// Drain stops the production of all streams. With cut, streams that can begin at any index no longer wait for their
+// readers. It returns whether all are drained, and how many are.
+func (ss *Streams) Drain(cut bool) (drained bool, count int) {
 	drained = true
 	for _, s := range ss.held() {
-		drained = s.drain() && drained
+		drained = s.drain(cut) && drained
 		if s.isDrained() {
 			count++
 		}
@@ -25,8 +26,9 @@ func (ss *Streams) Mute() {
 }
 
 // drain stops the production of the stream. It returns whether the run has ended its work and the reader, if
-// there is one, has everything.
-func (s *Stream) drain() bool {
+// there is one, has everything. With cut, a stream that can begin at any index is drained at once: the reader gets the rest
+// from another worker.
+func (s *Stream) drain(cut bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run == nil || s.command.GetClosing() {
@@ -38,6 +40,11 @@ func (s *Stream) drain() bool {
 		return false
 	}
 	empty := s.run.window.StopProduction()
+	if cut && split.MovesAtOnce(s.command.GetPlan(), s.command.GetOptions()) {
+		s.run.window.DropReader()
+		s.drained = true
+		return true
+	}
 	select {
 	case <-s.run.productionEnded:
 	case <-s.run.done:

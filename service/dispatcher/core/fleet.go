@@ -1,0 +1,103 @@
+package core
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// stepFleet asks the provider for the workers that jobs want. A worker that leaves is told before the provider removes it.
+func (c *Core) stepFleet() {
+	if !c.fleet.Provided() {
+		return
+	}
+	wanted, keep := c.wantedWorkers()
+	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
+	c.tellLeavers(sortedKeys(c.workers)...)
+	if request != nil {
+		c.effect(*request)
+		c.event("workers requested", "desired", request.Desired, "leaving", len(request.Leaving), "wanted", wanted)
+	}
+}
+
+// wantedWorkers returns how many remote workers the jobs that are read want. A job with an objective wants those that were
+// decided. Another one keeps those that there are, and wants one.
+func (c *Core) wantedWorkers() (wanted int, keep bool) {
+	least := 0
+	for _, job := range c.state.Jobs() {
+		switch {
+		case !isRead(job):
+		case !placeable(job):
+			keep, least = true, 1
+		case job.Placement != nil:
+			wanted += int(job.Placement.GetRemote())
+		case len(c.workers) > 0:
+			// The decision is near. All workers serve the job until then.
+			keep = true
+		default:
+			// Without any worker there may be no decision.
+			least = 1
+		}
+	}
+	return max(wanted, least), keep
+}
+
+// remoteWorkers returns the remote workers with what they would have to hand over.
+func (c *Core) remoteWorkers() (list []fleet.Worker) {
+	for _, id := range sortedKeys(c.workers) {
+		worker := c.workers[id]
+		if worker.placement == "local" {
+			continue
+		}
+		w := fleet.Worker{ID: id, Address: worker.address.GetTcp(), Order: worker.order}
+		c.eachLease(id, func(job *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
+			if stream.Delivered {
+				return
+			}
+			w.Streams++
+			if !split.MovesAtOnce(job.Plan, job.Options) {
+				w.Fixed++
+			}
+		})
+		list = append(list, w)
+	}
+	return list
+}
+
+// tellLeavers tells those of the workers to leave that the fleet has chosen.
+func (c *Core) tellLeavers(ids ...string) {
+	if !c.fleet.AnyLeaves() {
+		return
+	}
+	for _, id := range ids {
+		worker := c.workers[id]
+		if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
+			continue
+		}
+		c.beginDeparture(id, worker, true)
+		c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
+			Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
+		}}})
+		c.event("worker is told to leave", "worker", id, "tcp", worker.address.GetTcp())
+	}
+}
+
+// RemoteWorkers counts the registered remote workers that may get streams.
+func (c *Core) RemoteWorkers() (n int) {
+	for _, worker := range c.workers {
+		if worker.placement != "local" && c.usable(worker) {
+			n++
+		}
+	}
+	return n
+}
+
+// countServing changes the number of jobs that workers serve.
+func (c *Core) countServing(ids []string, by int) {
+	for _, id := range ids {
+		if c.serving[id] += by; c.serving[id] == 0 {
+			delete(c.serving, id)
+		}
+	}
+}

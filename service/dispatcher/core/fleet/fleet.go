@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	// firstBound is how long decisions count only on workers that the provider can give, after it could not give more. The
+	// time doubles up to lastBound each time that it still cannot.
+	firstBound = time.Minute
+	lastBound  = 30 * time.Minute
+)
+
+// Limits are the settings of a fleet.
+type Limits struct {
+	// Provider names what starts and stops workers. Empty: nothing does, and there is no fleet.
+	Provider string
+	// Fixed: the provider starts no worker, so no worker is told to leave.
+	Fixed bool
+	// Min and Max bound the number of workers that the provider is asked for.
+	Min, Max int
+	// Idle is how long fewer workers must suffice before some leave.
+	Idle time.Duration
+	// Drain bounds the time in which a worker that is told to leave hands its streams over; 0: its own bound.
+	Drain time.Duration
+}
+
+// State is what the provider has, as in package provision. Addresses are those of the provider.
+type State struct {
+	Desired, Requested, Pending, Ready, Stuck int
+	Leaving, Removable                        []string
+	Ordered                                   bool
+	Why                                       string
+}
+
+// expected is the number of workers that can be counted on soon.
+func (s State) expected() int { return s.Requested + s.Pending + s.Ready - s.Stuck }
+
+// Answer is what a call of the provider gave.
+type Answer struct {
+	State State
+	// Asked is the request that the call made; nil if it only looked.
+	Asked *Request
+	// Error is why the provider could not be asked; State is then the last known one.
+	Error string
+}
+
+// Request is what the provider is asked for: so many workers, and these removed.
+type Request struct {
+	Desired int
+	Leaving []string
+}
+
+// Fleet is the workers of a provider.
+type Fleet struct {
+	limits Limits
+	state  State
+	// known: the provider has answered once.
+	known bool
+	err   string
+	// wanted is what jobs want now, desired what is asked for.
+	wanted, desired int
+	// lower is the time since which fewer workers suffice, and most the largest number that was wanted since.
+	lower time.Duration
+	less  bool
+	most  int
+	// leaving are the workers that leave, by the provider's addresses.
+	leaving []string
+	// bound is the number of workers that can be had until boundEnd; boundFor is its length.
+	bound              int
+	boundEnd, boundFor time.Duration
+	// sent is the last request; nil before the first.
+	sent *Request
+}
+
+// New returns a fleet that knows nothing of its provider.
+func New(limits Limits) *Fleet { return &Fleet{limits: limits} }
+
+// Provided reports whether something starts workers.
+func (f *Fleet) Provided() bool { return f.limits.Provider != "" }
+
+// Answered takes an answer of the provider.
+func (f *Fleet) Answered(now time.Duration, a Answer) {
+	if f.err = a.Error; a.Error != "" {
+		return
+	}
+	if !f.known {
+		// An earlier process asked for that.
+		f.known, f.desired, f.leaving = true, min(max(a.State.Desired, f.limits.Min), f.limits.Max), slices.Clone(a.State.Leaving)
+	}
+	f.state = a.State
+	if a.Asked != nil {
+		f.leaving = slices.DeleteFunc(f.leaving, func(address string) bool {
+			return slices.Contains(a.Asked.Leaving, address) && !slices.Contains(a.State.Leaving, address) && !slices.Contains(a.State.Removable, address)
+		})
+	}
+	switch {
+	case a.State.Stuck > 0:
+		if now >= f.boundEnd {
+			f.boundFor = min(max(2*f.boundFor, firstBound), lastBound)
+		}
+		f.bound, f.boundEnd = a.State.expected(), now+f.boundFor
+	case now >= f.boundEnd && a.State.Requested+a.State.Pending == 0 && a.State.Ready > f.bound:
+		f.boundFor = 0
+	}
+}
+
+// Attainable returns how many remote workers a job may count on, of which some are registered.
+func (f *Fleet) Attainable(now time.Duration, registered int) int {
+	switch {
+	case !f.Provided() || !f.known || f.limits.Fixed:
+		return registered
+	case now < f.boundEnd:
+		return max(registered, min(f.bound, f.limits.Max))
+	}
+	return max(registered, f.limits.Max)
+}
+
+// Coming reports whether the provider is about to give more workers.
+func (f *Fleet) Coming() bool {
+	return f.Provided() && f.known && !f.limits.Fixed && f.err == "" && (f.desired > f.state.Desired || f.state.Requested+f.state.Pending > f.state.Stuck)
+}
+
+// Decide decides how many workers are asked for, and which ones leave. wanted is the number that jobs want; with keep, a job
+// is content with those that there are. workers returns the registered remote workers. It returns nil if nothing has changed.
+func (f *Fleet) Decide(now time.Duration, wanted int, keep bool, workers func() []Worker) *Request {
+	f.wanted = wanted
+	if !f.Provided() || !f.known {
+		return nil
+	}
+	wanted = min(max(wanted, f.limits.Min), f.limits.Max)
+	if keep {
+		wanted = max(wanted, f.desired)
+	}
+	switch {
+	case wanted >= f.desired:
+		f.desired, f.less = wanted, false
+	case !f.less:
+		f.less, f.lower, f.most = true, now, wanted
+	default:
+		f.most = max(f.most, wanted)
+	}
+	if f.less && now-f.lower >= f.limits.Idle {
+		f.desired, f.less = f.most, false
+	}
+	f.dismiss(workers)
+	next := &Request{Desired: f.desired, Leaving: slices.Clone(f.leaving)}
+	if f.sent != nil && f.sent.Desired == next.Desired && slices.Equal(f.sent.Leaving, next.Leaving) {
+		return nil
+	}
+	f.sent = next
+	return next
+}
+
+// Waiting says what has become of the workers that the provider was asked for; empty if nothing starts workers.
+func (f *Fleet) Waiting() string {
+	s := f.state
+	switch {
+	case !f.Provided() || f.limits.Fixed:
+		return ""
+	case f.err != "":
+		return fmt.Sprintf("no worker is registered, and the provider of workers (%s) cannot be asked: %s", f.limits.Provider, f.err)
+	case s.Stuck > 0 && s.expected() == 0:
+		return fmt.Sprintf("no worker is registered, and the provider of workers (%s) cannot give one now: %s", f.limits.Provider, s.Why)
+	}
+	return fmt.Sprintf("waiting for workers of the provider (%s): %d requested, %d pending", f.limits.Provider, max(s.Requested, f.desired-s.Pending-s.Ready), s.Pending)
+}
+
+// Status describes the fleet; nil if nothing provides workers.
+func (f *Fleet) Status() *pecanv1.ProviderStatus {
+	if !f.Provided() {
+		return nil
+	}
+	count := func(n int) uint32 { return uint32(max(n, 0)) }
+	s := f.state
+	return &pecanv1.ProviderStatus{
+		Name: f.limits.Provider, Wanted: count(f.wanted), Desired: count(f.desired), Min: count(f.limits.Min), Max: count(f.limits.Max),
+		Requested: count(s.Requested), Pending: count(s.Pending), Ready: count(s.Ready), Leaving: s.Leaving, Stuck: count(s.Stuck), Why: s.Why, Error: f.err,
+	}
+}
