@@ -11,6 +11,12 @@ CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch
   tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
   tests/graph/test_pipelines.py tests/faults/test_thesis.py::test_failover
 PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs
+# process_tests runs the tests that drive real processes and have these marks.
+define process_tests
+	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test -n "$(RERUN)" && \
+	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
+	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none -m "$(1)" $(PROCESS_TESTS); }
+endef
 # CI sets it: a test that fails beside others and passes alone does not fail the run. Its failure stays in the output.
 RERUN ?=
 SIZE ?= medium
@@ -46,7 +52,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs diagrams clean
+.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -60,7 +66,7 @@ check: lint build ## Run the quick checks: lint, rules, quick Go tests, one proc
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
 	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
 
-test: test-repo test-go test-python e2e ## Run every test (the code of the guides runs in `make docs`)
+test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 minutes; the code of the guides runs in `make docs`)
 
 test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo
@@ -71,10 +77,11 @@ test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
-e2e: build ## Run the tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
-	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(PROCESS_TESTS) || { test -n "$(RERUN)" && \
-	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
-	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none $(PROCESS_TESTS); }
+e2e: build ## Run the quick tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
+	$(call process_tests,not slow)
+
+slow: build ## Run the slow tests that drive real processes
+	$(call process_tests,slow)
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

@@ -9,7 +9,7 @@
 | k8s | The chart on a Kubernetes control plane (`make test-k8s`, not part of `make test`) |
 | repo, docs | The repository's own rules, and the code of the documentation's pages |
 
-`make check` runs one test of each kind, `make test` runs all. To run one: `make build`, then
+`make check` runs one test of each kind, `make test` runs all but the slow ones (slow.py), and `make slow` runs those. To run one: `make build`, then
 `.venv/bin/python -m pytest tests/e2e/test_cache.py -k name`.
 """
 
@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.slow import SLOW
+
 _STDERR = pytest.StashKey[int]()
 
 # Trainers keep record indexes in the user's directory for caches. Tests use a directory of their own, and Go keeps its cache.
@@ -38,6 +40,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps the real standard error. Captured output is lost when a process ends at once."""
+    config.addinivalue_line("markers", "slow: `make slow` runs the test, and `make test` does not (tests/slow.py)")
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[_STDERR] = os.dup(2)
 
@@ -57,7 +60,10 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first. `make e2e` distributes files in this order."""
+    """Marks slow tests, and puts the longest files first. `make e2e` distributes files in this order."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
 

@@ -10,9 +10,9 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-# In full size the data has five times as many elements. The number of elements in flight stays the same.
+# In full size the data has ten times as many elements. The number of elements in flight stays the same.
 FULL = bool(os.environ.get("PECAN_FAULTS_FULL"))
-TOTAL = 10_000 if FULL else 2_000
+TOTAL = 10_000 if FULL else 1_000
 PAYLOAD = 8 << 10
 GROUP = 16
 

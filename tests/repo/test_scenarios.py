@@ -1,6 +1,6 @@
 """docs/scenarios.md names the tests of each scenario. The tests exist, and their comments name the scenario.
 
-The commands of docs/bug-history.md run tests that exist.
+The commands of docs/bug-history.md run tests that exist, and so do the names in tests/slow.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 
 import pytest
 import repository
+
+from tests.slow import SLOW
 
 PAGE = repository.text("docs/scenarios.md")
 ROWS = {row[0]: row for row in re.findall(r"^\| ([A-Z]\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)}
@@ -69,3 +71,10 @@ def test_a_command_of_the_bug_history_runs_a_test(package, patterns):
 def test_a_comment_with_another_scenario_is_detected():
     assert says("K1", "K1, K2, K3: it dies") and says("G1", "G1, short: it is held") and says("K2", "K1, K2, K3: it dies")
     assert not says("K1", "K10: it dies") and not says("K1", "As in K1: it dies") and not says("K1", "")
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_test_exists(name):
+    path, _, test = name.partition("::")
+    functions = [node.name for node in ast.parse(repository.text(path)).body if isinstance(node, ast.FunctionDef)]
+    assert not test or test.partition("[")[0] in functions

@@ -1,0 +1,53 @@
+"""The process tests that `make test` leaves to `make slow`, so that it stays short.
+
+Each of them takes seconds of CPU for what other tests prove in parts: the same fault in another mode, a rare combination, or
+a search that needs much data. CI runs both targets. `pytest FILE` runs all tests of a file.
+"""
+
+# Beginnings of the names of tests.
+SLOW = (
+    "tests/e2e/test_cache.py::test_workers_die_while_they_write_and_read_a_cache[True]",
+    "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing",
+    "tests/e2e/test_deterministic.py::test_workers_that_are_killed_and_added_change_nothing[many closing streams]",
+    "tests/e2e/test_epochs.py::test_abandoned_passes_leave_a_file_cache_intact",
+    "tests/e2e/test_huge_elements.py::test_elements_of_one_gibibyte[text",
+    "tests/e2e/test_large_record_file.py::test_steps_that_count_or_mix_records_are_divided",
+    "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[failing elements]",
+    "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[left early",
+    "tests/e2e/test_leaving.py::test_processes_that_are_spawned_or_forked",
+    "tests/e2e/test_order_deterministic.py",
+    "tests/e2e/test_order_rollback.py",
+    "tests/e2e/test_placement.py",
+    "tests/e2e/test_processes.py::test_ctrl_c_ends_training",
+    "tests/e2e/test_provider.py",
+    "tests/e2e/test_random_steps.py::test_a_killed_worker_and_a_resumed_trainer_change_no_value[maps",
+    "tests/e2e/test_random_steps.py::test_a_killed_worker_and_a_resumed_trainer_change_no_value[a shuffle",
+    "tests/e2e/test_recovery.py::test_a_lost_worker_costs_few_recomputed_elements[by a checkpoint-15]",
+    "tests/e2e/test_recovery.py::test_a_lost_worker_costs_few_recomputed_elements[in part-9]",
+    "tests/e2e/test_recovery.py::test_rows_after_a_failed_element_survive_a_restore_and_a_start_at_an_index",
+    "tests/e2e/test_resume.py::test_a_pass_resumes_at_every_step[exactly once-many streams]",
+    "tests/e2e/test_trainer.py::test_trainers_that_race_for_streams_lose_and_repeat_nothing",
+    "tests/e2e/test_vocabularies.py::test_tables_are_freed_when_no_job_uses_them",
+    "tests/faults/test_audit.py::test_every_id_comes_once_per_epoch_while_workers_are_killed[exactly_once",
+    "tests/faults/test_disk.py::test_a_full_checkpoint_disk_saves_no_checkpoints",
+    "tests/faults/test_endless_repeat.py::test_each_row_comes_once_in_each_pass[3-the trainer resumes]",
+    "tests/faults/test_endless_repeat.py::test_each_row_comes_once_in_each_pass[9-one run]",
+    "tests/faults/test_every_mode.py::test_the_dispatcher_dies_alone",
+    "tests/faults/test_every_mode.py::test_the_trainer_dies",
+    "tests/faults/test_every_mode.py::test_without_failures_a_stream_needs_few_records",
+    "tests/faults/test_network.py::test_a_worker_that_lost_the_dispatcher_is_fenced",
+    "tests/faults/test_network.py::test_bytes_lost_in_one_direction_are_sent_again",
+    "tests/faults/test_pauses.py::test_a_paused_dispatcher_counts_nobody_as_dead",
+    "tests/faults/test_pauses.py::test_a_trainer_that_stops_reading_can_continue_later",
+    "tests/faults/test_poison.py::test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job[2",
+    "tests/faults/test_poison.py::test_a_stream_that_waits_for_others_does_not_block_them_under_the_crash_guard",
+    "tests/faults/test_poison.py::test_an_element_that_kills_workers_in_a_parallel_step_fails_its_job",
+    "tests/faults/test_positions.py::test_a_position_survives_other_workers_and_a_restarted_dispatcher",
+    "tests/faults/test_thesis.py::test_failover[exactly_once]",
+    "tests/faults/test_thesis.py::test_five_epochs",
+    "tests/faults/test_thesis.py::test_getfail",
+    "tests/faults/test_thesis.py::test_killall[deterministic]",
+    "tests/faults/test_thesis.py::test_putfail[deterministic",
+    "tests/graph/test_proposals.py::test_random_pipelines_in_proposed_orders",
+    "tests/graph/test_random.py",
+)
