@@ -39,7 +39,10 @@ type jobRequest struct {
 		MaxLocal      int32   `json:"max_local"`
 		TrainerType   string  `json:"trainer_type"`
 	} `json:"placement"`
-	FileBytes int64 `json:"file_bytes"`
+	// Weight and Tenant are the job's part of the workers, and who it belongs to. 0 and "" are the defaults.
+	Weight    float64 `json:"weight"`
+	Tenant    string  `json:"tenant"`
+	FileBytes int64   `json:"file_bytes"`
 
 	// Extents allows record files to be divided into extents, within ExtentsTimeout if that is above 0.
 	Extents        bool    `json:"extents"`
@@ -82,7 +85,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		Order:           enumerator[pecanv1.Order](&err, pecanv1.Order_value, "ORDER_", "order", r.Order),
 		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
-		Streams: r.Streams,
+		Streams: r.Streams, Weight: r.Weight, Tenant: r.Tenant,
 	}
 	if err != nil {
 		return nil, err

@@ -67,7 +67,11 @@ type placementEvent struct {
 	Busy      float64 `json:"busy"`
 	ProducedS float64 `json:"produced_s"`
 	// Load is the load of the most loaded host.
-	Load       float64                       `json:"load"`
+	Load float64 `json:"load"`
+	// Share is the least share of a worker's elements that were the job's. Disturbed: other jobs changed it, so the window does
+	// not count.
+	Share      float64                       `json:"share"`
+	Disturbed  bool                          `json:"disturbed"`
 	Target     map[string]uint32             `json:"target"`
 	State      string                        `json:"state"`
 	Why        string                        `json:"why"`
@@ -87,7 +91,9 @@ func (d *Dispatcher) logPlacement(r placing.Request, p *pecanv1.Placement) {
 	if w := r.Window; w != nil {
 		event.Remote, event.Local = w.Remote, w.Local
 		event.ElementS, event.Wait = placing.Pace(w)
+		event.Share, event.Disturbed = 1, w.Disturbed
 		for _, worker := range w.Fleet {
+			event.Share = min(event.Share, worker.Share)
 			event.Busy += worker.Busy / float64(len(w.Fleet))
 			event.ProducedS += worker.Elements
 		}

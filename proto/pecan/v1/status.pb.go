@@ -336,12 +336,14 @@ type StatusResponse struct {
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Version   string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Empty: the dispatcher keeps its state in memory only.
-	WorkDir       string           `protobuf:"bytes,3,opt,name=work_dir,json=workDir,proto3" json:"work_dir,omitempty"`
-	UptimeS       float64          `protobuf:"fixed64,4,opt,name=uptime_s,json=uptimeS,proto3" json:"uptime_s,omitempty"`
-	Workers       []*WorkerStatus  `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
-	Jobs          []*JobStatus     `protobuf:"bytes,6,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Datasets      []*DatasetStatus `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
-	Clients       int32            `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
+	WorkDir  string           `protobuf:"bytes,3,opt,name=work_dir,json=workDir,proto3" json:"work_dir,omitempty"`
+	UptimeS  float64          `protobuf:"fixed64,4,opt,name=uptime_s,json=uptimeS,proto3" json:"uptime_s,omitempty"`
+	Workers  []*WorkerStatus  `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
+	Jobs     []*JobStatus     `protobuf:"bytes,6,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Datasets []*DatasetStatus `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	Clients  int32            `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
+	// The tenants that have jobs, and those of the dispatcher's table, by name.
+	Tenants       []*TenantStatus `protobuf:"bytes,30,rep,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -432,6 +434,116 @@ func (x *StatusResponse) GetClients() int32 {
 	return 0
 }
 
+func (x *StatusResponse) GetTenants() []*TenantStatus {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+type TenantStatus struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Weight float64                `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Quotas of slots. 0: none.
+	MaxSlots       int32  `protobuf:"varint,3,opt,name=max_slots,json=maxSlots,proto3" json:"max_slots,omitempty"`
+	MaxSlotsPerJob int32  `protobuf:"varint,4,opt,name=max_slots_per_job,json=maxSlotsPerJob,proto3" json:"max_slots_per_job,omitempty"`
+	Jobs           uint32 `protobuf:"varint,5,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Streams that take slots, without those of prefetched epochs, and streams that wait for a slot.
+	Running uint32 `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	Waiting uint32 `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// A quota forbids the tenant further slots now.
+	Bounded       bool `protobuf:"varint,8,opt,name=bounded,proto3" json:"bounded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantStatus) Reset() {
+	*x = TenantStatus{}
+	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantStatus) ProtoMessage() {}
+
+func (x *TenantStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
+func (*TenantStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TenantStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TenantStatus) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetMaxSlots() int32 {
+	if x != nil {
+		return x.MaxSlots
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetMaxSlotsPerJob() int32 {
+	if x != nil {
+		return x.MaxSlotsPerJob
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetJobs() uint32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetBounded() bool {
+	if x != nil {
+		return x.Bounded
+	}
+	return false
+}
+
 type WorkerStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Address    *WorkerAddress         `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -461,7 +573,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +585,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[5]
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +598,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -620,14 +732,18 @@ type JobStatus struct {
 	// The trainers that read now, and their last measurements.
 	Consumers []*ConsumerStatus `protobuf:"bytes,22,rep,name=consumers,proto3" json:"consumers,omitempty"`
 	// Absent without an objective, and before the first decision.
-	Placement     *Placement `protobuf:"bytes,23,opt,name=placement,proto3" json:"placement,omitempty"`
+	Placement *Placement `protobuf:"bytes,23,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Streams that take slots, without those of prefetched epochs.
+	Running uint32 `protobuf:"varint,30,opt,name=running,proto3" json:"running,omitempty"`
+	// A quota forbids the job further slots now.
+	Bounded       bool `protobuf:"varint,31,opt,name=bounded,proto3" json:"bounded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +755,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +768,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -746,6 +862,20 @@ func (x *JobStatus) GetPlacement() *Placement {
 	return nil
 }
 
+func (x *JobStatus) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *JobStatus) GetBounded() bool {
+	if x != nil {
+		return x.Bounded
+	}
+	return false
+}
+
 // Medians of the sub-windows of the last seconds.
 type ConsumerStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -765,7 +895,7 @@ type ConsumerStatus struct {
 
 func (x *ConsumerStatus) Reset() {
 	*x = ConsumerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +907,7 @@ func (x *ConsumerStatus) String() string {
 func (*ConsumerStatus) ProtoMessage() {}
 
 func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +920,7 @@ func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStatus.ProtoReflect.Descriptor instead.
 func (*ConsumerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConsumerStatus) GetClientId() string {
@@ -853,7 +983,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +995,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1008,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OrderStatus) GetState() string {
@@ -909,7 +1039,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1051,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1064,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -998,7 +1128,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1140,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1153,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -1124,7 +1254,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1266,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1279,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -1205,7 +1335,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1347,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1360,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -1284,7 +1414,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05label\x18\a \x01(\tR\x05label\"\x0f\n" +
-	"\rStatusRequest\"\xa9\x02\n" +
+	"\rStatusRequest\"\xdb\x02\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
@@ -1294,7 +1424,17 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\aworkers\x18\x05 \x03(\v2\x16.pecan.v1.WorkerStatusR\aworkers\x12'\n" +
 	"\x04jobs\x18\x06 \x03(\v2\x13.pecan.v1.JobStatusR\x04jobs\x123\n" +
 	"\bdatasets\x18\a \x03(\v2\x17.pecan.v1.DatasetStatusR\bdatasets\x12\x18\n" +
-	"\aclients\x18\b \x01(\x05R\aclients\"\xa7\x04\n" +
+	"\aclients\x18\b \x01(\x05R\aclients\x120\n" +
+	"\atenants\x18\x1e \x03(\v2\x16.pecan.v1.TenantStatusR\atenants\"\xe4\x01\n" +
+	"\fTenantStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x1b\n" +
+	"\tmax_slots\x18\x03 \x01(\x05R\bmaxSlots\x12)\n" +
+	"\x11max_slots_per_job\x18\x04 \x01(\x05R\x0emaxSlotsPerJob\x12\x12\n" +
+	"\x04jobs\x18\x05 \x01(\rR\x04jobs\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\rR\arunning\x12\x18\n" +
+	"\awaiting\x18\a \x01(\rR\awaiting\x12\x18\n" +
+	"\abounded\x18\b \x01(\bR\abounded\"\xa7\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1314,7 +1454,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"sentBytesS\x12&\n" +
 	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\x94\x04\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xc8\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1329,7 +1469,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\x12+\n" +
 	"\x05order\x18\x15 \x01(\v2\x15.pecan.v1.OrderStatusR\x05order\x126\n" +
 	"\tconsumers\x18\x16 \x03(\v2\x18.pecan.v1.ConsumerStatusR\tconsumers\x121\n" +
-	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xd6\x01\n" +
+	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12\x18\n" +
+	"\arunning\x18\x1e \x01(\rR\arunning\x12\x18\n" +
+	"\abounded\x18\x1f \x01(\bR\abounded\"\xd6\x01\n" +
 	"\x0eConsumerStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ahost_id\x18\x02 \x01(\tR\x06hostId\x12\x1b\n" +
@@ -1388,66 +1530,68 @@ func file_pecan_v1_status_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_status_proto_rawDescData
 }
 
-var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_pecan_v1_status_proto_goTypes = []any{
 	(*ExplainRequest)(nil),  // 0: pecan.v1.ExplainRequest
 	(*ExplainResponse)(nil), // 1: pecan.v1.ExplainResponse
 	(*ExplainedStep)(nil),   // 2: pecan.v1.ExplainedStep
 	(*StatusRequest)(nil),   // 3: pecan.v1.StatusRequest
 	(*StatusResponse)(nil),  // 4: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),    // 5: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),       // 6: pecan.v1.JobStatus
-	(*ConsumerStatus)(nil),  // 7: pecan.v1.ConsumerStatus
-	(*OrderStatus)(nil),     // 8: pecan.v1.OrderStatus
-	(*CacheStatus)(nil),     // 9: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),     // 10: pecan.v1.EpochStatus
-	(*PassStatus)(nil),      // 11: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),   // 12: pecan.v1.DatasetStatus
-	(Order)(0),              // 13: pecan.v1.Order
-	(OrderTolerance)(0),     // 14: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),      // 15: pecan.v1.OrderTrial
-	(*OrderProduction)(nil), // 16: pecan.v1.OrderProduction
-	(*Placement)(nil),       // 17: pecan.v1.Placement
-	(*NodeMetrics)(nil),     // 18: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),   // 19: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),      // 20: pecan.v1.HeldStream
-	(*HostLoad)(nil),        // 21: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),    // 22: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),      // 23: pecan.v1.JobOptions
-	(*Plan)(nil),            // 24: pecan.v1.Plan
-	(*Recovery)(nil),        // 25: pecan.v1.Recovery
+	(*TenantStatus)(nil),    // 5: pecan.v1.TenantStatus
+	(*WorkerStatus)(nil),    // 6: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),       // 7: pecan.v1.JobStatus
+	(*ConsumerStatus)(nil),  // 8: pecan.v1.ConsumerStatus
+	(*OrderStatus)(nil),     // 9: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),     // 10: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),     // 11: pecan.v1.EpochStatus
+	(*PassStatus)(nil),      // 12: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),   // 13: pecan.v1.DatasetStatus
+	(Order)(0),              // 14: pecan.v1.Order
+	(OrderTolerance)(0),     // 15: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),      // 16: pecan.v1.OrderTrial
+	(*OrderProduction)(nil), // 17: pecan.v1.OrderProduction
+	(*Placement)(nil),       // 18: pecan.v1.Placement
+	(*NodeMetrics)(nil),     // 19: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),   // 20: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),      // 21: pecan.v1.HeldStream
+	(*HostLoad)(nil),        // 22: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),    // 23: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),      // 24: pecan.v1.JobOptions
+	(*Plan)(nil),            // 25: pecan.v1.Plan
+	(*Recovery)(nil),        // 26: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
-	13, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
-	14, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	14, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	15, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
 	2,  // 2: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
-	15, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
-	16, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
-	17, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
-	18, // 6: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	5,  // 7: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	6,  // 8: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	12, // 9: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	19, // 10: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	20, // 11: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	21, // 12: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	22, // 13: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	23, // 14: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	24, // 15: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	10, // 16: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	18, // 17: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	25, // 18: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	9,  // 19: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	8,  // 20: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	7,  // 21: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	17, // 22: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	21, // 23: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	11, // 24: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	16, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	17, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	18, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
+	19, // 6: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	6,  // 7: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	7,  // 8: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	13, // 9: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 10: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	20, // 11: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	21, // 12: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	22, // 13: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	23, // 14: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	24, // 15: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	25, // 16: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	11, // 17: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	19, // 18: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	26, // 19: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	10, // 20: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	9,  // 21: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	8,  // 22: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	18, // 23: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	22, // 24: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	12, // 25: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }
@@ -1463,7 +1607,7 @@ func file_pecan_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_status_proto_rawDesc), len(file_pecan_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

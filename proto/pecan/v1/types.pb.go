@@ -1101,7 +1101,11 @@ type JobOptions struct {
 	// S that the trainer asks for. 0: the plan decides.
 	Streams int32 `protobuf:"varint,12,opt,name=streams,proto3" json:"streams,omitempty"`
 	// Absent, or without an objective: all workers serve the job.
-	Placement     *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Placement *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	// The job's part of the slots of its tenant, compared with those of the tenant's other jobs. 0: 1.
+	Weight float64 `protobuf:"fixed64,30,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Who the job belongs to. Tenants share the slots of the workers. Empty: "default".
+	Tenant        string `protobuf:"bytes,31,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1225,6 +1229,20 @@ func (x *JobOptions) GetPlacement() *PlacementOptions {
 		return x.Placement
 	}
 	return nil
+}
+
+func (x *JobOptions) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *JobOptions) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 // What a job wants of its workers.
@@ -3189,7 +3207,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\xcb\x04\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xfb\x04\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -3205,7 +3223,9 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	" \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x12A\n" +
 	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\x12\x18\n" +
 	"\astreams\x18\f \x01(\x05R\astreams\x128\n" +
-	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\"\xf3\x01\n" +
+	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\x12\x16\n" +
+	"\x06weight\x18\x1e \x01(\x01R\x06weight\x12\x16\n" +
+	"\x06tenant\x18\x1f \x01(\tR\x06tenant\"\xf3\x01\n" +
 	"\x10PlacementOptions\x12\x1c\n" +
 	"\tobjective\x18\x01 \x01(\tR\tobjective\x12&\n" +
 	"\x0fbudget_per_hour\x18\x02 \x01(\x01R\rbudgetPerHour\x12\x1d\n" +

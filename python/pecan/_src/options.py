@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import numbers
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +21,10 @@ DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 #: What a service may minimise when it chooses workers for a job.
 OBJECTIVES = ("cost", "time", "budget")
 
+#: Least and greatest weight of a job.
+WEIGHTS = (0.01, 100.0)
+#: Tenant of jobs that name none.
+DEFAULT_TENANT = "default"
 #: Largest number of streams of a dataset.
 MAX_STREAMS = 1 << 16
 #: Size of the largest element that a worker can send.
@@ -203,6 +209,8 @@ class ReadOptions:
         order_tolerance: One of `TOLERANCES`.
         streams: Number of streams that the user asks for; 0 lets the service choose.
         placement: What the job wants of its workers, as the bindings take it; None if all serve it.
+        weight: The job's part of its tenant's slots, compared with those of the tenant's other jobs.
+        tenant: Who the job belongs to.
         dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
         outage_timeout_s: Seconds without the dispatcher or any worker after which a waiting iterator fails.
     """
@@ -222,6 +230,8 @@ class ReadOptions:
     order_tolerance: str = DEFAULT_TOLERANCE
     streams: int = 0
     placement: dict[str, Any] | None = None
+    weight: float = 1.0
+    tenant: str = DEFAULT_TENANT
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
 
@@ -257,6 +267,28 @@ def _placement(objective: Any, budget: Any, limits: Any, trainer_type: Any) -> d
         # The service takes 0 as no maximum, and -1 as no worker of the kind.
         wanted["min_" + kind], wanted["max_" + kind] = least, 0 if most is None else most or -1
     return wanted
+
+
+def _weight(value: Any) -> float:
+    """Returns the weight of a job."""
+    least, most = WEIGHTS
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise errors.InvalidTypeError(f"`weight` must be a number, got {value!r}")
+    if not least <= value <= most:
+        raise errors.InvalidArgumentError(f"`weight` must be from {least} to {most:g}, got {value!r}")
+    return float(value)
+
+
+def _tenant(value: Any) -> str:
+    """Returns the name of a tenant."""
+    if not isinstance(value, str):
+        raise errors.InvalidTypeError(f"`tenant` must be a string, got {value!r} of type {type(value).__name__}")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", value):
+        raise errors.InvalidArgumentError(
+            "`tenant` must be 1 to 63 lower-case letters, digits, dots, underscores or hyphens, the first a letter or "
+            f"digit, got {value!r}"
+        )
+    return value
 
 
 def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
@@ -307,6 +339,8 @@ def read_options(
     budget_per_hour: Any,
     worker_limits: Any,
     trainer_type: Any,
+    weight: Any,
+    tenant: Any,
 ) -> ReadOptions:
     """Checks the user's arguments and returns them in one form. Raises a PecanError that names a wrong one."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
@@ -352,6 +386,8 @@ def read_options(
         order_tolerance=tolerance,
         streams=_streams(streams, mode, policy),
         placement=_placement(objective, budget_per_hour, worker_limits, trainer_type),
+        weight=_weight(weight),
+        tenant=_tenant(tenant),
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )

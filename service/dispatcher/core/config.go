@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // Config holds the settings of the core. All durations are of the monotonic clock.
@@ -39,6 +41,8 @@ type Config struct {
 	MaxEpochs int
 	// WorkerAddresses, if set, are the only accepted workers. Each address has its position for static sharding.
 	WorkerAddresses []string
+	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.
+	Tenants map[string]schedule.Tenant
 }
 
 // DefaultConfig returns the defaults of pecan-dispatcher's flags.

@@ -38,6 +38,7 @@ type Core struct {
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements has the searches for workers of jobs with an objective.
 	placements map[string]*placementState
+	fleet      fleet
 	// orders takes other orders of steps to production.
 	orders   *rollout.Rollouts
 	versions uint64
@@ -66,7 +67,7 @@ func New(cfg Config, state *durable.State) *Core {
 		placements: map[string]*placementState{},
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
-	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses))
+	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
 	c.touched = newTouches()
 	for _, job := range state.Jobs() {
 		for _, epoch := range job.Epochs {
@@ -204,11 +205,12 @@ func (c *Core) tick() {
 	c.expireJobs()
 	c.expireDatasets()
 	c.orders.Tick()
-	c.stepPlacements()
-	for _, id := range sortedKeys(c.workers) {
+	for id := range c.workers {
 		c.refreshWorker(id)
-		c.sendLateStops(id)
 	}
+	c.stepPlacements()
+	c.sendAllLateStops()
+	c.schedule.Retry()
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
 			if !durable.Private(job) && len(epoch.Passes) > 1 {

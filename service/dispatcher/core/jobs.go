@@ -34,6 +34,9 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		c.joinJob(existing, req)
 		return c.createJobReply(existing, false), nil
 	}
+	if err := c.checkTenant(req.Options); err != nil {
+		return nil, err
+	}
 	if in.Plan == nil {
 		return PlanNeeded{Dataset: dataset, Profile: c.state.Profile(dataset.Fingerprint).GetNodes(), Caches: c.state.CompleteCaches()}, nil
 	}
@@ -148,7 +151,10 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)
 	c.forgetMeasurements(job.JobId)
-	delete(c.placements, job.JobId)
+	if p := c.placements[job.JobId]; p != nil {
+		c.setMembers(p, nil)
+		delete(c.placements, job.JobId)
+	}
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 

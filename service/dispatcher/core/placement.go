@@ -31,9 +31,13 @@ const (
 type placementState struct {
 	// asked is the number of the open request; 0 without one.
 	asked uint64
-	// members serve the job, excluded are all others; empty before the first decision.
-	members  []string
-	excluded map[string]bool
+	// members serve the job, sorted. serves has the same workers; it is nil before the first decision.
+	members []string
+	serves  map[string]bool
+	// leaving: streams of the job may still run on workers that no longer serve it.
+	leaving bool
+	// shares are the job's parts of the running streams of its members since the begin of the window.
+	shares []float64
 	// stable is when members last changed, from the begin of the window, due the next look.
 	stable, from, due time.Duration
 	// last is the newest decision with its candidates.
@@ -46,22 +50,28 @@ func placeable(job *durable.Job) bool {
 	return job.Options.GetPlacement().GetObjective() != "" && job.Error == nil && !static && job.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
-// stepPlacements continues the searches of all jobs that are read.
+// stepPlacements continues the searches that are due.
 func (c *Core) stepPlacements() {
 	for _, job := range c.state.Jobs() {
-		if !placeable(job) || !slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) }) {
+		if job.Options.GetPlacement().GetObjective() == "" {
 			continue
 		}
 		p := c.placements[job.JobId]
+		if p != nil && c.now < p.due || !placeable(job) || !readNow(job) {
+			continue
+		}
 		if p == nil {
 			p = &placementState{}
 			c.placements[job.JobId] = p
 		}
-		if c.now >= p.due {
-			p.due = c.now + placementPeriod
-			c.stepPlacement(job, p)
-		}
+		p.due = c.now + placementPeriod
+		c.stepPlacement(job, p)
 	}
+}
+
+// readNow reports whether trainers read an epoch of the job.
+func readNow(job *durable.Job) bool {
+	return slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) })
 }
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
@@ -81,12 +91,17 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 		}
 		return
 	}
-	p.from = max(p.from, p.stable+settleTime)
+	if from := p.stable + settleTime; p.from < from {
+		p.from, p.shares = from, nil
+	}
+	if c.now >= p.from {
+		p.addShare(c.shareOfMembers(job, p))
+	}
 	if p.asked != 0 || c.now < p.from+windowTime {
 		return
 	}
 	if w := c.windowOf(job, p, local); w != nil {
-		p.from = c.now
+		p.from, p.shares = c.now, nil
 		c.askPlacement(job, p, w, len(remote), len(local))
 	}
 }
@@ -152,102 +167,84 @@ func (c *Core) placed(in Placed) {
 	}
 }
 
-// fleetOf returns the usable workers for a job by kind, each in the order of registration. A local worker serves the
-// trainers of its own host only.
-func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
-	hosts := map[string]bool{}
-	for _, id := range job.ClientIds {
-		if client := c.clients[id]; client != nil && client.hostID != "" {
-			hosts[client.hostID] = true
-		}
-	}
-	for id, worker := range c.workers {
-		switch {
-		case !c.usable(worker):
-		case worker.placement != "local":
-			remote = append(remote, id)
-		case hosts[worker.address.GetHostId()]:
-			local = append(local, id)
-		}
-	}
-	for _, list := range [][]string{remote, local} {
-		slices.SortFunc(list, func(a, b string) int { return int(int64(c.workers[a].order) - int64(c.workers[b].order)) })
-	}
-	return remote, local
-}
-
-// chooseMembers chooses the workers that serve the job, as many as were decided. Those that serve it stay; the ones with
-// the least unfinished work leave first. It returns whether they changed.
-func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
-	work := map[string]int{}
-	for _, id := range p.members {
-		c.eachLease(id, func(j *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
-			if j == job && !stream.Delivered {
-				work[id]++
-			}
-		})
-	}
-	var members []string
-	for _, kind := range []struct {
-		usable []string
-		wanted uint32
-	}{{remote, job.Placement.GetRemote()}, {local, job.Placement.GetLocal()}} {
-		// The sort is stable, so workers with equal work stay in the order of registration.
-		slices.SortStableFunc(kind.usable, func(a, b string) int {
-			in := func(id string) int {
-				if slices.Contains(p.members, id) {
-					return 1 + work[id]
-				}
-				return 0
-			}
-			return in(b) - in(a)
-		})
-		members = append(members, kind.usable[:min(len(kind.usable), int(kind.wanted))]...)
-	}
-	slices.Sort(members)
-	excluded := map[string]bool{}
-	for id := range c.workers {
-		if !slices.Contains(members, id) {
-			excluded[id] = true
-		}
-	}
-	changed = !slices.Equal(members, p.members)
-	if changed || !maps.Equal(excluded, p.excluded) {
-		p.members, p.excluded = members, excluded
-		for _, epoch := range job.Epochs {
-			c.touchEpoch(epoch)
-		}
-	}
-	return changed
-}
-
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
-// where they are. It returns whether a worker still runs one.
+// where they are. It returns whether such a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
+	if !p.leaving {
+		return false
+	}
 	strategy := job.Plan.GetResume().GetStrategy()
 	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
 	moves := cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && job.Plan.GetCache() == nil
-	for _, id := range slices.Sorted(maps.Keys(p.excluded)) {
-		c.eachLease(id, func(j *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
-			if j != job || stream.Produced || stream.Delivered {
-				return
+	for _, epoch := range job.Epochs {
+		for _, stream := range epoch.Active() {
+			id := stream.Worker.GetWorkerId()
+			if stream.Worker == nil || c.workers[id] == nil || p.serves[id] || stream.Produced || stream.Delivered {
+				continue
 			}
 			if !moves || job.Plan.IsClosing(stream.Stream) {
 				runs = runs || !job.Plan.IsClosing(stream.Stream)
-				return
+				continue
 			}
-			key := keyOf(j, epoch, stream)
-			c.stopRun(j, id, key, stream.Lease)
+			key := keyOf(job, epoch, stream)
+			c.stopRun(job, id, key, stream.Lease)
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+id+" no longer serves the job")
 			runs = true
-		})
+		}
 	}
+	p.leaving = runs
 	return runs
+}
+
+const (
+	// maxShares bounds the kept shares of a window. disturbance is the change of the share within a window from which the
+	// window does not count: other jobs on the same workers have begun or ended.
+	maxShares   = 256
+	disturbance = 0.15
+)
+
+// shareOfMembers returns the job's part of the streams that run on its members.
+func (c *Core) shareOfMembers(job *durable.Job, p *placementState) float64 {
+	all := 0
+	for _, id := range p.members {
+		all += c.schedule.Load(id)
+	}
+	if own := c.schedule.OfJob(job).Running; all > own {
+		return float64(own) / float64(all)
+	}
+	return 1
+}
+
+func (p *placementState) addShare(share float64) {
+	if len(p.shares) == maxShares {
+		// A long window keeps every second one.
+		for i := range maxShares / 2 {
+			p.shares[i] = p.shares[2*i]
+		}
+		p.shares = p.shares[:maxShares/2]
+	}
+	p.shares = append(p.shares, share)
+}
+
+// disturbed reports whether the job's share of its members has changed within the window.
+func (p *placementState) disturbed() bool {
+	mean := func(part []float64) (sum float64) {
+		for _, share := range part {
+			sum += share / float64(len(part))
+		}
+		return sum
+	}
+	if len(p.shares) < 2 {
+		return false
+	}
+	half := len(p.shares) / 2
+	first, second := mean(p.shares[:half]), mean(p.shares[half:])
+	return max(first, second)-min(first, second) > disturbance*max(first, second)
 }
 
 // windowOf returns the measurement window since p.from; nil while trainers have taken too little.
 func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *measure.Window {
-	w := &measure.Window{End: c.now, Length: c.now - p.from}
+	w := &measure.Window{End: c.now, Length: c.now - p.from, Disturbed: p.disturbed()}
 	hosts := map[string]*pecanv1.HostLoad{}
 	for _, id := range slices.Sorted(slices.Values(job.ClientIds)) {
 		client := c.clients[id]
@@ -293,11 +290,12 @@ func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *me
 // reads reports whether a trainer takes elements.
 func (c *Core) reads(client *clientState) bool {
 	newest := client.consumed.Newest()
-	if newest == 0 {
-		return false
-	}
-	step := time.Duration(measure.Median(client.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
-	return c.now-newest <= max(inactiveTime, inactiveSteps*step)
+	return newest > 0 && c.now-newest <= max(inactiveTime, inactiveSteps*client.step())
+}
+
+// step returns the median length of the client's sub-windows, which have a step of the trainer at least; 0 without one.
+func (c *clientState) step() time.Duration {
+	return time.Duration(measure.Median(c.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
 }
 
 // placementStatus returns the decision on the workers of a job; nil without one.

@@ -40,6 +40,7 @@ func (c *Core) hello(in Hello) error {
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
+	c.fleet.built = false
 	c.refreshWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id
@@ -71,11 +72,15 @@ func (c *Core) takeAddress(id, tcp string) error {
 	if tcp == "" {
 		return nil
 	}
-	for _, otherID := range slices.Sorted(maps.Keys(c.workers)) {
-		other := c.workers[otherID]
-		if otherID == id || other.address.GetTcp() != tcp {
-			continue
+	var same []string
+	for otherID, other := range c.workers {
+		if otherID != id && other.address.GetTcp() == tcp {
+			same = append(same, otherID)
 		}
+	}
+	slices.Sort(same)
+	for _, otherID := range same {
+		other := c.workers[otherID]
 		if c.usable(other) {
 			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
 		}

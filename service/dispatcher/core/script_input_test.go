@@ -110,12 +110,16 @@ func position(a args) *pecanv1.Position {
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
 	knows, _ := time.ParseDuration(a["timeout"])
 	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening"), HostId: a["host"]}
-	// subs=first:last are sub-windows of 0.5 s, the last of which has just ended.
+	// subs=first:last are sub-windows of 0.5 s, or of long= seconds, the last of which has just ended.
 	if first, last, found := strings.Cut(a["subs"], ":"); found {
 		from, _ := strconv.ParseUint(first, 10, 64)
 		to, _ := strconv.ParseUint(last, 10, 64)
 		for n := from; n <= to; n++ {
-			req.SubWindows = append(req.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: 0.5 * float64(to-n), Seconds: 0.5, Elements: 10})
+			length := 0.5
+			if a.has("long") {
+				length = a.float("long")
+			}
+			req.SubWindows = append(req.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: length * float64(to-n), Seconds: length, Elements: 10})
 		}
 	}
 	for _, text := range a.list("passes") {
@@ -141,6 +145,7 @@ func (s *script) createJob(a args) any {
 			OrderTolerance: enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["tolerance"]),
 		},
 	}
+	request.Options.Weight, request.Options.Tenant = a.float("weight"), a["tenant"]
 	if a.has("objective") {
 		request.Options.Placement = &pecanv1.PlacementOptions{Objective: a["objective"], TrainerType: a["trainer"]}
 	}

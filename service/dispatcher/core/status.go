@@ -21,6 +21,7 @@ func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	for _, job := range c.state.Jobs() {
 		status.Jobs = append(status.Jobs, c.jobStatus(job, busy))
 	}
+	status.Tenants = c.tenantsStatus(status.Jobs)
 	for _, id := range c.state.DatasetIDs() {
 		dataset := c.state.Dataset(id)
 		status.Datasets = append(status.Datasets, &pecanv1.DatasetStatus{DatasetId: id, Fingerprint: dataset.Fingerprint, GraphBytes: dataset.GraphBytes})
@@ -80,6 +81,8 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
 	status.Cache, status.Order, status.Consumers = c.cacheStatus(job), c.orders.Status(job), c.consumersStatus(job)
 	status.Placement = c.placementStatus(job)
+	usage := c.schedule.OfJob(job)
+	status.Running, status.Bounded = uint32(usage.Running), usage.Bounded
 	return status
 }
 

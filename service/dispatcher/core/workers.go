@@ -123,14 +123,17 @@ func (c *Core) sessionEnded(session SessionID) {
 }
 
 func (c *Core) expireWorkers() {
-	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
-		worker := c.workers[id]
+	why := map[string]string{}
+	for id, worker := range c.workers {
 		switch {
 		case worker.away && c.now >= worker.awayUntil:
-			c.loseWorker(id, true, "worker "+id+" did not come back")
+			why[id] = "worker " + id + " did not come back"
 		case !worker.away && c.now-worker.lastHeartbeat > c.cfg.DeadAfter:
-			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, (c.now-worker.lastHeartbeat).Round(time.Millisecond)))
+			why[id] = fmt.Sprintf("worker %s was silent for %v", id, (c.now - worker.lastHeartbeat).Round(time.Millisecond))
 		}
+	}
+	for _, id := range sortedKeys(why) {
+		c.loseWorker(id, true, why[id])
 	}
 }
 
@@ -142,6 +145,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 	}
 	delete(c.workers, id)
 	c.schedule.RemoveWorker(id)
+	c.fleet.built = false
 	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {

@@ -9,8 +9,12 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// maxJobsShown bounds the jobs with their own metrics to the newest ones. The sums count all.
-const maxJobsShown = 500
+// maxJobsShown bounds the jobs with their own metrics to the newest ones, maxTenantsShown the tenants to the first ones by
+// name. The sums count all.
+const (
+	maxJobsShown    = 500
+	maxTenantsShown = 500
+)
 
 // Metrics counts what the dispatcher does. Gauges come from its status during a scrape.
 type Metrics struct {
@@ -23,6 +27,8 @@ type Metrics struct {
 	workers, clients, datasets           *prometheus.Desc
 	bytes, torn, full, orders            *prometheus.Desc
 	elementTime, wait, queue, busy       *prometheus.Desc
+	tenantStreams, tenantWeight          *prometheus.Desc
+	tenantQuota, tenantJobs, jobStreams  *prometheus.Desc
 
 	// duplicatesSeen has the reported duplicates by pass.
 	mu             sync.Mutex
@@ -60,22 +66,27 @@ func New(source Source) *Metrics {
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Refused requests by reason code."}, []string{"reason"}),
 		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync. Many decisions share one write.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
-		info:        desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
-		jobs:        desc("pecan_dispatcher_jobs", "Jobs."),
-		jobInfo:     desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
-		epochs:      desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
-		streams:     desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
-		workers:     desc("pecan_dispatcher_workers", "Registered workers.", "state"),
-		clients:     desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
-		datasets:    desc("pecan_dispatcher_datasets", "Registered datasets."),
-		orders:      desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
-		elementTime: desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
-		wait:        desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
-		queue:       desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
-		busy:        desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
-		bytes:       desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
-		full:        desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
-		torn:        desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
+		info:          desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
+		jobs:          desc("pecan_dispatcher_jobs", "Jobs."),
+		jobInfo:       desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
+		epochs:        desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
+		streams:       desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
+		workers:       desc("pecan_dispatcher_workers", "Registered workers.", "state"),
+		clients:       desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
+		datasets:      desc("pecan_dispatcher_datasets", "Registered datasets."),
+		orders:        desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
+		elementTime:   desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
+		wait:          desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
+		queue:         desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
+		busy:          desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
+		tenantJobs:    desc("pecan_dispatcher_tenant_jobs", "Jobs of a tenant.", "tenant"),
+		tenantStreams: desc("pecan_dispatcher_tenant_streams", "Streams of a tenant that take slots, and those that wait for a slot.", "tenant", "state"),
+		tenantWeight:  desc("pecan_dispatcher_tenant_weight", "Weight of a tenant.", "tenant"),
+		tenantQuota:   desc("pecan_dispatcher_tenant_max_slots", "Quota of slots of a tenant; absent without one.", "tenant"),
+		jobStreams:    desc("pecan_dispatcher_job_streams_running", "Streams of a job that take slots, for the newest 500.", "job", "tenant", "weight"),
+		bytes:         desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
+		full:          desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
+		torn:          desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 	}
 	for _, cause := range []string{"moved", "died", "failed"} {
 		m.lost.WithLabelValues(cause)

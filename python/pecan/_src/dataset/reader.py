@@ -74,6 +74,8 @@ def read(
         "order": options.order,
         "order_tolerance": options.order_tolerance,
         "streams": options.streams,
+        "weight": options.weight,
+        "tenant": options.tenant,
         "placement": options.placement,
         "file_bytes": file_bytes,
         "timeout_s": options.outage_timeout_s,
