@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then

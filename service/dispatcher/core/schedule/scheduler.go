@@ -41,9 +41,10 @@ type Scheduler struct {
 	ahead   demandQueue
 	// grants counts leases.
 	grants uint64
-	// blocked has the epochs whose waiting streams no worker can take. They are in no queue.
-	blocked     map[*demand]bool
-	dirtyEpochs map[*demand]bool
+	// blocked has the epochs whose waiting streams no worker can take, bound the prefetched ones that a quota stops. They are
+	// in no queue.
+	blocked, bound map[*demand]bool
+	dirtyEpochs    map[*demand]bool
 	// starting: absent workers of the configured list may still come.
 	starting bool
 }
@@ -53,7 +54,7 @@ type Scheduler struct {
 func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
 		Host: host, state: state, positions: positions, workers: map[string]*load{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
-		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{},
+		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		usable: loadHeap{at: func(l *load) *int { return &l.usableAt }}, room: loadHeap{at: func(l *load) *int { return &l.roomAt }},
 	}
 }
@@ -129,6 +130,8 @@ func (s *Scheduler) EpochEnded(epoch *durable.Epoch) {
 		s.ahead.set(d, false)
 		s.dropShare(d)
 		delete(s.blocked, d)
+		delete(s.bound, d)
+		s.freeBound()
 		delete(s.dirtyEpochs, d)
 		delete(s.epochs, epoch)
 	}
@@ -172,8 +175,20 @@ func (s *Scheduler) enqueue(d *demand, waits bool) {
 	if d.prefetch {
 		running = 0
 	}
+	freed := d.running < d.share.slots
 	d.share.set(running, d.running, waits && !d.prefetch)
 	s.ahead.set(d, waits && d.prefetch)
+	if freed {
+		s.freeBound()
+	}
+}
+
+// freeBound lets prefetched epochs that a quota stopped have their turn, because a slot is free.
+func (s *Scheduler) freeBound() {
+	for d := range s.bound {
+		delete(s.bound, d)
+		s.unblock(d)
+	}
 }
 
 func (s *Scheduler) block(d *demand) {
@@ -183,6 +198,7 @@ func (s *Scheduler) block(d *demand) {
 
 func (s *Scheduler) unblock(d *demand) {
 	delete(s.blocked, d)
+	delete(s.bound, d)
 	s.enqueue(d, d.waits())
 }
 
@@ -304,7 +320,11 @@ func (s *Scheduler) shareSlots() {
 		if d == nil {
 			return
 		}
-		if d.prefetch && d.share.bounded() || !s.leaseNext(d) {
+		switch {
+		case d.prefetch && d.share.bounded():
+			s.ahead.set(d, false)
+			s.bound[d] = true
+		case !s.leaseNext(d):
 			s.block(d)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -178,8 +180,8 @@ func TestQuotasAreNeverExceeded(t *testing.T) {
 	}
 }
 
-// A job that comes last gets one stream at once, and its whole share from the next streams that end: of each of them until
-// it has the share, and no job is left without a stream.
+// A job that comes last gets one stream at once. From then on, no job that has more than it gets a free slot. So it has its
+// share when the jobs above theirs have ended as many streams as it lacks.
 func TestALateJobGetsTheNextFreeSlots(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -188,21 +190,19 @@ func TestALateJobGetsTheNextFreeSlots(t *testing.T) {
 			m.add(fmt.Sprint("early", i), "", 1, lengths(rng))
 		}
 		m.run(50, nil)
-		ended := func() (n uint32) {
-			for _, job := range m.state.Jobs() {
-				if job.JobId != "late" {
-					n += job.Epochs[0].DeliveredStreams()
-				}
-			}
-			return n
-		}
-		late, before := m.add("late", "", 1, func() int { return 1000 }), ended()
+		late, begun := m.add("late", "", 1, func() int { return 1000 }), m.step
 		for m.schedule.OfJob(late).Running < 4 {
+			m.granted = nil
 			m.run(1, func() {
-				has, gone := m.schedule.OfJob(late).Running, int(ended()-before)
-				// The first stream takes no free slot.
-				if has < min(4, gone) || has == 0 {
-					t.Fatalf("seed %d: after the ends of %d other streams the late job has %d slots", seed, gone, has)
+				has := m.schedule.OfJob(late).Running
+				if has == 0 || m.step > begun+900 {
+					t.Fatalf("seed %d: after %d steps the late job has %d slots", seed, m.step-begun, has)
+				}
+				for _, job := range m.state.Jobs() {
+					got := slices.ContainsFunc(m.granted, func(g string) bool { return strings.HasPrefix(g, job.JobId+"/") })
+					if n := m.schedule.OfJob(job).Running; got && n > has+1 {
+						t.Fatalf("seed %d: job %s got a slot and has %d, the late one %d", seed, job.JobId, n, has)
+					}
 				}
 			})
 		}
