@@ -39,6 +39,8 @@ type Core struct {
 	// placements has the searches for workers of jobs with an objective.
 	placements map[string]*placementState
 	fleet      fleet
+	// memberChanges counts the jobs whose workers changed in this tick.
+	memberChanges int
 	// orders takes other orders of steps to production.
 	orders   *rollout.Rollouts
 	versions uint64

@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -14,9 +15,68 @@ type fleet struct {
 	remote []string
 	// local has the local workers of each host.
 	local map[string][]string
-	// serving counts the jobs with an objective that each worker serves.
+	// serving counts the jobs with an objective that each worker serves. idlest has the remote workers with the one on top
+	// that serves the fewest.
 	serving map[string]int
+	idlest  servingHeap
 }
+
+// servingHeap is a heap of workers. Of those that serve equally many jobs, the one that registered first is on top.
+type servingHeap struct {
+	c   *Core
+	ids []string
+	at  map[string]int
+}
+
+// Len implements heap.Interface.
+func (h *servingHeap) Len() int { return len(h.ids) }
+
+// Less implements heap.Interface.
+func (h *servingHeap) Less(i, j int) bool {
+	a, b := h.ids[i], h.ids[j]
+	return cmp.Or(cmp.Compare(h.c.fleet.serving[a], h.c.fleet.serving[b]), cmp.Compare(h.c.workers[a].order, h.c.workers[b].order)) < 0
+}
+
+// Swap implements heap.Interface.
+func (h *servingHeap) Swap(i, j int) {
+	h.ids[i], h.ids[j] = h.ids[j], h.ids[i]
+	h.at[h.ids[i]], h.at[h.ids[j]] = i, j
+}
+
+// Push implements heap.Interface.
+func (h *servingHeap) Push(x any) {
+	h.at[x.(string)] = len(h.ids)
+	h.ids = append(h.ids, x.(string))
+}
+
+// Pop implements heap.Interface.
+func (h *servingHeap) Pop() any {
+	last := len(h.ids) - 1
+	id := h.ids[last]
+	h.ids = h.ids[:last]
+	delete(h.at, id)
+	return id
+}
+
+// take returns up to n workers that serve the fewest jobs, without those of a list.
+func (h *servingHeap) take(n int, without map[string]bool) (taken []string) {
+	var popped []string
+	for len(taken) < n && len(h.ids) > 0 {
+		id := heap.Pop(h).(string)
+		popped = append(popped, id)
+		if !without[id] {
+			taken = append(taken, id)
+		}
+	}
+	for _, id := range popped {
+		heap.Push(h, id)
+	}
+	return taken
+}
+
+// maxMemberChanges bounds the jobs whose workers change in one tick, because each change moves streams. The others follow in
+// the next ticks.
+const maxMemberChanges = 32
 
 func (c *Core) usableWorkers() *fleet {
 	f := &c.fleet
@@ -41,6 +101,11 @@ func (c *Core) usableWorkers() *fleet {
 			f.remote = append(f.remote, id)
 		}
 	}
+	f.idlest = servingHeap{c: c, ids: slices.Clone(f.remote), at: make(map[string]int, len(f.remote))}
+	for i, id := range f.remote {
+		f.idlest.at[id] = i
+	}
+	heap.Init(&f.idlest)
 	return f
 }
 
@@ -72,15 +137,16 @@ func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
 // searches of two jobs share workers only if there are too few. It returns whether the members changed.
 func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
 	wanted := [2]int{min(len(remote), int(job.Placement.GetRemote())), min(len(local), int(job.Placement.GetLocal()))}
-	if p.serves != nil && p.fits(c, wanted, local) {
+	if p.serves != nil && (p.fits(c, wanted, local) || c.memberChanges >= maxMemberChanges) {
 		return false
 	}
-	members := append(c.membersOf(job, p, remote, wanted[0]), c.membersOf(job, p, local, wanted[1])...)
+	members := append(c.membersOf(job, p, remote, true, wanted[0]), c.membersOf(job, p, local, false, wanted[1])...)
 	slices.Sort(members)
 	if p.serves != nil && slices.Equal(members, p.members) {
 		return false
 	}
 	c.setMembers(p, members)
+	c.memberChanges++
 	p.leaving = true
 	for _, epoch := range job.Epochs {
 		c.touchEpoch(epoch)
@@ -106,16 +172,15 @@ func (p *placementState) fits(c *Core, wanted [2]int, local []string) bool {
 }
 
 // membersOf chooses so many workers of one kind.
-func (c *Core) membersOf(job *durable.Job, p *placementState, usable []string, wanted int) []string {
+func (c *Core) membersOf(job *durable.Job, p *placementState, usable []string, remote bool, wanted int) []string {
 	var stay, others []string
-	for _, id := range usable {
-		if p.serves[id] {
+	for _, id := range p.members {
+		if worker := c.workers[id]; worker != nil && c.usable(worker) && (worker.placement != "local") == remote && (remote || slices.Contains(usable, id)) {
 			stay = append(stay, id)
-		} else {
-			others = append(others, id)
 		}
 	}
-	// Both sorts are stable, so equal workers stay in the order of registration.
+	// The sorts are stable, so equal workers stay in the order of registration.
+	slices.SortFunc(stay, func(a, b string) int { return cmp.Compare(c.workers[a].order, c.workers[b].order) })
 	if len(stay) >= wanted {
 		work := map[string]int{}
 		for _, id := range stay {
@@ -128,22 +193,35 @@ func (c *Core) membersOf(job *durable.Job, p *placementState, usable []string, w
 		slices.SortStableFunc(stay, func(a, b string) int { return cmp.Compare(work[b], work[a]) })
 		return stay[:wanted]
 	}
-	serving := c.fleet.serving
-	slices.SortStableFunc(others, func(a, b string) int { return cmp.Compare(serving[a], serving[b]) })
-	return append(stay, others[:wanted-len(stay)]...)
+	if remote {
+		return append(stay, c.fleet.idlest.take(wanted-len(stay), p.serves)...)
+	}
+	for _, id := range usable {
+		if !p.serves[id] {
+			others = append(others, id)
+		}
+	}
+	slices.SortStableFunc(others, func(a, b string) int { return cmp.Compare(c.fleet.serving[a], c.fleet.serving[b]) })
+	return append(stay, others[:min(len(others), wanted-len(stay))]...)
 }
 
 // setMembers replaces the workers that serve a job.
 func (c *Core) setMembers(p *placementState, members []string) {
 	serving := c.usableWorkers().serving
-	for _, id := range p.members {
-		if serving[id]--; serving[id] == 0 {
+	count := func(id string, change int) {
+		if serving[id] += change; serving[id] == 0 {
 			delete(serving, id)
 		}
+		if at, usable := c.fleet.idlest.at[id]; usable {
+			heap.Fix(&c.fleet.idlest, at)
+		}
+	}
+	for _, id := range p.members {
+		count(id, -1)
 	}
 	p.members, p.serves = members, make(map[string]bool, len(members))
 	for _, id := range members {
-		serving[id]++
+		count(id, 1)
 		p.serves[id] = true
 	}
 }

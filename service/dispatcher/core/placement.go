@@ -52,6 +52,7 @@ func placeable(job *durable.Job) bool {
 
 // stepPlacements continues the searches that are due.
 func (c *Core) stepPlacements() {
+	c.memberChanges = 0
 	for _, job := range c.state.Jobs() {
 		if job.Options.GetPlacement().GetObjective() == "" {
 			continue

@@ -18,6 +18,8 @@ type demand struct {
 	// share is the epoch in the tree of shares. at is the position in the queue of prefetched epochs, -1 outside of it.
 	share *share
 	at    int
+	// members are the workers that serve the job, as of the last time that no worker could take a stream.
+	members map[string]bool
 }
 
 // before orders prefetched epochs: the one with the fewest running streams comes first, and the oldest one of these.

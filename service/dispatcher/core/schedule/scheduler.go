@@ -152,7 +152,7 @@ func (s *Scheduler) refresh() {
 			continue
 		}
 		for d := range s.blocked {
-			if members := s.Members(d.epoch.Job); d.fits(l, true) && (members == nil || members[l.ID]) {
+			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) {
 				s.unblock(d)
 			}
 		}
@@ -191,8 +191,10 @@ func (s *Scheduler) freeBound() {
 	}
 }
 
+// block sets an epoch aside until a worker has room for it. If the workers that serve its job change, the owner reports the
+// epoch.
 func (s *Scheduler) block(d *demand) {
-	s.blocked[d] = true
+	s.blocked[d], d.members = true, s.Members(d.epoch.Job)
 	s.enqueue(d, false)
 }
 
