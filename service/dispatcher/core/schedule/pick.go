@@ -25,6 +25,12 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 		}
 		return best.ID
 	}
+	if d.prefetch && !off && len(avoid) == 0 && members == nil {
+		if best := s.roomAhead.first(func(l *load) bool { return d.fits(l, true) }); best != nil {
+			return best.ID
+		}
+		return ""
+	}
 	best, bestRank := (*load)(nil), [3]int{}
 	consider := func(l *load) {
 		if l == nil || !l.Usable || !d.fits(l, needRoom) {
@@ -69,7 +75,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 // a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
 func (d *demand) fits(l *load, needRoom bool) bool {
 	if d.prefetch {
-		return l.hasRoom() && l.running+len(l.prefetchJobs) < l.MaxStreams && !l.prefetchJobs[d.epoch.Job.JobId]
+		return l.takesAhead() && !l.prefetchJobs[d.epoch.Job.JobId]
 	}
 	return !needRoom || l.hasRoom()
 }

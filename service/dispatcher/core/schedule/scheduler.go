@@ -27,9 +27,11 @@ type Scheduler struct {
 	// positions is the length of the configured list of workers.
 	positions int
 
-	workers      map[string]*load
-	usable, room loadHeap
-	dirtyWorkers []*load
+	workers map[string]*load
+	// usable has the workers that may get streams, room those with a free slot, and roomAhead those with one for a prefetched
+	// epoch.
+	usable, room, roomAhead loadHeap
+	dirtyWorkers            []*load
 
 	epochs map[*durable.Epoch]*demand
 	// all is the root of the tree of shares, and bounds has the weights and quotas of tenants. ahead has the prefetched
@@ -56,6 +58,7 @@ func New(host Host, state *durable.State, positions int, tenants map[string]Tena
 		Host: host, state: state, positions: positions, workers: map[string]*load{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
 		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		usable: loadHeap{at: func(l *load) *int { return &l.usableAt }}, room: loadHeap{at: func(l *load) *int { return &l.roomAt }},
+		roomAhead: loadHeap{at: func(l *load) *int { return &l.aheadAt }, ahead: true},
 	}
 }
 
@@ -63,7 +66,7 @@ func New(host Host, state *durable.State, positions int, tenants map[string]Tena
 func (s *Scheduler) SetWorker(worker Worker) bool {
 	l := s.workers[worker.ID]
 	if l == nil {
-		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1}
+		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1, aheadAt: -1}
 		s.workers[worker.ID] = l
 	} else if l.Worker == worker {
 		return false
@@ -86,6 +89,7 @@ func (s *Scheduler) RemoveWorker(id string) {
 	if l := s.workers[id]; l != nil {
 		s.usable.set(l, false)
 		s.room.set(l, false)
+		s.roomAhead.set(l, false)
 		delete(s.workers, id)
 	}
 }
@@ -147,6 +151,7 @@ func (s *Scheduler) refresh() {
 		l.count(s.state.Leases(l.ID))
 		s.usable.set(l, l.Usable)
 		s.room.set(l, l.Usable && l.hasRoom())
+		s.roomAhead.set(l, l.Usable && l.takesAhead())
 		gained := !hadRoom || l.running < running || l.held < held || len(l.prefetchJobs) < ahead
 		if l.roomAt < 0 || !gained {
 			continue
