@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 
@@ -31,8 +32,9 @@ type table struct {
 
 type entry struct {
 	Weight         *float64 `yaml:"weight"`
-	MaxSlots       *int     `yaml:"max_slots"`
-	MaxSlotsPerJob *int     `yaml:"max_slots_per_job"`
+	// The parser would cut the fraction of a number off, so quotas are read as numbers of any kind.
+	MaxSlots       *float64 `yaml:"max_slots"`
+	MaxSlotsPerJob *float64 `yaml:"max_slots_per_job"`
 }
 
 // Parse reads a table. The result has an entry for each tenant of the table.
@@ -64,15 +66,17 @@ func Parse(text []byte) (map[string]schedule.Tenant, error) {
 		}
 		for _, quota := range []struct {
 			field string
-			given *int
+			given *float64
 			into  *int
 		}{{"max_slots", e.MaxSlots, &tenant.MaxSlots}, {"max_slots_per_job", e.MaxSlotsPerJob, &tenant.MaxSlotsPerJob}} {
 			if quota.given == nil {
 				continue
 			}
-			if *quota.into = *quota.given; *quota.into < 1 || *quota.into > maxSlots {
-				return nil, fmt.Errorf("tenants.%s.%s is %d; a quota is from 1 to %d, and without the field there is none", key, quota.field, *quota.into, maxSlots)
+			n := *quota.given
+			if !(n >= 1 && n <= maxSlots) || n != math.Trunc(n) {
+				return nil, fmt.Errorf("tenants.%s.%s is %v; a quota is a whole number from 1 to %d, and without the field there is none", key, quota.field, n, maxSlots)
 			}
+			*quota.into = int(n)
 		}
 		tenants[key] = tenant
 	}

@@ -30,7 +30,7 @@ func TestTheDocumentedTableHasTheQuotasOfItsPage(t *testing.T) {
 }
 
 func TestAnEntryWithoutFieldsHasWeightOneAndNoQuota(t *testing.T) {
-	got, err := tenants.Parse([]byte("tenants: {a: {}, b:}"))
+	got, err := tenants.Parse([]byte("tenants:\n  a: {}\n  b:\n"))
 	if want := (schedule.Tenant{Weight: 1}); err != nil || len(got) != 2 || got["a"] != want || got["b"] != want {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -46,7 +46,7 @@ func TestInvalidTablesAreRefusedWithTheirField(t *testing.T) {
 		"infinite":       {"tenants: {a: {weight: .inf}}", "tenants.a.weight is +Inf"},
 		"no slots":       {"tenants: {a: {max_slots: 0}}", "tenants.a.max_slots is 0"},
 		"negative":       {"tenants: {a: {max_slots_per_job: -1}}", "tenants.a.max_slots_per_job is -1"},
-		"half a slot":    {"tenants: {a: {max_slots: 1.5}}", "cannot unmarshal"},
+		"half a slot":    {"tenants: {a: {max_slots: 1.5}}", "tenants.a.max_slots is 1.5"},
 		"a name":         {"tenants: {A B: {}}", "tenants.A B"},
 		"a tenant twice": {"tenants: {a: {}, a: {weight: 2}}", "already defined"},
 		"two documents":  {"tenants: {a: {}}\n---\ntenants: {b: {}}", "more than one document"},
