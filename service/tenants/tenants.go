@@ -31,7 +31,7 @@ type table struct {
 }
 
 type entry struct {
-	Weight         *float64 `yaml:"weight"`
+	Weight *float64 `yaml:"weight"`
 	// The parser would cut the fraction of a number off, so quotas are read as numbers of any kind.
 	MaxSlots       *float64 `yaml:"max_slots"`
 	MaxSlotsPerJob *float64 `yaml:"max_slots_per_job"`
