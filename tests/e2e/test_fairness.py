@@ -14,7 +14,7 @@ from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program, run_command
 
 # An element sleeps for so long, and a stream has so many.
-ELEMENT_S, ELEMENTS_PER_STREAM, STREAMS = 0.02, 5, 400
+ELEMENT_S, ELEMENTS_PER_STREAM, STREAMS = 0.02, 20, 60
 
 
 def service(tmp_path: pathlib.Path, *flags: str) -> list[Program]:
