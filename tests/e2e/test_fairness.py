@@ -94,12 +94,16 @@ def test_jobs_share_the_slots_by_weight(tmp_path: pathlib.Path):
 
 
 def test_a_trainer_that_stops_reading_keeps_nothing_from_the_other(tmp_path: pathlib.Path):
+    """G8: the second trainer of a shared job finishes it, and each element comes once."""
     elements = 400
     programs = service(tmp_path)
     target = programs[0].address
     try:
         distributed = pecan.distribute(target, streams=16, job_name="team", order="off")
-        stops, reads = Reader(sleepy(elements).apply(distributed), stop_at=7), Reader(sleepy(elements).apply(distributed))
+        stops, reads = (
+            Reader(sleepy(elements).apply(distributed), stop_at=7),
+            Reader(sleepy(elements).apply(distributed)),
+        )
         stops.start()
         wait_for("the first trainer has stopped", lambda: len(stops.taken) == 7)
         reads.start()

@@ -274,7 +274,7 @@ def _weight(value: Any) -> float:
     least, most = WEIGHTS
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.InvalidTypeError(f"`weight` must be a number, got {value!r}")
-    if not least <= value <= most:
+    if not least <= float(value) <= most:
         raise errors.InvalidArgumentError(f"`weight` must be from {least} to {most:g}, got {value!r}")
     return float(value)
 
