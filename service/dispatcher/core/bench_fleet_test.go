@@ -18,7 +18,7 @@ import (
 
 // BenchmarkFleet plays 10,000 workers of 4 slots and 1,000 jobs of 80 streams, of 20 tenants and with weights. Half of the
 // jobs have an objective. One operation is one second: 10,000 heartbeats of workers and 1,000 of trainers, 10 ticks,
-// about 4,000 streams that end and others that start, epochs that are prefetched, adopted and closed, and decisions on workers.
+// about 2,000 streams that end and others that start, epochs that are prefetched, adopted and closed, and decisions on workers.
 // The metrics are the median, the 99th percentile and the greatest of the CPU times of single decisions in ms, without garbage
 // collection in the background, the CPU that heartbeats take of one core, and the memory. With -v, the times of each kind.
 func BenchmarkFleet(b *testing.B) {
