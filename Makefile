@@ -157,8 +157,8 @@ bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/
 bench-scale: build ## Measure small datasets and one job over many workers, and write docs/benchmarks/scale.md (10 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page scale
 
-simulate: .venv/ready ## Simulate JOBS jobs (200) of each family with every policy for workers, and print a table (DECISIONS=file.csv for the decisions)
-	go run ./benchmarks/simulate --seeds $(or $(JOBS),200) $(if $(DECISIONS),--decisions $(DECISIONS))
+simulate: .venv/ready ## Simulate JOBS jobs (200) of each kind with every policy for workers, and write docs/benchmarks/placement.md and .svg (LOG=file.csv for the event log)
+	go run ./benchmarks/simulate --seeds $(or $(JOBS),200) --log $(or $(LOG),build/simulate/decisions.csv) --page docs/benchmarks
 
 bench-store: ## Measure how long the dispatcher's store takes to open and to replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m

@@ -67,8 +67,8 @@ def _command() -> str:
 
 
 def _until(
-    distributed: tf.data.Dataset, done: Callable[[pecan.OrderExplanation], bool], within_s: float
-) -> pecan.OrderExplanation:
+    distributed: tf.data.Dataset, done: Callable[[pecan.Explanation], bool], within_s: float
+) -> pecan.Explanation:
     """Reads a dataset repeatedly until its explanation fulfils a condition, or the time is over. Returns it."""
     end, next_check = time.monotonic() + within_s, 0.0
     while True:
@@ -123,7 +123,7 @@ class Pipeline:
     """One pipeline in its written order and in the planned orders."""
 
     name: str
-    explained: dict[str, pecan.OrderExplanation] = dataclasses.field(default_factory=dict)
+    explained: dict[str, pecan.Explanation] = dataclasses.field(default_factory=dict)
     # The distinct orders, as positions of written steps, and the name of the contestant for each.
     orders: dict[tuple[int, ...], str] = dataclasses.field(default_factory=dict)
 
@@ -250,7 +250,7 @@ def _demo(settings: Settings, *, best: bool) -> tf.data.Dataset:
 class Demo:
     """The demo's pipeline after adoption, compared with the best order by hand."""
 
-    explained: pecan.OrderExplanation | None = None
+    explained: pecan.Explanation | None = None
     # Kept alive: the dispatcher removes its decision together with the last job of the dataset.
     first_job: tf.data.Dataset | None = None
     passes: int = 0

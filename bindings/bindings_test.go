@@ -3,12 +3,12 @@ package bindings
 import (
 	"encoding/json"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/pecan-ml/pecan/native/client"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -74,14 +74,15 @@ func TestConnectKeepsItsTimeout(t *testing.T) {
 func TestRequestsBecomeOptions(t *testing.T) {
 	seed := uint64(7)
 	options, err := jobRequest{
-		Mode: "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5, Order: "auto", OrderTolerance: "exact",
+		TargetWorkers: "local",
+		Mode:          "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5, Order: "auto", OrderTolerance: "exact",
 	}.options()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || options.GetSharding() != pecanv1.Sharding_SHARDING_FILE_OR_DATA ||
 		options.GetCompression() != pecanv1.Compression_COMPRESSION_NONE || !options.GetSeedSet() || options.GetSeed() != 7 || options.GetMaxElementBytes() != 5 ||
-		options.GetOrder() != pecanv1.Order_ORDER_AUTO || options.GetOrderTolerance() != pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT {
+		options.GetTargetWorkers() != pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL || options.GetOrder() != pecanv1.Order_ORDER_AUTO || options.GetOrderTolerance() != pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT {
 		t.Errorf("got %v", options)
 	}
 	for name, wrong := range map[string]jobRequest{
@@ -89,6 +90,7 @@ func TestRequestsBecomeOptions(t *testing.T) {
 		"sharding":    {Mode: "off", Sharding: "sometimes", Compression: "none"},
 		"compression": {Mode: "off", Sharding: "off", Compression: "sometimes"},
 		"order":       {Mode: "off", Sharding: "off", Compression: "none", Order: "sometimes", OrderTolerance: "any"},
+		"target":      {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "any", TargetWorkers: "sometimes"},
 		"tolerance":   {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "sometimes"},
 	} {
 		if _, err := wrong.options(); !reason.Is(err, reason.BadArgument) {
@@ -97,19 +99,20 @@ func TestRequestsBecomeOptions(t *testing.T) {
 	}
 }
 
-func TestWarningsAreKeptUntilRead(t *testing.T) {
-	kept := &warnings{}
+func TestMessagesAreKeptUntilRead(t *testing.T) {
+	kept := &messages{}
 	log := slog.New(kept)
 	log.Info("hidden")
 	log.Warn("shown", "dispatcher", "a:1")
-	for range 2 * maxWarnings {
-		kept.add("more")
+	log.Log(t.Context(), client.LevelNotice, "noticed")
+	for range 2 * maxMessages {
+		kept.warn("more")
 	}
 	lines := kept.take()
-	if len(lines) != maxWarnings || lines[0] != "shown dispatcher=a:1" {
-		t.Errorf("%d lines, the first %q", len(lines), lines[0])
+	if len(lines) != maxMessages || lines[0] != (message{"warning", "shown dispatcher=a:1"}) || lines[1] != (message{"info", "noticed"}) {
+		t.Errorf("%d lines, the first %q", len(lines), lines[:2])
 	}
 	if left := kept.take(); len(left) != 0 {
-		t.Errorf("still there: %s", strings.Join(left, ", "))
+		t.Errorf("still there: %v", left)
 	}
 }

@@ -43,6 +43,11 @@ type jobRequest struct {
 	Weight    float64 `json:"weight"`
 	Tenant    string  `json:"tenant"`
 	FileBytes int64   `json:"file_bytes"`
+	// TargetWorkers is "unspecified" or "local". LocalWorkers lets the dispatcher decide how many local workers this process
+	// runs. StartsLocal: this process starts some, or may.
+	TargetWorkers string `json:"target_workers"`
+	LocalWorkers  bool   `json:"local_workers"`
+	StartsLocal   bool   `json:"starts_local"`
 
 	// Extents allows record files to be divided into extents, within ExtentsTimeout if that is above 0.
 	Extents        bool    `json:"extents"`
@@ -84,6 +89,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		Compression:     enumerator[pecanv1.Compression](&err, pecanv1.Compression_value, "COMPRESSION_", "compression", r.Compression),
 		Order:           enumerator[pecanv1.Order](&err, pecanv1.Order_value, "ORDER_", "order", r.Order),
 		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
+		TargetWorkers:   enumerator[pecanv1.TargetWorkers](&err, pecanv1.TargetWorkers_value, "TARGET_WORKERS_", "target_workers", r.TargetWorkers),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
 		Streams: r.Streams, Weight: r.Weight, Tenant: r.Tenant,
 	}
@@ -133,7 +139,12 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 	if err != nil {
 		return "", failed(err)
 	}
-	owner := &readJob{session: s, spec: client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options, FileBytes: r.FileBytes}}
+	if options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL && !r.StartsLocal {
+		if err := s.RequireLocalWorker(context.Background()); err != nil {
+			return "", failed(err)
+		}
+	}
+	owner := &readJob{session: s, spec: client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options, FileBytes: r.FileBytes, LocalWorkers: r.LocalWorkers}}
 	if owner.undivided, err = datasetOf(header, undivided); err != nil {
 		return "", failed(err)
 	}
@@ -147,7 +158,7 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 		Open:       func() (op.Iteration, error) { return owner.current().Open(iteration), nil },
 		Closed:     owner.close,
 		Broken:     s.broken,
-		Warn:       s.warnings.add,
+		Warn:       s.messages.warn,
 		Owner:      owner,
 	})
 	plan := job.Plan()

@@ -36,7 +36,7 @@ func components(from []component) []*pecanv1.ComponentSpec {
 // session is what a session number refers to.
 type session struct {
 	*client.Session
-	warnings *warnings
+	messages *messages
 	failure  atomic.Pointer[reason.Error]
 }
 
@@ -61,27 +61,29 @@ func lookup(handle int64) (s *session, err error) {
 	return s, nil
 }
 
-// Connect connects to a dispatcher. config is {"target", "timeout_s", "version"}.
+// Connect connects to a dispatcher. config is {"target", "timeout_s", "version", "trainer"}.
 func Connect(config string) (int64, error) {
 	var c struct {
 		Target  string  `json:"target"`
 		Timeout float64 `json:"timeout_s"`
 		Version string  `json:"version"`
+		Trainer string  `json:"trainer"`
 	}
 	if err := decode(config, &c); err != nil {
 		return 0, failed(err)
 	}
-	kept := &warnings{}
+	kept := &messages{}
 	s, err := client.Connect(context.Background(), client.Config{
-		Target:  c.Target,
-		Timeout: seconds(c.Timeout),
-		Version: c.Version,
-		Logger:  slog.New(kept),
+		Target:    c.Target,
+		Timeout:   seconds(c.Timeout),
+		Version:   c.Version,
+		TrainerID: c.Trainer,
+		Logger:    slog.New(kept),
 	})
 	if err != nil {
 		return 0, failed(err)
 	}
-	return int64(cgo.NewHandle(&session{Session: s, warnings: kept})), nil
+	return int64(cgo.NewHandle(&session{Session: s, messages: kept})), nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -243,13 +245,25 @@ func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
 	return string(text), failed(err)
 }
 
-// Warnings returns the warnings of the session's client since the last call, as JSON, and removes them.
-func Warnings(handle int64) (string, error) {
+// Messages returns what the session's client has logged for the trainer's log since the last call, as JSON, and removes
+// it: a list of {"level", "text"}, where level is "warning" or "info".
+func Messages(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(s.warnings.take())
+	return encode(s.messages.take())
+}
+
+// LocalWorkers reports how many local workers of this process run and how many may run at most. It returns what the
+// dispatcher wants: {"jobs", "number", "why"}. number is -1 before it has decided.
+func LocalWorkers(handle, running, most int64) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	wanted := s.LocalWorkers(int(running), int(most))
+	return encode(map[string]any{"jobs": wanted.Jobs, "number": wanted.Number, "why": wanted.Why})
 }
 
 // Stats returns how much memory and how many objects this process holds, for leak checks and status displays.

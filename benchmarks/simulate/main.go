@@ -1,60 +1,40 @@
-// Command simulate compares the policies for workers on random jobs. It prints a table: the regret of the last
-// configuration, the windows to converge, the bill with the search, and the changes. With --decisions it also
-// writes every decision as a line of a CSV file:
+// Command simulate compares the policies for workers on random jobs. It writes every decision to an event log, and from
+// the log a table and, with --page, a page with a picture:
 //
-//	simulate --seeds 200 --decisions decisions.csv
+//	simulate --seeds 200 --log build/simulate/decisions.csv --page docs/benchmarks
+//	simulate --from build/simulate/decisions.csv --page docs/benchmarks
+//	simulate --scaling-policy 3 --scaling-threshold-up 0.07
+//	simulate --replay decisions.jsonl
+//
+// Files: run.go runs jobs, switches.go has the switches of Pecan's predecessors, events.go the event log, page.go and
+// marks.go the page, plot.go and svg.go the picture, replay.go the replay of a dispatcher's decisions.
 package main
 
 import (
-	"encoding/csv"
 	"fmt"
 	"os"
-	"strconv"
 
 	"github.com/spf13/pflag"
-
-	"github.com/pecan-ml/pecan/policies/sim"
 )
 
+type options struct {
+	seeds, windows          int
+	log, from, page, replay string
+	switches                switches
+}
+
 func main() {
-	seeds := pflag.Int("seeds", 200, "simulated jobs of each family and policy")
-	windows := pflag.Int("windows", 80, "measurement windows of each job")
-	decisions := pflag.String("decisions", "", "CSV file for the decisions")
+	o := options{}
+	pflag.IntVar(&o.seeds, "seeds", 200, "simulated jobs of each scenario and policy")
+	pflag.IntVar(&o.windows, "windows", 80, "measurement windows of each job that does not change")
+	pflag.StringVar(&o.log, "log", "build/simulate/decisions.csv", "event log to write, a CSV file with a line for each decision")
+	pflag.StringVar(&o.from, "from", "", "event log to read instead of simulating")
+	pflag.StringVar(&o.page, "page", "", "directory for placement.md and placement.svg; empty: only print a table")
+	pflag.StringVar(&o.replay, "replay", "", "file of a dispatcher's --decisions-log, to show what each policy decides from its measurements")
+	o.switches.register(pflag.CommandLine)
 	pflag.Parse()
-	if err := run(*seeds, *windows, *decisions); err != nil {
+	if err := run(o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "simulate:", err)
 		os.Exit(1)
 	}
-}
-
-func run(seeds, windows int, decisions string) error {
-	if seeds < 1 || windows < 1 {
-		return fmt.Errorf("there are %d seeds and %d windows; both are at least 1", seeds, windows)
-	}
-	if decisions == "" {
-		fmt.Print(sim.Table(sim.Compare(seeds, windows, nil)))
-		return nil
-	}
-	file, err := os.Create(decisions)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	out := csv.NewWriter(file)
-	// The writer keeps its first error, and Error returns it.
-	_ = out.Write([]string{"family", "policy", "seed", "window", "remote", "local", "regret", "target_remote", "target_local", "state", "reason"})
-	fmt.Print(sim.Table(sim.Compare(seeds, windows, func(r sim.Run) {
-		for i, s := range r.Steps {
-			t := s.Decision.Target
-			_ = out.Write([]string{
-				r.Family, r.Policy, strconv.FormatUint(r.Seed, 10), strconv.Itoa(i), strconv.Itoa(s.Workers.Remote), strconv.Itoa(s.Workers.Local),
-				strconv.FormatFloat(s.Regret, 'f', 4, 64), strconv.Itoa(t.Remote), strconv.Itoa(t.Local), s.Decision.State, s.Decision.Reason,
-			})
-		}
-	})))
-	out.Flush()
-	if err := out.Error(); err != nil {
-		return err
-	}
-	return file.Close()
 }

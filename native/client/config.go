@@ -37,6 +37,8 @@ type Config struct {
 	Host string
 	// HostID decides whether a worker is on this host. Empty: the value of package hostid.
 	HostID string
+	// TrainerID names this process. The local workers that it starts declare it. Empty: it starts none.
+	TrainerID string
 	// Pool holds the elements. Nil: the session creates a pool and closes it.
 	Pool *buffer.Pool
 	// Logger receives messages for people. Nil: nothing is logged.

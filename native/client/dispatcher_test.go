@@ -54,6 +54,10 @@ type testDispatcher struct {
 	holdOpens chan struct{}
 	asksOpen  bool
 	beats     []*pecanv1.ClientHeartbeatRequest
+	// wanted is the answer to heartbeats with local workers, nil without one. placement is the decision on workers that
+	// heartbeats are answered with.
+	wanted    *pecanv1.WantedLocalWorkers
+	placement *pecanv1.Placement
 	uploads   [][]byte
 	goodbyes  int
 	// asked counts the calls of CreateJob, statuses those of Status.
@@ -388,7 +392,11 @@ func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientH
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.beats = append(d.beats, r)
-	return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout()}, nil
+	answer := &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout(), Placement: d.placement}
+	if r.LocalWorkers != nil {
+		answer.LocalWorkers = d.wanted
+	}
+	return answer, nil
 }
 
 func (d *testDispatcher) ClientGoodbye(context.Context, *pecanv1.ClientGoodbyeRequest) (*pecanv1.ClientGoodbyeResponse, error) {

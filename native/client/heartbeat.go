@@ -115,12 +115,15 @@ func (j *Job) beat() bool {
 	answer, err := s.link.API().ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
 		ClientId: j.consumer.ClientID, JobIds: []string{j.consumer.JobID}, Passes: passes, ClientTimeoutS: j.timeout(), Number: number, Opening: opening,
 		HostId: s.config.HostID, Host: s.host.Report(), SubWindows: j.pace.Report(time.Now()),
+		TrainerId: s.config.TrainerID, LocalWorkers: j.localReport(),
 	})
 	if s.link.Context().Err() != nil {
 		return false
 	}
 	s.link.Observe(err)
 	j.setTimeout(answer.GetClientTimeoutS())
+	j.wantLocal(answer.GetLocalWorkers())
+	j.notePlacement(ctx, number, answer.GetPlacement())
 	if err == nil {
 		waits := !j.consumer.LeaseHolds()
 		if j.consumer.RenewLease(began, j.timeout()); waits {

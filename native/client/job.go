@@ -25,6 +25,8 @@ type JobSpec struct {
 	Options *pecanv1.JobOptions
 	// Division is how a saved position divides the dataset, nil without one.
 	Division *pecanv1.Division
+	// LocalWorkers lets the dispatcher decide how many local workers this process runs.
+	LocalWorkers bool
 	// FileBytes is the size of the files that the dataset names, 0 if it is not known.
 	FileBytes int64
 }
@@ -48,6 +50,8 @@ type Job struct {
 	durable  bool
 	created  bool
 	workers  int
+	// sizesLocal: the dispatcher decides on local workers.
+	sizesLocal bool
 	// pace measures what all iterations of the job take.
 	pace pace.Meter
 
@@ -55,6 +59,8 @@ type Job struct {
 	// timeoutS is the client timeout that the dispatcher reported last: after so many seconds without a
 	// heartbeat it removes this consumer.
 	timeoutS float64
+	// wantedLocal is what the dispatcher has decided on local workers, nil before.
+	wantedLocal *pecanv1.WantedLocalWorkers
 	// lost is set when the dispatcher does not know the job any more.
 	lost   error
 	closed bool
@@ -70,6 +76,10 @@ type Job struct {
 	// that iterations began with.
 	nextNumber, numbersSeen uint64
 	iterations              map[*Iteration]struct{}
+	// placement is the last logged decision on the job's workers, nil before the first.
+	// placedBy is the number of the heartbeat that brought it.
+	placement *pecanv1.Placement
+	placedBy  uint64
 	// lastCount is how many elements the last completely read pass had; -1 before the first.
 	lastCount int64
 }
@@ -93,7 +103,7 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	}
 	job := &Job{
 		session: s, durable: answer.GetDurable(), created: answer.GetCreated(), workers: int(answer.GetWorkers()), timeoutS: answer.GetClientTimeoutS(),
-		iterations: map[*Iteration]struct{}{}, lastCount: -1,
+		sizesLocal: spec.LocalWorkers, iterations: map[*Iteration]struct{}{}, lastCount: -1,
 	}
 	job.consumer = &epoch.Consumer{
 		Link: s.link, Workers: s.workers, Pool: s.pool, Job: job, JobID: answer.GetJobId(), ClientID: request.GetClientId(), Request: request,
@@ -103,16 +113,25 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	if job.consumer.Plan == nil {
 		job.consumer.Plan = &pecanv1.Plan{Repeat: 1, Cardinality: -2, AssertedCardinality: -2}
 	}
+	if err := s.add(job, answer.GetClusterId()); err != nil {
+		return nil, err
+	}
+	// Local workers serve the job once the dispatcher knows where its trainer is.
+	job.beat()
+	return job, nil
+}
+
+func (s *Session) add(job *Job, cluster string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, reason.New(reason.Closed, "create the job: the session was closed meanwhile")
+		return reason.New(reason.Closed, "create the job: the session was closed meanwhile")
 	}
 	// A restarted dispatcher may belong to another cluster. Workers refuse a client that names another
 	// cluster than theirs.
-	s.link.SetCluster(answer.GetClusterId())
+	s.link.SetCluster(cluster)
 	s.jobs[job] = struct{}{}
-	return job, nil
+	return nil
 }
 
 // ID returns the dispatcher's name of the job.

@@ -37,6 +37,8 @@ type Session struct {
 	mu     sync.Mutex
 	closed bool
 	jobs   map[*Job]struct{}
+	// local has the local workers of this process.
+	local localWorkers
 	// verifying: the session is checking its jobs because one was lost.
 	verifying bool
 }

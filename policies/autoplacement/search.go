@@ -34,7 +34,9 @@ type Search struct {
 	// left is the number of windows that this search may still take.
 	left  int
 	watch *watch
-	cost  float64
+	// cost, windows, lost and bill are those of the decision: what all searches have cost.
+	cost, lost, bill float64
+	windows          int
 
 	// missing counts windows without all wanted workers. Then ceiling bounds the wish for the next windows.
 	missing int
@@ -134,7 +136,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		m = s.replan(m, o)
 	}
 	step := s.step(m)
-	s.charge(m, o)
+	s.charge(m, o, w.Seconds)
 	if reason != "" {
 		step = reason + "; " + step
 	}
@@ -325,15 +327,26 @@ func (s *Search) end(m *model) {
 }
 
 // charge adds what a window of the search cost above the best known configuration.
-func (s *Search) charge(m *model, o observation) {
-	s.cost += max(0, s.goal.Score(o.at, o.time)-s.goal.Score(s.best, m.estimate(s.best)))
+func (s *Search) charge(m *model, o observation, seconds float64) {
+	score := s.goal.Score(o.at, o.time)
+	excess := max(0, score-s.goal.Score(s.best, m.estimate(s.best)))
+	s.windows++
+	s.cost += excess
+	lost := seconds * excess / score
+	s.lost += lost
+	if s.goal.Priced() {
+		s.bill += lost / 3600 * s.goal.PerHour(o.at)
+	}
 }
 
 func (s *Search) decision(m *model, reason string) autoscale.Decision {
 	if !s.goal.Priced() {
 		reason += " (without prices, the goal is full speed with few workers)"
 	}
-	d := autoscale.Decision{Target: s.target, State: s.state, Converged: s.state == stateWatch, Reason: reason, SearchCost: s.cost}
+	d := autoscale.Decision{
+		Target: s.target, State: s.state, Converged: s.state == stateWatch, Reason: reason,
+		SearchCost: s.cost, SearchWindows: s.windows, SearchLost: s.lost, SearchBill: s.bill,
+	}
 	if m == nil {
 		return d
 	}

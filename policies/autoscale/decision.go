@@ -22,6 +22,10 @@ type Decision struct {
 	// SearchCost is what the search has cost so far above the bill of the best known configuration, in the
 	// unit of Goal.Score.
 	SearchCost float64
+	// SearchWindows is the number of measurement windows of searches. SearchLost is the part of their seconds that the
+	// best known configuration would have saved, measured by the score. SearchBill is the price of that part.
+	SearchWindows          int
+	SearchLost, SearchBill float64
 }
 
 // Candidate is a configuration that was measured or predicted.

@@ -13,8 +13,8 @@ type Job struct {
 	Goal    autoscale.Goal
 	// Start is the configuration of the first window.
 	Start autoscale.Configuration
-	// Windows is the number of windows with steady state.
-	Windows int
+	// Windows is the number of windows with steady state, Elements that of the elements of a window.
+	Windows, Elements int
 	// Delay is the number of windows until a change of workers has settled. They cost both configurations.
 	Delay int
 	// Noise is the standard deviation of a window's element time, and of each other measurement. SubNoise is that
@@ -39,6 +39,18 @@ type World struct {
 	Plan    uint64
 	// Available bounds the workers that exist, whatever is wanted. nil means no bound.
 	Available *autoscale.Configuration
+	// Workers is the configuration before the event, which it cannot change.
+	Workers autoscale.Configuration
+}
+
+// best returns the lowest score of a configuration that exists.
+func (w World) best() float64 {
+	g := w.Goal
+	if a := w.Available; a != nil {
+		g.Limits.Max = autoscale.Configuration{Remote: min(g.Limits.Max.Remote, a.Remote), Local: min(g.Limits.Max.Local, a.Local)}
+	}
+	_, lowest := w.Surface.Best(g)
+	return lowest
 }
 
 // Step is one steady window of a run.
@@ -54,10 +66,13 @@ type Step struct {
 // Noisy returns a job with the noise of the published logs: 3 %, and 5 % outliers.
 func Noisy(s Surface, g autoscale.Goal, windows int) Job {
 	return Job{
-		Surface: s, Goal: g, Start: g.Limits.Clamp(autoscale.Configuration{Remote: 1, Local: 1}), Windows: windows, Delay: 1,
+		Surface: s, Goal: g, Start: g.Limits.Clamp(autoscale.Configuration{Remote: 1, Local: 1}), Windows: windows, Elements: PublishedElements, Delay: 1,
 		Noise: 0.03, SubNoise: 0.02, Outliers: 0.05,
 	}
 }
+
+// PublishedElements is the number of elements of a window in the published logs. Noisy has their noise.
+const PublishedElements = 500
 
 const subWindows = 10
 
@@ -73,6 +88,7 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 		changed := n == 0 || j.Drift != 0
 		for _, e := range j.Events {
 			if e.Window == n {
+				world.Workers = at
 				e.Change(&world)
 				changed = true
 			}
@@ -83,7 +99,7 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 			next = autoscale.Configuration{Remote: min(next.Remote, a.Remote), Local: min(next.Local, a.Local)}
 		}
 		if changed {
-			_, lowest = world.Surface.Best(world.Goal)
+			lowest = world.best()
 		}
 		if next != at {
 			both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
@@ -115,7 +131,7 @@ func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, clo
 	}
 	trainers := max(s.Trainers, 1)
 	elementTime := truth.Time * factor
-	w := autoscale.Window{Seconds: 500 * elementTime, Workers: at, Settled: true, Plan: world.Plan}
+	w := autoscale.Window{Seconds: float64(j.Elements) * elementTime, Workers: at, Settled: true, Plan: world.Plan}
 	*clock += w.Seconds
 	w.End = *clock
 	demand := truth.Demand * gauss(j.Noise)

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -10,12 +9,15 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 )
 
-// Policies are the compared policies by name. Each call returns one without state.
-var Policies = []struct {
+// Named is a policy with its name. New returns one without state.
+type Named struct {
 	Name string
 	New  func() autoscale.Policy
-}{
-	{"search", func() autoscale.Policy { return autoplacement.NewSearch() }},
+}
+
+// Policies are the compared policies, Pecan's default first.
+var Policies = []Named{
+	{Default, func() autoscale.Policy { return autoplacement.NewSearch() }},
 	{"pecan-paper", func() autoscale.Policy { return autoplacement.NewPaper() }},
 	{"pecan-code", func() autoscale.Policy { return autoplacement.NewIncDec() }},
 	{"cachew-paper", func() autoscale.Policy { return autoscale.CachewPaper() }},
@@ -25,58 +27,89 @@ var Policies = []struct {
 	{"collocated", func() autoscale.Policy { return autoscale.Collocated }},
 }
 
-// Line is the result of one policy on the surfaces of a family.
-type Line struct {
-	Family, Policy string
-	// Median and High are the median and the 95th percentile of the regret of the last configuration. With95 is the
-	// median windows until the policy first converged; policies that never do count all windows.
-	Median, High float64
-	Windows      float64
-	// Bill is the mean bill with the search, over that of the best fixed configuration.
-	Bill float64
-	// Changes is the mean number of changes in the last 50 windows.
-	Changes float64
-}
+// Default is the name of the policy that the dispatcher uses.
+const Default = "search"
 
-// Run names one run of a comparison.
+// Run is one run of a comparison.
 type Run struct {
-	Family, Policy string
-	Seed           uint64
-	Steps          []Step
+	Scenario, Family, Policy string
+	Seed                     uint64
+	Steps                    []Step
 }
 
-// Compare runs all policies on random surfaces of each family. All policies see the same surfaces. It calls each,
-// if that is not nil, after each run.
-func Compare(seeds, windows int, each func(Run)) (lines []Line) {
-	for _, family := range Families {
-		for _, p := range Policies {
-			var regrets, converged []float64
-			line := Line{Family: family, Policy: p.Name}
+// Compare runs policies on the jobs of scenarios with the seeds 0, 1, … and calls each after each run. All policies see
+// the same jobs.
+func Compare(scenarios []Scenario, policies []Named, seeds int, each func(Run)) {
+	for _, s := range scenarios {
+		for _, p := range policies {
 			for seed := range uint64(seeds) {
-				s, g := Random(rand.New(rand.NewPCG(seed, 0)), family)
-				steps := Noisy(s, g, windows).Run(p.New(), seed)
-				if each != nil {
-					each(Run{family, p.Name, seed, steps})
-				}
-				regrets = append(regrets, steps[len(steps)-1].Regret)
-				converged = append(converged, float64(Converged(steps)))
-				line.Bill += Bill(steps) / float64(seeds)
-				line.Changes += float64(Changes(steps[max(0, len(steps)-50):])) / float64(seeds)
+				each(Run{s.Name, s.Family, p.Name, seed, s.Job(seed).Run(p.New(), seed)})
 			}
-			line.Median, line.High = Quantile(regrets, 0.5), Quantile(regrets, 0.95)
-			line.Windows = Quantile(converged, 0.5)
-			lines = append(lines, line)
 		}
 	}
-	return lines
 }
 
-// Table returns the lines as text.
-func Table(lines []Line) string {
+// Report sums up runs.
+type Report struct {
+	// Summaries are in the order of their first runs.
+	Summaries []*Summary
+}
+
+// Summary has a value for each run of a policy in a scenario.
+type Summary struct {
+	Scenario, Family, Policy string
+	// Regrets has the regrets of each window. Converged is the number of windows until the policy first converged, all
+	// windows if it never did. Choice is the regret of the window after that.
+	Regrets           [][]float64
+	Converged, Choice []float64
+	// Bills are those of whole jobs with the search, over those of the best fixed configurations. Changes are the
+	// numbers of changes in the last 50 windows.
+	Bills, Changes []float64
+}
+
+// stableWindows is the number of windows in which changes are counted.
+const stableWindows = 50
+
+// Add adds a run.
+func (r *Report) Add(run Run) {
+	s := r.Of(run.Scenario, run.Family, run.Policy)
+	if s == nil {
+		s = &Summary{Scenario: run.Scenario, Family: run.Family, Policy: run.Policy, Regrets: make([][]float64, len(run.Steps))}
+		r.Summaries = append(r.Summaries, s)
+	}
+	for i, step := range run.Steps {
+		s.Regrets[i] = append(s.Regrets[i], step.Regret)
+	}
+	n := Converged(run.Steps)
+	s.Converged = append(s.Converged, float64(n))
+	s.Choice = append(s.Choice, run.Steps[min(n, len(run.Steps)-1)].Regret)
+	s.Bills = append(s.Bills, Bill(run.Steps))
+	s.Changes = append(s.Changes, float64(Changes(run.Steps[max(0, len(run.Steps)-stableWindows):])))
+}
+
+// Of returns the summary of a policy in a scenario; nil without one.
+func (r *Report) Of(scenario, family, policy string) *Summary {
+	// The newest is the most likely one.
+	for _, s := range slices.Backward(r.Summaries) {
+		if s.Scenario == scenario && s.Family == family && s.Policy == policy {
+			return s
+		}
+	}
+	return nil
+}
+
+// Final returns the regrets of the last window.
+func (s *Summary) Final() []float64 { return s.Regrets[len(s.Regrets)-1] }
+
+// Table returns the summaries of a scenario as text.
+func (r *Report) Table(scenario string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-12s %-13s %8s %8s %8s %8s %8s\n", "family", "policy", "median", "95 %", "windows", "bill", "changes")
-	for _, l := range lines {
-		fmt.Fprintf(&b, "%-12s %-13s %7.1f%% %7.1f%% %8.0f %8.3f %8.2f\n", l.Family, l.Policy, 100*l.Median, 100*l.High, l.Windows, l.Bill, l.Changes)
+	for _, s := range r.Summaries {
+		if s.Scenario == scenario {
+			fmt.Fprintf(&b, "%-12s %-13s %7.1f%% %7.1f%% %8.0f %8.3f %8.2f\n", s.Family, s.Policy, 100*Quantile(s.Final(), 0.5), 100*Quantile(s.Final(), 0.95),
+				Quantile(s.Converged, 0.5), Mean(s.Bills), Mean(s.Changes))
+		}
 	}
 	return b.String()
 }
@@ -112,4 +145,13 @@ func Bill(steps []Step) float64 {
 func Quantile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// Mean returns the mean of the values.
+func Mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v / float64(len(values))
+	}
+	return sum
 }

@@ -90,83 +90,62 @@ func TestSearchFollowsSlowDrift(t *testing.T) {
 }
 
 func TestSearchFollowsChanges(t *testing.T) {
-	const at = 25
-	changes := map[string]func(*sim.World){
-		"trainer half as fast":       func(w *sim.World) { w.Surface.Demand *= 2 },
-		"trainer twice as fast":      func(w *sim.World) { w.Surface.Demand /= 2 },
-		"remote workers cost double": func(w *sim.World) { w.Goal.Prices.Remote *= 2 },
-		"new plan, half the work": func(w *sim.World) {
-			w.Plan, w.Surface.Remote, w.Surface.Local = 1, 2*w.Surface.Remote, 2*w.Surface.Local
-		},
-		"the host gets other work": func(w *sim.World) { w.Surface.TrainerCores += 30 },
-		"fewer remote workers exist": func(w *sim.World) {
-			w.Available = &autoscale.Configuration{Remote: 4, Local: 10}
-		},
-	}
-	for name, change := range changes {
-		for _, family := range []string{"diminishing", "contention"} {
-			all := runs(family, at+11, func(_ *rand.Rand, j *sim.Job) { j.Events = []sim.Event{{Window: at, Change: change}} })
-			if name == "fewer remote workers exist" {
-				// The best configuration is the best of those that exist.
-				for seed, steps := range all {
-					s, g := sim.Random(rand.New(rand.NewPCG(uint64(seed), 0)), family)
-					g.Limits.Max.Remote = 4
-					_, lowest := s.Best(g)
-					for i := at; i < len(steps); i++ {
-						steps[i].Regret = g.Score(steps[i].Workers, s.At(steps[i].Workers).Time)/lowest - 1
-					}
-				}
-			}
-			before, during, after := regrets(all, at-1), regrets(all, at), regrets(all, at+10)
-			t.Logf("%s, %s: 95th percentile of the regret before %.1f %%, at the change %.1f %%, after 10 windows %.1f %%; medians %.1f, %.1f, %.1f",
-				name, family, 100*sim.Quantile(before, 0.95), 100*sim.Quantile(during, 0.95), 100*sim.Quantile(after, 0.95),
-				100*sim.Quantile(before, 0.5), 100*sim.Quantile(during, 0.5), 100*sim.Quantile(after, 0.5))
-			if median, high := sim.Quantile(after, 0.5), sim.Quantile(after, 0.95); median > 0.03 || high > 0.10 {
-				t.Errorf("%s, %s: 10 windows later the regret is %.1f %% (median) and %.1f %% (95th percentile), want at most 3 %% and 10 %%", name, family, 100*median, 100*high)
-			}
+	sim.Compare(sim.ChangeScenarios(), sim.Policies[:1], seeds, collect(func(s *sim.Summary) {
+		before, during, after := s.Regrets[sim.ChangeAt-1], s.Regrets[sim.ChangeAt], s.Final()
+		t.Logf("%s, %s: 95th percentile of the regret before %.1f %%, at the change %.1f %%, after 10 windows %.1f %%; medians %.1f, %.1f, %.1f",
+			s.Scenario, s.Family, 100*sim.Quantile(before, 0.95), 100*sim.Quantile(during, 0.95), 100*sim.Quantile(after, 0.95),
+			100*sim.Quantile(before, 0.5), 100*sim.Quantile(during, 0.5), 100*sim.Quantile(after, 0.5))
+		if median, high := sim.Quantile(after, 0.5), sim.Quantile(after, 0.95); median > 0.03 || high > 0.10 {
+			t.Errorf("%s, %s: 10 windows later the regret is %.1f %% (median) and %.1f %% (95th percentile), want at most 3 %% and 10 %%", s.Scenario, s.Family, 100*median, 100*high)
+		}
+	}))
+}
+
+// collect returns a function that sums up runs. It calls done with the summary of each scenario after its last run.
+func collect(done func(*sim.Summary)) func(sim.Run) {
+	report := &sim.Report{}
+	return func(run sim.Run) {
+		report.Add(run)
+		if run.Seed == seeds-1 {
+			done(report.Of(run.Scenario, run.Family, run.Policy))
 		}
 	}
 }
 
-// TestSearchSolvesThePublishedCurves runs the curves of the Cachew artifact (four V100) and the published log of
-// Pecan (TPU v2-8), in seconds per epoch and per 500 elements.
 func TestSearchSolvesThePublishedCurves(t *testing.T) {
-	for name, curve := range map[string][]float64{
-		"ResNet, first run":  {1735, 875, 650, 555, 515, 505, 497, 497},
-		"ResNet, second run": {1437, 697, 430, 388, 391, 390},
-		"ResNet on a TPU":    {199, 98, 66, 50, 40, 33, 28, 25, 22.6, 19.6, 19.6, 19.6, 19.6},
-	} {
-		for _, objective := range []autoscale.Objective{autoscale.Cost, autoscale.Time} {
-			g := autoscale.Goal{
-				Objective: objective, Prices: autoscale.Published,
-				Limits: autoscale.Limits{Min: autoscale.Configuration{Remote: 1}, Max: autoscale.Configuration{Remote: len(curve)}},
-			}
-			var final, windows []float64
-			for seed := range uint64(seeds) {
-				steps := sim.Noisy(sim.Surface{Curve: curve}, g, 20).Run(autoplacement.NewSearch(), seed)
-				final, windows = append(final, steps[19].Regret), append(windows, float64(sim.Converged(steps)))
-			}
-			median, high, most := sim.Quantile(final, 0.5), sim.Quantile(final, 0.95), sim.Quantile(windows, 1)
-			t.Logf("%s, %s: regret %.1f %% (median), %.1f %% (95th percentile), at most %.0f windows", name, objective, 100*median, 100*high, most)
-			if median > 0.03 || high > 0.10 || most > 10 {
-				t.Errorf("%s, %s: regret %.1f %% (median), %.1f %% (95th percentile), %.0f windows", name, objective, 100*median, 100*high, most)
-			}
+	sim.Compare(sim.CurveScenarios(), sim.Policies[:1], seeds, collect(func(s *sim.Summary) {
+		median, high, most := sim.Quantile(s.Final(), 0.5), sim.Quantile(s.Final(), 0.95), sim.Quantile(s.Converged, 1)
+		t.Logf("%s, %s: regret %.1f %% (median), %.1f %% (95th percentile), at most %.0f windows", s.Family, s.Scenario, 100*median, 100*high, most)
+		if median > 0.03 || high > 0.10 || most > 10 {
+			t.Errorf("%s, %s: regret %.1f %% (median), %.1f %% (95th percentile), %.0f windows", s.Family, s.Scenario, 100*median, 100*high, most)
 		}
-	}
+	}))
 }
 
 func TestSearchHasTheLowestBillOfAllPolicies(t *testing.T) {
-	lines := sim.Compare(40, 80, nil)
-	t.Log("\n" + sim.Table(lines))
-	best := map[string]sim.Line{}
-	for _, l := range lines {
-		if b, has := best[l.Family]; !has || l.Bill < b.Bill {
-			best[l.Family] = l
+	report := &sim.Report{}
+	sim.Compare(sim.StableScenarios(80), sim.Policies, 40, report.Add)
+	t.Log("\n" + report.Table(sim.Stable))
+	best := map[string]*sim.Summary{}
+	for _, s := range report.Summaries {
+		if b := best[s.Family]; b == nil || sim.Mean(s.Bills) < sim.Mean(b.Bills) {
+			best[s.Family] = s
 		}
 	}
-	for family, l := range best {
-		if l.Policy != "search" {
-			t.Errorf("%s: %s has the lowest bill", family, l.Policy)
+	for family, s := range best {
+		if s.Policy != sim.Default {
+			t.Errorf("%s: %s has the lowest bill", family, s.Policy)
+		}
+	}
+}
+
+func TestTheBestOfALostWorkerIsTheBestOfThoseThatExist(t *testing.T) {
+	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "floor")
+	j := sim.Noisy(s, g, 5)
+	j.Events = []sim.Event{{Window: 0, Change: func(w *sim.World) { w.Available = &autoscale.Configuration{Remote: 1} }}}
+	for _, step := range j.Run(autoscale.Fixed{Remote: 9, Local: 9}, 1)[1:] {
+		if step.Workers != (autoscale.Configuration{Remote: 1}) || step.Regret != 0 {
+			t.Errorf("with all workers that exist, %v, the regret is %v", step.Workers, step.Regret)
 		}
 	}
 }

@@ -28,7 +28,9 @@ from pecan._src.errors import (
     UsedAfterForkError,
 )
 from pecan._src.explain.explain import explain
-from pecan._src.explain.explanation import ExplainedStep, OrderDifference, OrderExplanation
+from pecan._src.explain.explanation import Explanation
+from pecan._src.explain.order import ExplainedStep, OrderDifference, OrderExplanation
+from pecan._src.explain.placement import PlacementCandidate, PlacementExplanation, WorkerPrices
 from pecan._src.options import ShardingPolicy
 from pecan._src.servers.config import DispatcherConfig, WorkerConfig
 from pecan._src.servers.server import DispatchServer, LocalCluster, WorkerServer
@@ -58,6 +60,7 @@ __all__ = [
     "DispatchServer",
     "DispatcherConfig",
     "ExplainedStep",
+    "Explanation",
     "InvalidArgumentError",
     "InvalidGraphError",
     "InvalidTypeError",
@@ -69,6 +72,8 @@ __all__ = [
     "OrderDifference",
     "OrderExplanation",
     "PecanError",
+    "PlacementCandidate",
+    "PlacementExplanation",
     "PreconditionError",
     "ServerError",
     "ServiceUnavailable",
@@ -77,6 +82,7 @@ __all__ = [
     "UnsupportedOpError",
     "UsedAfterForkError",
     "WorkerConfig",
+    "WorkerPrices",
     "WorkerServer",
     "__version__",
     "cache",

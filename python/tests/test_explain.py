@@ -11,10 +11,10 @@ from pecan._src.explain import response
 
 # Recorded answers, and the output of pecanctl for them.
 RECORDED = pathlib.Path(__file__).resolve().parents[2] / "service" / "cmd" / "pecanctl" / "testdata"
-NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring")
+NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring", "placed", "unpriced")
 
 
-def recorded(name: str) -> pecan.OrderExplanation:
+def recorded(name: str) -> pecan.Explanation:
     return response.from_json(json.loads((RECORDED / f"explain_{name}.json").read_text()))
 
 
@@ -48,6 +48,63 @@ def test_the_attributes_have_the_values_of_the_answer():
     assert found.production_gain == pytest.approx(1 - 0.0161 / 0.0249)
     assert [(one.component, one.within) for one in found.differences] == [(0, True), (1, True)]
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_the_order_has_the_attributes_of_the_explanation():
+    found = recorded("adopted")
+    assert isinstance(found.order, pecan.OrderExplanation)
+    assert found.order == "auto"
+    assert found.order != "off"
+    assert found.order != 1
+    assert found.order == recorded("adopted").order != recorded("refused").order
+    for name in ("job_id", "tolerance", "state", "why", "steps", "planned", "moved", "predicted_gain", "measured_gain"):
+        assert getattr(found, name) == getattr(found.order, name)
+    for name in ("measured_interval", "production_gain", "differences", "response"):
+        assert getattr(found, name) == getattr(found.order, name)
+    assert str(found).startswith(str(found.order))
+
+
+def test_the_placement_has_the_values_of_the_answer():
+    found = recorded("placed").placement
+    assert (found.objective, found.state, found.converged) == ("cost", "watch", True)
+    assert (found.remote, found.local, found.running_remote, found.running_local) == (6, 1, 5, 1)
+    assert found.why.startswith("6 remote, 1 local is the best")
+    assert found.prices == pecan.WorkerPrices("USD", 1.05, 0.25, 0.1, 3.45)
+    assert (found.search_windows, found.search_lost_s, found.search_cost) == (6, 9.31, 0.00731)
+    best, _, unmeasured, first = found.candidates
+    assert (best.remote, best.local, best.predicted_s, best.measured_s, best.windows) == (6, 1, 0.0201, 0.0203, 3)
+    # Two trainers, six remote workers and a local one take an hour for 3600 / 0.0203 elements of each trainer.
+    assert best.measured_cost == pytest.approx(1000 * 0.0203 / 3600 * (2 * 1.05 + 6 * 0.25 + 0.1) / 2)
+    assert (unmeasured.measured_s, unmeasured.measured_cost) == (None, None)
+    assert unmeasured.predicted_cost == pytest.approx(1000 * 0.02 / 3600 * (2 * 1.05 + 12 * 0.25) / 2)
+    assert first.predicted_s == first.measured_s
+    assert str(found) in str(recorded("placed"))
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_a_placement_without_prices_or_objective_says_so():
+    found = recorded("unpriced").placement
+    assert (found.prices, found.search_cost, found.converged) == (None, None, False)
+    assert all(one.predicted_cost is one.measured_cost is None for one in found.candidates)
+    assert "none: the table of prices has no trainers.v5" in str(found)
+    assert "none: the dispatcher has no table of prices" in str(
+        response.from_json({"placement_options": {"objective": "time"}}).placement
+    )
+    assert recorded("off").placement is None
+    assert "the job has no objective, so all workers serve it" in str(recorded("off"))
+    assert "now 2 remote and 0 local workers" in str(response.from_json({"fleet": {"remote": 2}}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({}, "any number of"), ({"min_remote": 2}, "at least 2"), ({"max_remote": 2}, "at most 2"),
+        ({"min_remote": 2, "max_remote": 5}, "2 to 5"), ({"max_remote": -1}, "no"),
+    ],
+)  # fmt: skip
+def test_limits_are_shown(limits, text):
+    found = response.from_json({"placement_options": {"objective": "time", **limits}})
+    assert f"time, with {text} remote and any number of local workers" in str(found)
 
 
 def test_unknown_values_are_none():

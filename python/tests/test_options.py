@@ -52,7 +52,6 @@ MISTAKES = {
     ),
     "a cross-trainer cache": (dict(cross_trainer_cache=object()), NotImplementedError, "cross_trainer_cache"),
     "an unknown kind of workers": (dict(target_workers="foo"), ValueError, "target_workers"),
-    "workers in this process": (dict(target_workers="local"), NotImplementedError, "shared memory"),
     "zero requests": (dict(max_outstanding_requests=0), ValueError, "positive"),
     "a negative number of requests": (dict(max_outstanding_requests=-5), ValueError, "positive"),
     "a request and a half": (dict(max_outstanding_requests=1.5), TypeError, "integer"),
@@ -68,7 +67,11 @@ MISTAKES = {
     "an infinite timeout": (dict(dispatcher_timeout_s=float("inf")), ValueError, "finite"),
     "a timeout of NaN": (dict(dispatcher_timeout_s=float("nan")), ValueError, "finite"),
     "elements above 2 GiB": (dict(max_element_bytes=(2 << 30) + 1), ValueError, "2 GiB"),
-    "zero local workers": (dict(local_workers=0), ValueError, "above 0"),
+    "zero local workers in the private cluster": (dict(local_workers=0), ValueError, "without workers"),
+    "fewer than no local workers": (dict(service="h:1", local_workers=-1), ValueError, "from 0 to 1024"),
+    "a word for local workers": (dict(local_workers="many"), ValueError, '"auto" or a number'),
+    "half a local worker": (dict(local_workers=0.5), TypeError, "local_workers"),
+    "a nice value above the largest": (dict(local_worker_nice=20), ValueError, "from 0 to 19"),
     "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
     "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
     "a number for a tolerance": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
@@ -94,7 +97,6 @@ MISTAKES = {
     "one limit": (dict(objective="cost", worker_limits={"local": 3}), ValueError, "least, most"),
     "streams with a hint": (dict(streams=4, sharding=pecan.ShardingPolicy.HINT), ValueError, "choose another policy"),
     "paper with a tolerance": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
-    "local workers with a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
     "a number for a service": (dict(service=7), ValueError, "must be a string"),
     "an empty service": (dict(service=""), ValueError, "must not be empty"),
     "two protocols": (dict(service="pecan://a://b:1"), ValueError, "multiple"),
@@ -114,7 +116,7 @@ def test_invalid_arguments_raise_at_the_call(name):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in MISTAKES if "local workers" not in n and n != "a processing mode for a service"]
+    "name", [n for n in MISTAKES if "private cluster" not in n and n != "a processing mode for a service"]
 )
 def test_from_dataset_id_refuses_the_same_arguments(name):
     arguments, kind, _ = MISTAKES[name]
@@ -149,6 +151,9 @@ ALL = dict(
     trainer_type="",
     weight=1,
     tenant="default",
+    service="h:1",
+    local_workers="auto",
+    local_worker_nice=None,
 )  # fmt: skip
 
 MODES = {
@@ -216,6 +221,31 @@ def test_a_weight_and_a_tenant_are_passed_on():
     assert (chosen.weight, chosen.tenant) == (1.0, "default")
     chosen = options.read_options(**{**ALL, "weight": 0.5, "tenant": "team-7"})
     assert (chosen.weight, chosen.tenant) == (0.5, "team-7")
+
+
+# Arguments, and what follows: the number, whether the dispatcher decides, the nice value, whether some are started.
+LOCAL = {
+    "none for a service": (dict(), (None, False, 10, False)),
+    "as many as the service wants": (dict(objective="cost"), (None, True, 10, True)),
+    "a number": (dict(local_workers=3), (3, False, 10, True)),
+    "a number with an objective": (dict(local_workers=3, objective="time"), (3, False, 10, True)),
+    "none with an objective": (dict(local_workers=0, objective="time"), (0, False, 10, False)),
+    "the usual priority": (dict(local_workers=1, local_worker_nice=0), (1, False, 0, True)),
+    "a private cluster": (dict(service=None), (None, False, None, True)),
+    "a private cluster with an objective": (dict(service=None, objective="cost"), (None, True, 10, True)),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_who_decides_on_local_workers(name):
+    arguments, expected = LOCAL[name]
+    local = options.read_options(**{**ALL, **arguments}).local_workers
+    assert (local.number, local.decided, local.nice, local.starts) == expected
+
+
+@pytest.mark.parametrize(("given", "name"), [("auto", "unspecified"), ("ANY", "unspecified"), ("local", "local")])
+def test_target_workers(given, name):
+    assert options.read_options(**{**ALL, "target_workers": given}).target_workers == name
 
 
 def test_a_number_of_streams_is_passed_on():

@@ -127,6 +127,8 @@ type Deps struct {
 	Log  *slog.Logger
 	// Prices returns the prices of a job with a type of trainer; nil without a table of prices.
 	Prices func(trainerType string) (autoscale.Prices, error)
+	// Currency is that of Prices. It is only shown.
+	Currency string
 	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
 	Decisions io.Writer
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.

@@ -93,6 +93,8 @@ type serviceOptions struct {
 	metrics prometheus.Registerer
 	// realTime runs on the system's clock.
 	realTime bool
+	// deps changes the dependencies.
+	deps func(*dispatcher.Deps)
 }
 
 func startService(t *testing.T, o serviceOptions) *service {
@@ -119,6 +121,9 @@ func startService(t *testing.T, o serviceOptions) *service {
 	}
 	if o.realTime {
 		deps.Clock = clock.System()
+	}
+	if o.deps != nil {
+		o.deps(&deps)
 	}
 	d, err := dispatcher.New(cfg, deps)
 	if err != nil {

@@ -23,6 +23,7 @@ func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*p
 		return nil, err
 	}
 	response := explained.Response
+	d.addPrices(response.Fleet, explained.Options.GetPlacement())
 	graph, err := d.deps.Store.Graph(explained.Fingerprint)
 	if err != nil {
 		return nil, d.storeError(err)

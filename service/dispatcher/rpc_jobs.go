@@ -167,5 +167,8 @@ func (d *Dispatcher) status() *pecanv1.StatusResponse {
 	status = clone(status)
 	d.mu.Unlock()
 	status.Version, status.WorkDir, status.UptimeS = d.cfg.Version, d.deps.Store.Dir(), (now - d.started).Seconds()
+	for _, job := range status.Jobs {
+		d.addPrices(job.Fleet, job.Options.GetPlacement())
+	}
 	return status
 }

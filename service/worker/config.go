@@ -55,8 +55,10 @@ type Config struct {
 	CacheCompress bool
 	// CacheOrphanAfter is the age at which a file that no cache needs is removed.
 	CacheOrphanAfter time.Duration
-	// Placement is local if a trainer's embedded service started this worker, else remote.
+	// Placement is local if this worker serves the trainers on its host only, else remote.
 	Placement string
+	// TrainerID is the trainer that started this worker; empty: none did.
+	TrainerID string
 	// DispatcherTimeout bounds the wait for the first contact.
 	DispatcherTimeout time.Duration
 	// CheckpointDir is a directory that all workers see. Streams that are expensive to run again are saved
@@ -104,6 +106,9 @@ func (c *Config) Validate() error {
 	err = multierr.Combine(err, check.Bytes("--window-bytes", c.WindowBytes, 1<<20), check.Bytes("--shared-memory-bytes", c.SlotBytes, 0))
 	if c.Placement != PlacementLocal && c.Placement != PlacementRemote {
 		add("--placement %q: want %s or %s", c.Placement, PlacementLocal, PlacementRemote)
+	}
+	if c.TrainerID != "" && c.Placement != PlacementLocal {
+		add("--trainer %s: only a worker with --placement %s belongs to a trainer", c.TrainerID, PlacementLocal)
 	}
 	err = multierr.Append(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
 	if c.CacheDir != "" {

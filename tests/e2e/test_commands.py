@@ -82,17 +82,17 @@ def test_help_explains_the_program(name):
 
 
 # Defaults that depend on the host, or that the page describes in words.
-DEFAULTS_IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off"}
+DEFAULTS_IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off", ("pecanctl", "--json"): "off", ("pecanctl", "--once"): "off"}
 
 
-@pytest.mark.parametrize("name", ["pecan-dispatcher", "pecan-worker"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_flag_is_explained_with_its_default(name):
     listed = run_command(name, "--help").stdout.split("Flags:\n")[1].split("\nExamples:")[0]
     in_help = {}
     for text in re.split(r"\n(?= {6}--)", listed):
-        flag, kind, words = re.match(r" ?(--[\w-]+)( (?:int|duration))?\b(.*)", " ".join(text.split())).groups()
+        flag, kind, words = re.match(r" ?(--[\w-]+)( (?:u?int|duration))?\b(.*)", " ".join(text.split())).groups()
         default = re.search(r'\(default "?([^")]*)"?\)$', words)
-        zero = {" int": "0", " duration": "0"}.get(kind, "none")
+        zero = {" int": "0", " uint": "0", " duration": "0"}.get(kind, "none")
         in_help[flag] = DEFAULTS_IN_WORDS.get((name, flag), default[1] if default else zero)
     del in_help["--version"]
     page = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "flags.md").read_text()

@@ -103,7 +103,7 @@ class Service:
         streams = {int(e.get("epoch", 0)): tuple(e.get("ordered_streams", ())) if e.get("ordered") else None for e in self.job()["epochs"]}
         return [streams[number] for number in range(len(streams))]
 
-    def explained(self) -> tuple[pecan.OrderExplanation, str]:
+    def explained(self) -> tuple[pecan.Explanation, str]:
         """The result of `pecan.explain`, and the equal text of `pecanctl explain`. Both stop changing when nobody reads."""
         end = time.monotonic() + PATIENCE_S
         while True:
@@ -157,7 +157,7 @@ def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> Non
     raise AssertionError(service.job()["order"])
 
 
-def _check_trial_explanation(service: Service, found: pecan.OrderExplanation, text: str) -> None:
+def _check_trial_explanation(service: Service, found: pecan.Explanation, text: str) -> None:
     """Checks that an explanation and its text name the step that moved, and the gains by prediction and trial."""
     assert [(step.operation, step.registered_position, step.planned_position) for step in found.moved] == [("FilterDataset", 2, 1)]
     assert "_second (FilterDataset) (was 3)" in text

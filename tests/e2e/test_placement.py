@@ -1,11 +1,13 @@
-"""A job with an objective finds the number of workers that its trainer needs."""
+"""A job with an objective finds the number of workers that its trainer needs, and shows how."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import itertools
 import json
+import logging
 import pathlib
+import re
 import threading
 import time
 
@@ -63,7 +65,38 @@ def converged(target: str, accepted: range, seconds: float, what: str) -> float:
     pytest.fail(f"{what}: no search ended at {accepted} workers within {seconds} s: {changes}")
 
 
-def test_a_job_finds_its_workers(tmp_path: pathlib.Path):
+def check_shown(target: str, dataset: tf.data.Dataset) -> None:
+    """Checks what users and operators see of a job that has converged."""
+    placed = pecan.explain(dataset).placement
+    assert placed.objective == "cost" and placed.why and placed.local == placed.running_local == 0
+    # The search may have begun again since, but it never forgets what it measured.
+    assert placed.state in ("search", "watch")
+    assert 1 <= placed.remote <= WORKERS and 1 <= placed.running_remote <= WORKERS
+    best = placed.candidates[0]
+    assert any(one.measured_s and one.measured_cost and one.windows for one in placed.candidates), placed.candidates
+    assert best.predicted_s > 0 and best.score == min(one.score for one in placed.candidates)
+    assert (placed.prices.currency, placed.prices.trainer, placed.prices.remote) == ("USD", 1.0, 0.25)
+    # On a busy host, the trainer may have taken nothing in the last seconds.
+    assert placed.prices.job - 0.25 * placed.running_remote in (0.0, 1.0)
+    assert placed.search_windows >= 2 and placed.search_cost > 0 and placed.search_lost_s > 0
+    address = target.removeprefix("pecan://")
+    shown = run_command("pecanctl", "explain", placed.response["job_id"], "--dispatcher", address).stdout
+    assert "objective  cost" in shown and "(wanted)" in shown
+    screen = run_command("pecanctl", "top", "--once", "--dispatcher", address).stdout
+    assert " USD " in screen and placed.response["job_id"] in screen and screen.count(" remote ") >= WORKERS
+
+
+def check_logged(lines: list[str]) -> None:
+    """Checks what the trainer's log says of the placement: one line for each change."""
+    assert "the placement is 1 remote and 0 local workers" in lines[0]
+    changed = [line.split(": ")[1] for line in lines if "the placement changed from" in line]
+    assert changed and all(re.search(r"from (.*) to (.*) workers", line) for line in changed)
+    for before, line in itertools.pairwise(changed):
+        assert before.split(" to ")[1] == line.split(" from ")[1].split(" to ")[0], (before, line)
+
+
+def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "pecan")
     log, prices = tmp_path / "decisions", tmp_path / "prices.yaml"
     prices.write_text(PRICES)
     flags = ("--decisions-log", str(log), "--prices", str(prices))
@@ -75,11 +108,14 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path):
             programs += pool.map(lambda _: Program("pecan-worker", *flags), range(WORKERS))
         dataset = tf.data.Dataset.range(ELEMENTS).apply(testing.sleep(int(1e6 * ELEMENT_S)))
         dataset = dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
-        distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost")
-        trainer = Trainer(dataset.apply(distributed))
+        distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost", local_workers=0)
+        served = dataset.apply(distributed)
+        trainer = Trainer(served)
         trainer.start()
         # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted.
         took = converged(target, range(4, 9), 90, "from one worker")
+        check_shown(target, served)
+        check_logged([one.getMessage() for one in caplog.records if "placement" in one.getMessage()])
         # The rest comes without a pause.
         trainer.step_s = 0.0
         trainer.join(300)

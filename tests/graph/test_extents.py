@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 D = tf.data.Dataset
 # An extent has two records of the large file, or four of the small one.
 RECORDS, BYTES = 189, 540_000
-STARTS = (1, 3, 1000)
+STARTS = (3,)
 
 
 def records(path: pathlib.Path, first: int, count: int) -> str:
@@ -75,24 +76,28 @@ CASES = {
 }
 
 
+# The modes divide files in the same way, so each pipeline runs in one of them, and in both under `make soak`.
+MODES = ("EXACTLY_ONCE", "DETERMINISTIC")
+RUNS = [(name, mode) for n, name in enumerate(CASES) for m, mode in enumerate(MODES) if os.environ.get("PECAN_SOAK") or n % 2 == m]
+
+
 @pytest.fixture(scope="module")
-def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[D, oracle.Cut]]:
-    """All pipelines in both modes."""
+def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[D, oracle.Cut]]:
+    """The pipelines in their modes."""
     work = tmp_path_factory.mktemp("extents")
     one, two = records(work / "one", 0, RECORDS), records(work / "two", 1000, 7)
     found = {}
-    datasets = {name: build(one, two) for name, (build, *_) in CASES.items()}
-    for mode in ("EXACTLY_ONCE", "DETERMINISTIC"):
-        options = {"mode": mode, "extents": True, "file_bytes": RECORDS * BYTES, "starts": STARTS, "epochs": 1, "streams": 20}
+    for mode in MODES:
+        options = {"mode": mode, "extents": True, "file_bytes": RECORDS * BYTES, "starts": STARTS, "epochs": 1, "streams": 7}
+        datasets = {name: CASES[name][0](one, two) for name, of in RUNS if of == mode}
         cut = oracle.cut_all(cutgraph, work / mode, {name: (d, options) for name, d in datasets.items()})
-        found |= {f"{mode} {name}": (datasets[name], cut[name]) for name in datasets}
+        found |= {(name, mode): (datasets[name], cut[name]) for name in datasets}
     return found
 
 
-@pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "DETERMINISTIC"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mode"), RUNS)
 def test_streams_over_extents_give_the_local_elements(cuts, name: str, mode: str) -> None:
-    dataset, cut = cuts[f"{mode} {name}"]
+    dataset, cut = cuts[name, mode]
     assert cut.error is None, cut.error
     _, kind, block, strategy = CASES[name]
     assert (cut.kind, int(cut.plan["cut"]["block"]), cut.strategy) == (kind, block, strategy), cut.plan

@@ -1959,7 +1959,11 @@ type ClientHeartbeatRequest struct {
 	// Absent if the client cannot read it.
 	Host *HostLoad `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`
 	// The newest sub-windows of the job in job_ids, ascending. A heartbeat repeats those of earlier ones.
-	SubWindows    []*SubWindow `protobuf:"bytes,9,rep,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
+	SubWindows []*SubWindow `protobuf:"bytes,9,rep,name=sub_windows,json=subWindows,proto3" json:"sub_windows,omitempty"`
+	// Random id of the trainer's process. The local workers that it starts declare it.
+	TrainerId string `protobuf:"bytes,10,opt,name=trainer_id,json=trainerId,proto3" json:"trainer_id,omitempty"`
+	// The dispatcher decides how many local workers the trainer runs. Absent: the user did.
+	LocalWorkers  *LocalWorkers `protobuf:"bytes,11,opt,name=local_workers,json=localWorkers,proto3" json:"local_workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2057,6 +2061,75 @@ func (x *ClientHeartbeatRequest) GetSubWindows() []*SubWindow {
 	return nil
 }
 
+func (x *ClientHeartbeatRequest) GetTrainerId() string {
+	if x != nil {
+		return x.TrainerId
+	}
+	return ""
+}
+
+func (x *ClientHeartbeatRequest) GetLocalWorkers() *LocalWorkers {
+	if x != nil {
+		return x.LocalWorkers
+	}
+	return nil
+}
+
+// The local workers of a trainer.
+type LocalWorkers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The most that the trainer may run. 0: it cannot start any.
+	Most uint32 `protobuf:"varint,1,opt,name=most,proto3" json:"most,omitempty"`
+	// Processes that run or start.
+	Running       uint32 `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocalWorkers) Reset() {
+	*x = LocalWorkers{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalWorkers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalWorkers) ProtoMessage() {}
+
+func (x *LocalWorkers) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalWorkers.ProtoReflect.Descriptor instead.
+func (*LocalWorkers) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LocalWorkers) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *LocalWorkers) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
 // What a trainer took in a part of a measurement window. It begins and ends when an element is taken.
 type SubWindow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2078,7 +2151,7 @@ type SubWindow struct {
 
 func (x *SubWindow) Reset() {
 	*x = SubWindow{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2163,7 @@ func (x *SubWindow) String() string {
 func (*SubWindow) ProtoMessage() {}
 
 func (x *SubWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2176,7 @@ func (x *SubWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubWindow.ProtoReflect.Descriptor instead.
 func (*SubWindow) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SubWindow) GetNumber() uint64 {
@@ -2159,13 +2232,18 @@ type ClientHeartbeatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The timeout that is in force. A restart of the dispatcher may have changed it. 0: the dispatcher does not say.
 	ClientTimeoutS float64 `protobuf:"fixed64,1,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Absent: the dispatcher has not decided, and the trainer keeps the local workers that it has.
+	LocalWorkers *WantedLocalWorkers `protobuf:"bytes,10,opt,name=local_workers,json=localWorkers,proto3" json:"local_workers,omitempty"`
+	// The last recorded decision on the workers of the job, without its candidates. Absent without an objective, and before the
+	// first decision.
+	Placement     *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2255,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2268,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
@@ -2198,6 +2276,74 @@ func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
 		return x.ClientTimeoutS
 	}
 	return 0
+}
+
+func (x *ClientHeartbeatResponse) GetLocalWorkers() *WantedLocalWorkers {
+	if x != nil {
+		return x.LocalWorkers
+	}
+	return nil
+}
+
+func (x *ClientHeartbeatResponse) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// How many local workers a trainer should run.
+type WantedLocalWorkers struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// One sentence.
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedLocalWorkers) Reset() {
+	*x = WantedLocalWorkers{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedLocalWorkers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedLocalWorkers) ProtoMessage() {}
+
+func (x *WantedLocalWorkers) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedLocalWorkers.ProtoReflect.Descriptor instead.
+func (*WantedLocalWorkers) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *WantedLocalWorkers) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *WantedLocalWorkers) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 type ClientGoodbyeRequest struct {
@@ -2209,7 +2355,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2367,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2380,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -2252,7 +2398,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2410,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2423,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 type RegisterDatasetRequest_Header struct {
@@ -2293,7 +2439,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2451,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2505,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2517,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2753,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\"\x14\n" +
-	"\x12CloseEpochResponse\"\xac\x04\n" +
+	"\x12CloseEpochResponse\"\x88\x05\n" +
 	"\x16ClientHeartbeatRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12=\n" +
@@ -2618,7 +2764,11 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\ahost_id\x18\a \x01(\tR\x06hostId\x12&\n" +
 	"\x04host\x18\b \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x124\n" +
 	"\vsub_windows\x18\t \x03(\v2\x13.pecan.v1.SubWindowR\n" +
-	"subWindows\x1a\xc9\x01\n" +
+	"subWindows\x12\x1d\n" +
+	"\n" +
+	"trainer_id\x18\n" +
+	" \x01(\tR\ttrainerId\x12;\n" +
+	"\rlocal_workers\x18\v \x01(\v2\x16.pecan.v1.LocalWorkersR\flocalWorkers\x1a\xc9\x01\n" +
 	"\x04Pass\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -2626,7 +2776,10 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x14\n" +
 	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x19\n" +
 	"\bwaited_s\x18\x06 \x01(\x01R\awaitedS\x12-\n" +
-	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"\xb9\x01\n" +
+	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"<\n" +
+	"\fLocalWorkers\x12\x12\n" +
+	"\x04most\x18\x01 \x01(\rR\x04most\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\rR\arunning\"\xb9\x01\n" +
 	"\tSubWindow\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x13\n" +
 	"\x05age_s\x18\x02 \x01(\x01R\x04ageS\x12\x18\n" +
@@ -2634,9 +2787,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x19\n" +
 	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12\x14\n" +
 	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x18\n" +
-	"\aresumed\x18\a \x01(\bR\aresumed\"C\n" +
+	"\aresumed\x18\a \x01(\bR\aresumed\"\xb9\x01\n" +
 	"\x17ClientHeartbeatResponse\x12(\n" +
-	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\"3\n" +
+	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\x12A\n" +
+	"\rlocal_workers\x18\n" +
+	" \x01(\v2\x1c.pecan.v1.WantedLocalWorkersR\flocalWorkers\x121\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\">\n" +
+	"\x12WantedLocalWorkers\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
 	"\x15ClientGoodbyeResponse2\xdb\n" +
@@ -2679,7 +2838,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -2709,97 +2868,103 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*CloseEpochRequest)(nil),             // 25: pecan.v1.CloseEpochRequest
 	(*CloseEpochResponse)(nil),            // 26: pecan.v1.CloseEpochResponse
 	(*ClientHeartbeatRequest)(nil),        // 27: pecan.v1.ClientHeartbeatRequest
-	(*SubWindow)(nil),                     // 28: pecan.v1.SubWindow
-	(*ClientHeartbeatResponse)(nil),       // 29: pecan.v1.ClientHeartbeatResponse
-	(*ClientGoodbyeRequest)(nil),          // 30: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 31: pecan.v1.ClientGoodbyeResponse
-	(*RegisterDatasetRequest_Header)(nil), // 32: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 33: pecan.v1.ClientHeartbeatRequest.Pass
-	(*DatasetSpec)(nil),                   // 34: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 35: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 36: pecan.v1.Plan
-	(*Position)(nil),                      // 37: pecan.v1.Position
-	(*EpochOrder)(nil),                    // 38: pecan.v1.EpochOrder
-	(*ErrorDetail)(nil),                   // 39: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 40: pecan.v1.WorkerAddress
-	(*KeptRows)(nil),                      // 41: pecan.v1.KeptRows
-	(*StreamId)(nil),                      // 42: pecan.v1.StreamId
-	(*HostLoad)(nil),                      // 43: pecan.v1.HostLoad
-	(*MarkElementsRequest)(nil),           // 44: pecan.v1.MarkElementsRequest
-	(*ReportCrashRequest)(nil),            // 45: pecan.v1.ReportCrashRequest
-	(*WorkerMessage)(nil),                 // 46: pecan.v1.WorkerMessage
-	(*StatusRequest)(nil),                 // 47: pecan.v1.StatusRequest
-	(*ExplainRequest)(nil),                // 48: pecan.v1.ExplainRequest
-	(*MarkElementsResponse)(nil),          // 49: pecan.v1.MarkElementsResponse
-	(*ReportCrashResponse)(nil),           // 50: pecan.v1.ReportCrashResponse
-	(*WorkerCommand)(nil),                 // 51: pecan.v1.WorkerCommand
-	(*StatusResponse)(nil),                // 52: pecan.v1.StatusResponse
-	(*ExplainResponse)(nil),               // 53: pecan.v1.ExplainResponse
+	(*LocalWorkers)(nil),                  // 28: pecan.v1.LocalWorkers
+	(*SubWindow)(nil),                     // 29: pecan.v1.SubWindow
+	(*ClientHeartbeatResponse)(nil),       // 30: pecan.v1.ClientHeartbeatResponse
+	(*WantedLocalWorkers)(nil),            // 31: pecan.v1.WantedLocalWorkers
+	(*ClientGoodbyeRequest)(nil),          // 32: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 33: pecan.v1.ClientGoodbyeResponse
+	(*RegisterDatasetRequest_Header)(nil), // 34: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 35: pecan.v1.ClientHeartbeatRequest.Pass
+	(*DatasetSpec)(nil),                   // 36: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 37: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 38: pecan.v1.Plan
+	(*Position)(nil),                      // 39: pecan.v1.Position
+	(*EpochOrder)(nil),                    // 40: pecan.v1.EpochOrder
+	(*ErrorDetail)(nil),                   // 41: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 42: pecan.v1.WorkerAddress
+	(*KeptRows)(nil),                      // 43: pecan.v1.KeptRows
+	(*StreamId)(nil),                      // 44: pecan.v1.StreamId
+	(*HostLoad)(nil),                      // 45: pecan.v1.HostLoad
+	(*Placement)(nil),                     // 46: pecan.v1.Placement
+	(*MarkElementsRequest)(nil),           // 47: pecan.v1.MarkElementsRequest
+	(*ReportCrashRequest)(nil),            // 48: pecan.v1.ReportCrashRequest
+	(*WorkerMessage)(nil),                 // 49: pecan.v1.WorkerMessage
+	(*StatusRequest)(nil),                 // 50: pecan.v1.StatusRequest
+	(*ExplainRequest)(nil),                // 51: pecan.v1.ExplainRequest
+	(*MarkElementsResponse)(nil),          // 52: pecan.v1.MarkElementsResponse
+	(*ReportCrashResponse)(nil),           // 53: pecan.v1.ReportCrashResponse
+	(*WorkerCommand)(nil),                 // 54: pecan.v1.WorkerCommand
+	(*StatusResponse)(nil),                // 55: pecan.v1.StatusResponse
+	(*ExplainResponse)(nil),               // 56: pecan.v1.ExplainResponse
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	32, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	34, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	35, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	34, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	36, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	37, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
 	7,  // 3: pecan.v1.CreateJobRequest.division:type_name -> pecan.v1.Division
-	36, // 4: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	35, // 5: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	37, // 6: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
-	38, // 7: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
+	38, // 4: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	37, // 5: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	39, // 6: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	40, // 7: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
 	15, // 8: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	39, // 9: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	40, // 10: pecan.v1.EpochUpdate.workers:type_name -> pecan.v1.WorkerAddress
-	41, // 11: pecan.v1.EpochUpdate.carry:type_name -> pecan.v1.KeptRows
+	41, // 9: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	42, // 10: pecan.v1.EpochUpdate.workers:type_name -> pecan.v1.WorkerAddress
+	43, // 11: pecan.v1.EpochUpdate.carry:type_name -> pecan.v1.KeptRows
 	17, // 12: pecan.v1.FinishStreamsRequest.streams:type_name -> pecan.v1.FinishedStream
 	19, // 13: pecan.v1.FinishStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
-	39, // 14: pecan.v1.RefusedStream.error:type_name -> pecan.v1.ErrorDetail
+	41, // 14: pecan.v1.RefusedStream.error:type_name -> pecan.v1.ErrorDetail
 	21, // 15: pecan.v1.ReleaseStreamsRequest.streams:type_name -> pecan.v1.ReleasedStream
 	19, // 16: pecan.v1.ReleaseStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
-	42, // 17: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	33, // 18: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	43, // 19: pecan.v1.ClientHeartbeatRequest.host:type_name -> pecan.v1.HostLoad
-	28, // 20: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
-	34, // 21: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	0,  // 22: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 23: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 24: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 25: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	9,  // 26: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	11, // 27: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	13, // 28: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	16, // 29: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
-	20, // 30: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
-	23, // 31: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	25, // 32: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	27, // 33: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	30, // 34: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	44, // 35: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	45, // 36: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
-	46, // 37: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	47, // 38: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	48, // 39: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
-	1,  // 40: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 41: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 42: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	8,  // 43: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	10, // 44: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	12, // 45: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	14, // 46: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	18, // 47: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
-	22, // 48: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
-	24, // 49: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	26, // 50: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	29, // 51: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	31, // 52: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	49, // 53: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	50, // 54: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
-	51, // 55: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	52, // 56: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	53, // 57: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
-	40, // [40:58] is the sub-list for method output_type
-	22, // [22:40] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	44, // 17: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	35, // 18: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	45, // 19: pecan.v1.ClientHeartbeatRequest.host:type_name -> pecan.v1.HostLoad
+	29, // 20: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
+	28, // 21: pecan.v1.ClientHeartbeatRequest.local_workers:type_name -> pecan.v1.LocalWorkers
+	31, // 22: pecan.v1.ClientHeartbeatResponse.local_workers:type_name -> pecan.v1.WantedLocalWorkers
+	46, // 23: pecan.v1.ClientHeartbeatResponse.placement:type_name -> pecan.v1.Placement
+	36, // 24: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	0,  // 25: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 26: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 27: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 28: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	9,  // 29: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	11, // 30: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	13, // 31: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	16, // 32: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
+	20, // 33: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
+	23, // 34: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	25, // 35: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	27, // 36: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	32, // 37: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	47, // 38: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	48, // 39: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
+	49, // 40: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	50, // 41: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	51, // 42: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
+	1,  // 43: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 44: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 45: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	8,  // 46: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	10, // 47: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	12, // 48: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	14, // 49: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	18, // 50: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
+	22, // 51: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
+	24, // 52: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	26, // 53: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	30, // 54: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	33, // 55: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	52, // 56: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	53, // 57: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
+	54, // 58: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	55, // 59: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	56, // 60: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	43, // [43:61] is the sub-list for method output_type
+	25, // [25:43] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -2821,7 +2986,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -86,8 +86,12 @@ type ExplainResponse struct {
 	Trial *OrderTrial `protobuf:"bytes,9,opt,name=trial,proto3" json:"trial,omitempty"`
 	// Absent until there are measurements of the order in production.
 	Production *OrderProduction `protobuf:"bytes,10,opt,name=production,proto3" json:"production,omitempty"`
+	// As in JobStatus. Before the first decision, it says what the decision waits for.
+	Placement *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	// The objective and the limits of the job. Absent without an objective.
+	PlacementOptions *PlacementOptions `protobuf:"bytes,21,opt,name=placement_options,json=placementOptions,proto3" json:"placement_options,omitempty"`
 	// As in JobStatus.
-	Placement     *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Fleet         *JobFleet `protobuf:"bytes,22,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +199,20 @@ func (x *ExplainResponse) GetProduction() *OrderProduction {
 func (x *ExplainResponse) GetPlacement() *Placement {
 	if x != nil {
 		return x.Placement
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetPlacementOptions() *PlacementOptions {
+	if x != nil {
+		return x.PlacementOptions
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetFleet() *JobFleet {
+	if x != nil {
+		return x.Fleet
 	}
 	return nil
 }
@@ -736,7 +754,8 @@ type JobStatus struct {
 	// Streams that take slots, without those of prefetched epochs.
 	Running uint32 `protobuf:"varint,30,opt,name=running,proto3" json:"running,omitempty"`
 	// A quota forbids the job further slots now.
-	Bounded       bool `protobuf:"varint,31,opt,name=bounded,proto3" json:"bounded,omitempty"`
+	Bounded       bool      `protobuf:"varint,31,opt,name=bounded,proto3" json:"bounded,omitempty"`
+	Fleet         *JobFleet `protobuf:"bytes,40,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -876,6 +895,173 @@ func (x *JobStatus) GetBounded() bool {
 	return false
 }
 
+func (x *JobStatus) GetFleet() *JobFleet {
+	if x != nil {
+		return x.Fleet
+	}
+	return nil
+}
+
+// Who serves and reads a job now, and what that costs.
+type JobFleet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workers of each kind that were chosen for the job or run a stream of it.
+	Remote uint32 `protobuf:"varint,1,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local  uint32 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"`
+	// Trainers that have read in the last seconds.
+	Trainers uint32 `protobuf:"varint,3,opt,name=trainers,proto3" json:"trainers,omitempty"`
+	// Absent without a table of prices.
+	Prices *JobPrices `protobuf:"bytes,4,opt,name=prices,proto3" json:"prices,omitempty"`
+	// Why the table has no prices for the job. Empty if it has them.
+	PricesProblem string `protobuf:"bytes,5,opt,name=prices_problem,json=pricesProblem,proto3" json:"prices_problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobFleet) Reset() {
+	*x = JobFleet{}
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobFleet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobFleet) ProtoMessage() {}
+
+func (x *JobFleet) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobFleet.ProtoReflect.Descriptor instead.
+func (*JobFleet) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *JobFleet) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *JobFleet) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *JobFleet) GetTrainers() uint32 {
+	if x != nil {
+		return x.Trainers
+	}
+	return 0
+}
+
+func (x *JobFleet) GetPrices() *JobPrices {
+	if x != nil {
+		return x.Prices
+	}
+	return nil
+}
+
+func (x *JobFleet) GetPricesProblem() string {
+	if x != nil {
+		return x.PricesProblem
+	}
+	return ""
+}
+
+// Prices per hour.
+type JobPrices struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Currency string                 `protobuf:"bytes,1,opt,name=currency,proto3" json:"currency,omitempty"`
+	// One trainer, one remote worker, one local worker.
+	Trainer float64 `protobuf:"fixed64,2,opt,name=trainer,proto3" json:"trainer,omitempty"`
+	Remote  float64 `protobuf:"fixed64,3,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local   float64 `protobuf:"fixed64,4,opt,name=local,proto3" json:"local,omitempty"`
+	// The trainers and workers of the job.
+	Job           float64 `protobuf:"fixed64,5,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobPrices) Reset() {
+	*x = JobPrices{}
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobPrices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobPrices) ProtoMessage() {}
+
+func (x *JobPrices) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobPrices.ProtoReflect.Descriptor instead.
+func (*JobPrices) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *JobPrices) GetCurrency() string {
+	if x != nil {
+		return x.Currency
+	}
+	return ""
+}
+
+func (x *JobPrices) GetTrainer() float64 {
+	if x != nil {
+		return x.Trainer
+	}
+	return 0
+}
+
+func (x *JobPrices) GetRemote() float64 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *JobPrices) GetLocal() float64 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *JobPrices) GetJob() float64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
 // Medians of the sub-windows of the last seconds.
 type ConsumerStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -895,7 +1081,7 @@ type ConsumerStatus struct {
 
 func (x *ConsumerStatus) Reset() {
 	*x = ConsumerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1093,7 @@ func (x *ConsumerStatus) String() string {
 func (*ConsumerStatus) ProtoMessage() {}
 
 func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1106,7 @@ func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStatus.ProtoReflect.Descriptor instead.
 func (*ConsumerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConsumerStatus) GetClientId() string {
@@ -983,7 +1169,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1181,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1194,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OrderStatus) GetState() string {
@@ -1039,7 +1225,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1237,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1250,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -1128,7 +1314,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1326,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1339,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -1254,7 +1440,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1452,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1465,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -1335,7 +1521,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1533,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1546,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -1390,7 +1576,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xd2\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xc5\x04\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1405,7 +1591,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"production\x18\n" +
 	" \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
 	"production\x121\n" +
-	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xc0\x01\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12G\n" +
+	"\x11placement_options\x18\x15 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\x10placementOptions\x12(\n" +
+	"\x05fleet\x18\x16 \x01(\v2\x12.pecan.v1.JobFleetR\x05fleet\"\xc0\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1454,7 +1642,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"sentBytesS\x12&\n" +
 	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xc8\x04\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xf2\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1471,7 +1659,20 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\tconsumers\x18\x16 \x03(\v2\x18.pecan.v1.ConsumerStatusR\tconsumers\x121\n" +
 	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12\x18\n" +
 	"\arunning\x18\x1e \x01(\rR\arunning\x12\x18\n" +
-	"\abounded\x18\x1f \x01(\bR\abounded\"\xd6\x01\n" +
+	"\abounded\x18\x1f \x01(\bR\abounded\x12(\n" +
+	"\x05fleet\x18( \x01(\v2\x12.pecan.v1.JobFleetR\x05fleet\"\xa8\x01\n" +
+	"\bJobFleet\x12\x16\n" +
+	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\rR\x05local\x12\x1a\n" +
+	"\btrainers\x18\x03 \x01(\rR\btrainers\x12+\n" +
+	"\x06prices\x18\x04 \x01(\v2\x13.pecan.v1.JobPricesR\x06prices\x12%\n" +
+	"\x0eprices_problem\x18\x05 \x01(\tR\rpricesProblem\"\x81\x01\n" +
+	"\tJobPrices\x12\x1a\n" +
+	"\bcurrency\x18\x01 \x01(\tR\bcurrency\x12\x18\n" +
+	"\atrainer\x18\x02 \x01(\x01R\atrainer\x12\x16\n" +
+	"\x06remote\x18\x03 \x01(\x01R\x06remote\x12\x14\n" +
+	"\x05local\x18\x04 \x01(\x01R\x05local\x12\x10\n" +
+	"\x03job\x18\x05 \x01(\x01R\x03job\"\xd6\x01\n" +
 	"\x0eConsumerStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ahost_id\x18\x02 \x01(\tR\x06hostId\x12\x1b\n" +
@@ -1530,68 +1731,75 @@ func file_pecan_v1_status_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_status_proto_rawDescData
 }
 
-var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_pecan_v1_status_proto_goTypes = []any{
-	(*ExplainRequest)(nil),  // 0: pecan.v1.ExplainRequest
-	(*ExplainResponse)(nil), // 1: pecan.v1.ExplainResponse
-	(*ExplainedStep)(nil),   // 2: pecan.v1.ExplainedStep
-	(*StatusRequest)(nil),   // 3: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),  // 4: pecan.v1.StatusResponse
-	(*TenantStatus)(nil),    // 5: pecan.v1.TenantStatus
-	(*WorkerStatus)(nil),    // 6: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),       // 7: pecan.v1.JobStatus
-	(*ConsumerStatus)(nil),  // 8: pecan.v1.ConsumerStatus
-	(*OrderStatus)(nil),     // 9: pecan.v1.OrderStatus
-	(*CacheStatus)(nil),     // 10: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),     // 11: pecan.v1.EpochStatus
-	(*PassStatus)(nil),      // 12: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),   // 13: pecan.v1.DatasetStatus
-	(Order)(0),              // 14: pecan.v1.Order
-	(OrderTolerance)(0),     // 15: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),      // 16: pecan.v1.OrderTrial
-	(*OrderProduction)(nil), // 17: pecan.v1.OrderProduction
-	(*Placement)(nil),       // 18: pecan.v1.Placement
-	(*NodeMetrics)(nil),     // 19: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),   // 20: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),      // 21: pecan.v1.HeldStream
-	(*HostLoad)(nil),        // 22: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),    // 23: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),      // 24: pecan.v1.JobOptions
-	(*Plan)(nil),            // 25: pecan.v1.Plan
-	(*Recovery)(nil),        // 26: pecan.v1.Recovery
+	(*ExplainRequest)(nil),   // 0: pecan.v1.ExplainRequest
+	(*ExplainResponse)(nil),  // 1: pecan.v1.ExplainResponse
+	(*ExplainedStep)(nil),    // 2: pecan.v1.ExplainedStep
+	(*StatusRequest)(nil),    // 3: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),   // 4: pecan.v1.StatusResponse
+	(*TenantStatus)(nil),     // 5: pecan.v1.TenantStatus
+	(*WorkerStatus)(nil),     // 6: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),        // 7: pecan.v1.JobStatus
+	(*JobFleet)(nil),         // 8: pecan.v1.JobFleet
+	(*JobPrices)(nil),        // 9: pecan.v1.JobPrices
+	(*ConsumerStatus)(nil),   // 10: pecan.v1.ConsumerStatus
+	(*OrderStatus)(nil),      // 11: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),      // 12: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),      // 13: pecan.v1.EpochStatus
+	(*PassStatus)(nil),       // 14: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),    // 15: pecan.v1.DatasetStatus
+	(Order)(0),               // 16: pecan.v1.Order
+	(OrderTolerance)(0),      // 17: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),       // 18: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),  // 19: pecan.v1.OrderProduction
+	(*Placement)(nil),        // 20: pecan.v1.Placement
+	(*PlacementOptions)(nil), // 21: pecan.v1.PlacementOptions
+	(*NodeMetrics)(nil),      // 22: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 23: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 24: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 25: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 26: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),       // 27: pecan.v1.JobOptions
+	(*Plan)(nil),             // 28: pecan.v1.Plan
+	(*Recovery)(nil),         // 29: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
-	14, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
-	15, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	16, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	17, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
 	2,  // 2: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
-	16, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
-	17, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
-	18, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
-	19, // 6: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	6,  // 7: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	7,  // 8: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	13, // 9: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	5,  // 10: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
-	20, // 11: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	21, // 12: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	22, // 13: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	23, // 14: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	24, // 15: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	25, // 16: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	11, // 17: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	19, // 18: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	26, // 19: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	10, // 20: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	9,  // 21: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	8,  // 22: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	18, // 23: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	22, // 24: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	12, // 25: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	18, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	19, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	20, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
+	21, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
+	8,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
+	22, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	6,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	7,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	15, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 12: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	23, // 13: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	24, // 14: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	25, // 15: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	26, // 16: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	27, // 17: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	28, // 18: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	13, // 19: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	22, // 20: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	29, // 21: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	12, // 22: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	11, // 23: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	10, // 24: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	20, // 25: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	8,  // 26: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	9,  // 27: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	25, // 28: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	14, // 29: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }
@@ -1607,7 +1815,7 @@ func file_pecan_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_status_proto_rawDesc), len(file_pecan_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -365,6 +365,55 @@ func (OrderStage) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
+// The workers that may serve a job.
+type TargetWorkers int32
+
+const (
+	// All of them.
+	TargetWorkers_TARGET_WORKERS_UNSPECIFIED TargetWorkers = 0
+	// Those on the host of the job's trainers.
+	TargetWorkers_TARGET_WORKERS_LOCAL TargetWorkers = 1
+)
+
+// Enum value maps for TargetWorkers.
+var (
+	TargetWorkers_name = map[int32]string{
+		0: "TARGET_WORKERS_UNSPECIFIED",
+		1: "TARGET_WORKERS_LOCAL",
+	}
+	TargetWorkers_value = map[string]int32{
+		"TARGET_WORKERS_UNSPECIFIED": 0,
+		"TARGET_WORKERS_LOCAL":       1,
+	}
+)
+
+func (x TargetWorkers) Enum() *TargetWorkers {
+	p := new(TargetWorkers)
+	*p = x
+	return p
+}
+
+func (x TargetWorkers) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TargetWorkers) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
+}
+
+func (TargetWorkers) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[6]
+}
+
+func (x TargetWorkers) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TargetWorkers.Descriptor instead.
+func (TargetWorkers) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
 // How batches stay equal to those of a local run (docs/architecture.md).
 type BatchStrategy int32
 
@@ -405,11 +454,11 @@ func (x BatchStrategy) String() string {
 }
 
 func (BatchStrategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (BatchStrategy) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[6]
+	return &file_pecan_v1_types_proto_enumTypes[7]
 }
 
 func (x BatchStrategy) Number() protoreflect.EnumNumber {
@@ -418,7 +467,7 @@ func (x BatchStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BatchStrategy.Descriptor instead.
 func (BatchStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 type DeterminismClass int32
@@ -460,11 +509,11 @@ func (x DeterminismClass) String() string {
 }
 
 func (DeterminismClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[7].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (DeterminismClass) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[7]
+	return &file_pecan_v1_types_proto_enumTypes[8]
 }
 
 func (x DeterminismClass) Number() protoreflect.EnumNumber {
@@ -473,7 +522,7 @@ func (x DeterminismClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeterminismClass.Descriptor instead.
 func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 type Resume_Strategy int32
@@ -515,11 +564,11 @@ func (x Resume_Strategy) String() string {
 }
 
 func (Resume_Strategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (Resume_Strategy) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[8]
+	return &file_pecan_v1_types_proto_enumTypes[9]
 }
 
 func (x Resume_Strategy) Number() protoreflect.EnumNumber {
@@ -578,11 +627,11 @@ func (x Cut_Kind) String() string {
 }
 
 func (Cut_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[9].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (Cut_Kind) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[9]
+	return &file_pecan_v1_types_proto_enumTypes[10]
 }
 
 func (x Cut_Kind) Number() protoreflect.EnumNumber {
@@ -1101,7 +1150,8 @@ type JobOptions struct {
 	// S that the trainer asks for. 0: the plan decides.
 	Streams int32 `protobuf:"varint,12,opt,name=streams,proto3" json:"streams,omitempty"`
 	// Absent, or without an objective: all workers serve the job.
-	Placement *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Placement     *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	TargetWorkers TargetWorkers     `protobuf:"varint,22,opt,name=target_workers,json=targetWorkers,proto3,enum=pecan.v1.TargetWorkers" json:"target_workers,omitempty"`
 	// The job's part of the slots of its tenant, compared with those of the tenant's other jobs. 0: 1.
 	Weight float64 `protobuf:"fixed64,30,opt,name=weight,proto3" json:"weight,omitempty"`
 	// Who the job belongs to. Tenants share the slots of the workers. Empty: "default".
@@ -1231,6 +1281,13 @@ func (x *JobOptions) GetPlacement() *PlacementOptions {
 	return nil
 }
 
+func (x *JobOptions) GetTargetWorkers() TargetWorkers {
+	if x != nil {
+		return x.TargetWorkers
+	}
+	return TargetWorkers_TARGET_WORKERS_UNSPECIFIED
+}
+
 func (x *JobOptions) GetWeight() float64 {
 	if x != nil {
 		return x.Weight
@@ -1356,7 +1413,12 @@ type Placement struct {
 	// The configurations that were compared, best first.
 	Candidates []*PlacementCandidate `protobuf:"bytes,6,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// What the search has cost above the bill of the best known configuration, in the unit of the scores.
-	SearchCost    float64 `protobuf:"fixed64,7,opt,name=search_cost,json=searchCost,proto3" json:"search_cost,omitempty"`
+	SearchCost float64 `protobuf:"fixed64,7,opt,name=search_cost,json=searchCost,proto3" json:"search_cost,omitempty"`
+	// Measurement windows of searches so far. search_lost_s is the part of their seconds that the best known configuration
+	// would have saved, search_bill the price of that part. It is 0 without prices.
+	SearchWindows uint32  `protobuf:"varint,40,opt,name=search_windows,json=searchWindows,proto3" json:"search_windows,omitempty"`
+	SearchLostS   float64 `protobuf:"fixed64,41,opt,name=search_lost_s,json=searchLostS,proto3" json:"search_lost_s,omitempty"`
+	SearchBill    float64 `protobuf:"fixed64,42,opt,name=search_bill,json=searchBill,proto3" json:"search_bill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1436,6 +1498,27 @@ func (x *Placement) GetCandidates() []*PlacementCandidate {
 func (x *Placement) GetSearchCost() float64 {
 	if x != nil {
 		return x.SearchCost
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchWindows() uint32 {
+	if x != nil {
+		return x.SearchWindows
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchLostS() float64 {
+	if x != nil {
+		return x.SearchLostS
+	}
+	return 0
+}
+
+func (x *Placement) GetSearchBill() float64 {
+	if x != nil {
+		return x.SearchBill
 	}
 	return 0
 }
@@ -3207,7 +3290,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\xfb\x04\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xbb\x05\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -3223,7 +3306,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	" \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x12A\n" +
 	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\x12\x18\n" +
 	"\astreams\x18\f \x01(\x05R\astreams\x128\n" +
-	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\x12\x16\n" +
+	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\x12>\n" +
+	"\x0etarget_workers\x18\x16 \x01(\x0e2\x17.pecan.v1.TargetWorkersR\rtargetWorkers\x12\x16\n" +
 	"\x06weight\x18\x1e \x01(\x01R\x06weight\x12\x16\n" +
 	"\x06tenant\x18\x1f \x01(\tR\x06tenant\"\xf3\x01\n" +
 	"\x10PlacementOptions\x12\x1c\n" +
@@ -3235,7 +3319,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"max_remote\x18\x04 \x01(\x05R\tmaxRemote\x12\x1b\n" +
 	"\tmin_local\x18\x05 \x01(\x05R\bminLocal\x12\x1b\n" +
 	"\tmax_local\x18\x06 \x01(\x05R\bmaxLocal\x12!\n" +
-	"\ftrainer_type\x18\a \x01(\tR\vtrainerType\"\xde\x01\n" +
+	"\ftrainer_type\x18\a \x01(\tR\vtrainerType\"\xca\x02\n" +
 	"\tPlacement\x12\x16\n" +
 	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x14\n" +
@@ -3246,7 +3330,11 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"candidates\x18\x06 \x03(\v2\x1c.pecan.v1.PlacementCandidateR\n" +
 	"candidates\x12\x1f\n" +
 	"\vsearch_cost\x18\a \x01(\x01R\n" +
-	"searchCost\"\xb2\x01\n" +
+	"searchCost\x12%\n" +
+	"\x0esearch_windows\x18( \x01(\rR\rsearchWindows\x12\"\n" +
+	"\rsearch_lost_s\x18) \x01(\x01R\vsearchLostS\x12\x1f\n" +
+	"\vsearch_bill\x18* \x01(\x01R\n" +
+	"searchBill\"\xb2\x01\n" +
 	"\x12PlacementCandidate\x12\x16\n" +
 	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\rR\x05local\x12\x1f\n" +
@@ -3458,7 +3546,10 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"OrderStage\x12\x1b\n" +
 	"\x17ORDER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ORDER_STAGE_PILOTED\x10\x01\x12\x1b\n" +
-	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*\x83\x01\n" +
+	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*I\n" +
+	"\rTargetWorkers\x12\x1e\n" +
+	"\x1aTARGET_WORKERS_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14TARGET_WORKERS_LOCAL\x10\x01*\x83\x01\n" +
 	"\rBatchStrategy\x12\x1e\n" +
 	"\x1aBATCH_STRATEGY_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BATCH_STRATEGY_EXACT\x10\x01\x12\x1c\n" +
@@ -3482,7 +3573,7 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_types_proto_rawDescData
 }
 
-var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
 var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),                  // 0: pecan.v1.Mode
@@ -3491,73 +3582,75 @@ var file_pecan_v1_types_proto_goTypes = []any{
 	(Order)(0),                 // 3: pecan.v1.Order
 	(OrderTolerance)(0),        // 4: pecan.v1.OrderTolerance
 	(OrderStage)(0),            // 5: pecan.v1.OrderStage
-	(BatchStrategy)(0),         // 6: pecan.v1.BatchStrategy
-	(DeterminismClass)(0),      // 7: pecan.v1.DeterminismClass
-	(Resume_Strategy)(0),       // 8: pecan.v1.Resume.Strategy
-	(Cut_Kind)(0),              // 9: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil),      // 10: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),        // 11: pecan.v1.DatasetSpec
-	(*NodeMetrics)(nil),        // 12: pecan.v1.NodeMetrics
-	(*OrderTrial)(nil),         // 13: pecan.v1.OrderTrial
-	(*OrderProduction)(nil),    // 14: pecan.v1.OrderProduction
-	(*OrderDifference)(nil),    // 15: pecan.v1.OrderDifference
-	(*JobOptions)(nil),         // 16: pecan.v1.JobOptions
-	(*PlacementOptions)(nil),   // 17: pecan.v1.PlacementOptions
-	(*Placement)(nil),          // 18: pecan.v1.Placement
-	(*PlacementCandidate)(nil), // 19: pecan.v1.PlacementCandidate
-	(*PlacementKnown)(nil),     // 20: pecan.v1.PlacementKnown
-	(*PlacementCurve)(nil),     // 21: pecan.v1.PlacementCurve
-	(*PlacementLoad)(nil),      // 22: pecan.v1.PlacementLoad
-	(*Plan)(nil),               // 23: pecan.v1.Plan
-	(*Resume)(nil),             // 24: pecan.v1.Resume
-	(*CachePlan)(nil),          // 25: pecan.v1.CachePlan
-	(*CacheSegment)(nil),       // 26: pecan.v1.CacheSegment
-	(*Cut)(nil),                // 27: pecan.v1.Cut
-	(*StreamId)(nil),           // 28: pecan.v1.StreamId
-	(*Position)(nil),           // 29: pecan.v1.Position
-	(*KeptRows)(nil),           // 30: pecan.v1.KeptRows
-	(*EpochOrder)(nil),         // 31: pecan.v1.EpochOrder
-	(*Token)(nil),              // 32: pecan.v1.Token
-	(*Checkpoint)(nil),         // 33: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil),      // 34: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),           // 35: pecan.v1.HostLoad
-	(*ErrorDetail)(nil),        // 36: pecan.v1.ErrorDetail
+	(TargetWorkers)(0),         // 6: pecan.v1.TargetWorkers
+	(BatchStrategy)(0),         // 7: pecan.v1.BatchStrategy
+	(DeterminismClass)(0),      // 8: pecan.v1.DeterminismClass
+	(Resume_Strategy)(0),       // 9: pecan.v1.Resume.Strategy
+	(Cut_Kind)(0),              // 10: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil),      // 11: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),        // 12: pecan.v1.DatasetSpec
+	(*NodeMetrics)(nil),        // 13: pecan.v1.NodeMetrics
+	(*OrderTrial)(nil),         // 14: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),    // 15: pecan.v1.OrderProduction
+	(*OrderDifference)(nil),    // 16: pecan.v1.OrderDifference
+	(*JobOptions)(nil),         // 17: pecan.v1.JobOptions
+	(*PlacementOptions)(nil),   // 18: pecan.v1.PlacementOptions
+	(*Placement)(nil),          // 19: pecan.v1.Placement
+	(*PlacementCandidate)(nil), // 20: pecan.v1.PlacementCandidate
+	(*PlacementKnown)(nil),     // 21: pecan.v1.PlacementKnown
+	(*PlacementCurve)(nil),     // 22: pecan.v1.PlacementCurve
+	(*PlacementLoad)(nil),      // 23: pecan.v1.PlacementLoad
+	(*Plan)(nil),               // 24: pecan.v1.Plan
+	(*Resume)(nil),             // 25: pecan.v1.Resume
+	(*CachePlan)(nil),          // 26: pecan.v1.CachePlan
+	(*CacheSegment)(nil),       // 27: pecan.v1.CacheSegment
+	(*Cut)(nil),                // 28: pecan.v1.Cut
+	(*StreamId)(nil),           // 29: pecan.v1.StreamId
+	(*Position)(nil),           // 30: pecan.v1.Position
+	(*KeptRows)(nil),           // 31: pecan.v1.KeptRows
+	(*EpochOrder)(nil),         // 32: pecan.v1.EpochOrder
+	(*Token)(nil),              // 33: pecan.v1.Token
+	(*Checkpoint)(nil),         // 34: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),      // 35: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),           // 36: pecan.v1.HostLoad
+	(*ErrorDetail)(nil),        // 37: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
-	10, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	15, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	11, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
+	16, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
 	0,  // 2: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
 	1,  // 3: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
 	2,  // 4: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
 	0,  // 5: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
 	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
 	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	17, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
-	19, // 9: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
-	21, // 10: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
-	21, // 11: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
-	22, // 12: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
-	27, // 13: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	6,  // 14: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
-	7,  // 15: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	10, // 16: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	24, // 17: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 18: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	25, // 19: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	8,  // 20: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	9,  // 21: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	31, // 22: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	30, // 23: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	30, // 24: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	0,  // 25: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	29, // 26: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 27: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	28, // 28: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	18, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	6,  // 9: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
+	20, // 10: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	22, // 11: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	22, // 12: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	23, // 13: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	28, // 14: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	7,  // 15: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
+	8,  // 16: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	11, // 17: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	25, // 18: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 19: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	26, // 20: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	9,  // 21: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	10, // 22: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	32, // 23: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	31, // 24: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	31, // 25: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 26: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	30, // 27: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 28: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	29, // 29: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -3570,7 +3663,7 @@ func file_pecan_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
-			NumEnums:      10,
+			NumEnums:      11,
 			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -630,8 +630,10 @@ type WorkerHello struct {
 	Held []*HeldStream `protobuf:"bytes,7,rep,name=held,proto3" json:"held,omitempty"`
 	// The cluster of the worker's earlier sessions. Empty at first. The dispatcher refuses another cluster.
 	ClusterId string `protobuf:"bytes,8,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// "local" if a trainer's private cluster started the worker, else "remote".
+	// "local" if the worker belongs to the trainers on its host, else "remote".
 	Placement string `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
+	// The trainer that started the worker, as in ClientHeartbeatRequest. Empty: no trainer did.
+	TrainerId string `protobuf:"bytes,19,opt,name=trainer_id,json=trainerId,proto3" json:"trainer_id,omitempty"`
 	// The worker has a directory for caches.
 	Caches bool `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
 	// Number of the session within the worker's process, counted from 1. A delayed hello with a smaller number does not
@@ -730,6 +732,13 @@ func (x *WorkerHello) GetClusterId() string {
 func (x *WorkerHello) GetPlacement() string {
 	if x != nil {
 		return x.Placement
+	}
+	return ""
+}
+
+func (x *WorkerHello) GetTrainerId() string {
+	if x != nil {
+		return x.TrainerId
 	}
 	return ""
 }
@@ -3068,7 +3077,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"orderTried\x12C\n" +
 	"\x0fstreams_started\x18\x18 \x01(\v2\x18.pecan.v1.StreamsStartedH\x00R\x0estreamsStarted\x12=\n" +
 	"\rstreams_ended\x18\x19 \x01(\v2\x16.pecan.v1.StreamsEndedH\x00R\fstreamsEndedB\x06\n" +
-	"\x04kind\"\xfe\x02\n" +
+	"\x04kind\"\x9d\x03\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
 	"\vmax_streams\x18\x02 \x01(\x05R\n" +
@@ -3080,7 +3089,9 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x04held\x18\a \x03(\v2\x14.pecan.v1.HeldStreamR\x04held\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x1c\n" +
-	"\tplacement\x18\t \x01(\tR\tplacement\x12\x16\n" +
+	"\tplacement\x18\t \x01(\tR\tplacement\x12\x1d\n" +
+	"\n" +
+	"trainer_id\x18\x13 \x01(\tR\ttrainerId\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12\x16\n" +
 	"\x06number\x18\x15 \x01(\x04R\x06number\"\x99\x01\n" +
 	"\n" +

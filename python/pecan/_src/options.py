@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pecan._src import checks, errors
+from pecan._src import checks, errors, workers
 
 #: Bytes of elements that one iterator may have requested and not yet returned.
 DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
@@ -18,8 +18,6 @@ DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
 DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 #: Seconds without a server after which an iterator fails. A restarted server is back sooner.
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
-#: What a service may minimise when it chooses workers for a job.
-OBJECTIVES = ("cost", "time", "budget")
 
 #: Least and greatest weight of a job.
 WEIGHTS = (0.01, 100.0)
@@ -211,6 +209,8 @@ class ReadOptions:
         placement: What the job wants of its workers, as the bindings take it; None if all serve it.
         weight: The job's part of its tenant's slots, compared with those of the tenant's other jobs.
         tenant: Who the job belongs to.
+        target_workers: "local" if only workers on this host may serve the job, else "unspecified".
+        local_workers: Which local workers this process runs.
         dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
         outage_timeout_s: Seconds without the dispatcher or any worker after which a waiting iterator fails.
     """
@@ -232,41 +232,10 @@ class ReadOptions:
     placement: dict[str, Any] | None = None
     weight: float = 1.0
     tenant: str = DEFAULT_TENANT
+    target_workers: str = "unspecified"
+    local_workers: workers.LocalWorkers = workers.NO_LOCAL_WORKERS
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
-
-
-def _placement(objective: Any, budget: Any, limits: Any, trainer_type: Any) -> dict[str, Any] | None:
-    """Returns what the job wants of its workers; None without an objective."""
-    if objective is None:
-        for what, value in (("budget_per_hour", budget), ("worker_limits", limits), ("trainer_type", trainer_type)):
-            if value:
-                raise errors.InvalidArgumentError(f"`{what}`={value!r} has no effect without an `objective`: give one")
-        return None
-    name = checks.one_of("objective", objective, OBJECTIVES)
-    if (name == "budget") != (budget is not None):
-        raise errors.InvalidArgumentError('`objective`="budget" and `budget_per_hour` need each other: give both')
-    if not isinstance(trainer_type, str):
-        raise errors.InvalidTypeError(f"`trainer_type` should be a string, got {trainer_type!r}")
-    wanted: dict[str, Any] = {"objective": name, "trainer_type": trainer_type}
-    if budget is not None:
-        wanted["budget_per_hour"] = checks.seconds("budget_per_hour", budget)
-    if limits is not None and not (isinstance(limits, dict) and set(limits) <= {"remote", "local"}):
-        raise errors.InvalidArgumentError(
-            f'`worker_limits` should be a dictionary such as {{"remote": (1, 8), "local": (0, 2)}}, got {limits!r}'
-        )
-    for kind, bounds in (limits or {}).items():
-        if not (isinstance(bounds, tuple | list) and len(bounds) == 2):
-            raise errors.InvalidArgumentError(f"`worker_limits`[{kind!r}] should be (least, most), got {bounds!r}")
-        least = checks.integer(f"worker_limits[{kind!r}][0]", bounds[0])
-        most = None if bounds[1] is None else checks.integer(f"worker_limits[{kind!r}][1]", bounds[1])
-        if least < 0 or (most is not None and most < least):
-            raise errors.InvalidArgumentError(
-                f"`worker_limits`[{kind!r}]={bounds!r}: the least number is at least 0 and at most the greatest one"
-            )
-        # The service takes 0 as no maximum, and -1 as no worker of the kind.
-        wanted["min_" + kind], wanted["max_" + kind] = least, 0 if most is None else most or -1
-    return wanted
 
 
 def _weight(value: Any) -> float:
@@ -341,6 +310,9 @@ def read_options(
     trainer_type: Any,
     weight: Any,
     tenant: Any,
+    service: Any,
+    local_workers: Any,
+    local_worker_nice: Any,
 ) -> ReadOptions:
     """Checks the user's arguments and returns them in one form. Raises a PecanError that names a wrong one."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
@@ -351,7 +323,7 @@ def read_options(
             "`cross_trainer_cache` is not supported yet: give each trainer a job of its own, and each reads every "
             "element"
         )
-    _target_workers(target_workers)
+    placement = workers.placement(objective, budget_per_hour, worker_limits, trainer_type)
     requests = -1
     if max_outstanding_requests is not None:
         requests = checks.integer("max_outstanding_requests", max_outstanding_requests)
@@ -385,9 +357,11 @@ def read_options(
         order=steps,
         order_tolerance=tolerance,
         streams=_streams(streams, mode, policy),
-        placement=_placement(objective, budget_per_hour, worker_limits, trainer_type),
+        placement=placement,
         weight=_weight(weight),
         tenant=_tenant(tenant),
+        target_workers=workers.target(target_workers),
+        local_workers=workers.local(local_workers, local_worker_nice, service is None, placement is not None),
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )
@@ -399,23 +373,3 @@ _PARAMETERS = tuple(inspect.signature(read_options).parameters)
 def from_parameters(values: Mapping[str, Any]) -> ReadOptions:
     """Calls `read_options` with the values of the same names, such as the `locals()` of a public function."""
     return read_options(**{name: values[name] for name in _PARAMETERS})
-
-
-def _target_workers(value: Any) -> None:
-    if not isinstance(value, str) or value.upper() not in ("AUTO", "ANY", "LOCAL"):
-        raise errors.InvalidArgumentError(f'`target_workers` should be "AUTO", "ANY" or "LOCAL", got {value!r}')
-    if value.upper() == "LOCAL":
-        raise errors.UnsupportedError(
-            '`target_workers="LOCAL"` is not supported: trainers read workers on this host through shared memory in '
-            "any case, and `service=None` uses only such workers"
-        )
-
-
-def local_workers(value: Any) -> int | None:
-    """Returns the number of workers, or None for "auto"."""
-    if value == "auto":
-        return None
-    number = checks.positive("local_workers", value)
-    if number > 1024:
-        raise errors.InvalidArgumentError(f"`local_workers` must be at most 1024, got {number}")
-    return number

@@ -131,7 +131,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registr
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
 	}
 	var err error
-	if deps.Prices, err = o.readPrices(); err != nil {
+	if deps.Prices, deps.Currency, err = o.readPrices(); err != nil {
 		return nil, err
 	}
 	if o.config.Core.Tenants, err = o.readTenants(); err != nil {
@@ -146,18 +146,18 @@ func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registr
 	return d, nameDamage(err)
 }
 
-// readPrices reads the table of prices. Without one it returns nil.
-func (o *options) readPrices() (func(trainerType string) (autoscale.Prices, error), error) {
+// readPrices reads the table of prices, and its currency. Without a table it returns nil.
+func (o *options) readPrices() (of func(trainerType string) (autoscale.Prices, error), currency string, err error) {
 	if o.prices == "" {
-		return nil, nil
+		return nil, "", nil
 	}
 	text, err := os.ReadFile(o.prices)
 	if err != nil {
-		return nil, fmt.Errorf("--prices: %w", err)
+		return nil, "", fmt.Errorf("--prices: %w", err)
 	}
 	table, err := prices.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+		return nil, "", fmt.Errorf("--prices %s: %w", o.prices, err)
 	}
 	only := func(given string, machines map[string]prices.Price) prices.Machine {
 		for name := range machines {
@@ -167,14 +167,14 @@ func (o *options) readPrices() (func(trainerType string) (autoscale.Prices, erro
 		}
 		return prices.Machine{Type: given}
 	}
-	of := func(trainerType string) (autoscale.Prices, error) {
+	of = func(trainerType string) (autoscale.Prices, error) {
 		return table.Of(only(cmp.Or(trainerType, o.trainerType), table.Trainers), only(o.workerType, table.Workers))
 	}
 	// A wrong type of the flags is found at the start, and not with the first job.
 	if _, err := of(""); err != nil && (o.workerType != "" || o.trainerType != "") {
-		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+		return nil, "", fmt.Errorf("--prices %s: %w", o.prices, err)
 	}
-	return of, nil
+	return of, table.Currency, nil
 }
 
 // readTenants reads the table of tenants. Without one it returns nil.

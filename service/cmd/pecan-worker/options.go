@@ -38,7 +38,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Int64Var(&c.WindowBytes, "window-bytes", worker.DefaultWindowBytes, "ready elements that all streams together keep, in bytes")
 	f.Int64Var(&c.SlotBytes, "shared-memory-bytes", worker.DefaultSlotBytes, "shared memory per trainer on this host; 0 turns it off")
 	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
-	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (started by a trainer on its host) or remote")
+	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (for the trainers on its host only) or remote")
+	f.StringVar(&c.TrainerID, "trainer", "", "the trainer that started this local worker, and that it serves")
 	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher when the worker starts")
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see, for checkpoints of streams that cannot start at an index; empty: no checkpoints")
 	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
@@ -51,7 +52,9 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.CacheOrphanAfter, "cache-orphan-after", worker.DefaultCacheOrphanAfter, "age at which a file that belongs to no cache is removed")
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
-	f.Lookup("exit-with-parent").Hidden = true
+	for _, name := range []string{"trainer", "exit-with-parent"} {
+		f.Lookup(name).Hidden = true
+	}
 }
 
 func (o *options) validate(args []string) error {

@@ -33,7 +33,7 @@ func columns(out io.Writer) int {
 	return max(narrowest, min(widest, int(size.Col)))
 }
 
-// showExplain prints the order of a job's steps and the reasons for it.
+// showExplain prints the order of a job's steps, its workers, and the reasons for both.
 func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	order := "off"
 	if o := e.GetOrder(); o != pecanv1.Order_ORDER_UNSPECIFIED && o != pecanv1.Order_ORDER_OFF {
@@ -51,6 +51,7 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 		showSteps(out, e.GetSteps(), width)
 	}
 	showDifferences(out, e.GetTrial().GetComponents(), width)
+	showPlacement(out, e, width)
 }
 
 // gains returns rows with the predicted and the measured saving of the planned order.

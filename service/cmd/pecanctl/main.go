@@ -1,8 +1,8 @@
 // Command pecanctl shows the state of a Pecan service and the contents of a dispatcher's work directory, and scales workers.
 //
-// Files: main.go has the flags, run.go the sub-commands, show.go the tables of status, explain.go the tables of explain, grid.go the
-// layout of text in columns. Package journal reads work directories. These commands only read. scale.go is the one that changes something: the
-// number of workers.
+// Files: main.go has the flags, run.go the sub-commands, show.go the tables of status, explain.go and explain_placement.go those of explain,
+// top.go redraws a terminal and top_screen.go has its tables, grid.go lays out text in columns. Package journal reads work directories. These
+// commands only read. scale.go is the one that changes something: the number of workers.
 package main
 
 import (
@@ -18,11 +18,13 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], scale NUMBER --provider NAME, or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "address of the dispatcher: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
 			f.DurationVar(&o.timeout, "timeout", 5*time.Second, "time to wait for an answer")
+			f.DurationVar(&o.interval, "interval", 2*time.Second, "top: time between two screens")
+			f.BoolVar(&o.once, "once", false, "top: print one screen and exit")
 			f.StringVar(&o.provider, "provider", "", "scale: what runs the workers: kubernetes:deployment/NAME or kubernetes:statefulset/NAME, with .NAMESPACE if it is another one")
 			f.StringVar(&o.kubeconfig, "kubeconfig", "", "scale: file that describes the Kubernetes cluster; empty: the usual places, and then the cluster that this process runs in")
 			f.DurationVar(&o.wait, "wait", 10*time.Minute, "scale: time to wait for the workers")

@@ -32,7 +32,8 @@ Shows the state of a running dispatcher:
   workers    registered workers and their streams
   datasets   registered datasets
   nodes      measurements of each step of a job's dataset: elements, bytes, and its own CPU time
-  explain    the order of a job's steps, with the reasons, the cost of each step, and the gain; takes the job's name or id
+  explain    the order of a job's steps and the placement of its workers: reasons, costs, gains; takes the job's name or id
+  top        redraws jobs and workers until Ctrl-C: how long trainers wait, elements per second, busy workers, cost per hour
 
 Changes the number of workers:
 
@@ -50,6 +51,7 @@ const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050
   pecanctl jobs --dispatcher pecan://10.0.0.7:5050 --json
   pecanctl explain train --dispatcher 10.0.0.7:5050
+  pecanctl top --interval 1s
   pecanctl scale 8 --dispatcher 10.0.0.7:5050 --provider kubernetes:deployment/pecan-worker
   pecanctl store check /var/lib/pecan
   pecanctl store inspect /var/lib/pecan --from 4711 --limit 20
@@ -59,6 +61,9 @@ type options struct {
 	dispatcher string
 	json       bool
 	timeout    time.Duration
+	// interval and once are those of "top".
+	interval time.Duration
+	once     bool
 	// provider, kubeconfig and wait are those of "scale".
 	provider, kubeconfig string
 	wait                 time.Duration
@@ -83,20 +88,17 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "scale" {
 		return scale(ctx, o, args[1:], out)
 	}
+	if len(args) > 0 && args[0] == "top" {
+		return top(ctx, o, args[1:], out)
+	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, scale, store; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, top, scale, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, scale or store (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, top, scale or store (see --help)", args[0])
 	}
-	var answer *pecanv1.StatusResponse
-	err := ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) (err error) {
-		if answer, err = api.Status(ctx, &pecanv1.StatusRequest{}); err != nil {
-			return fmt.Errorf("get the status of dispatcher %s: %s; is it running, and is this its address?", o.dispatcher, reason.From(err).Message)
-		}
-		return nil
-	})
+	answer, err := statusOf(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +56,13 @@ func (fixed) Explain(_ context.Context, r *pecanv1.ExplainRequest) (*pecanv1.Exp
 
 func serve(t *testing.T) string {
 	t.Helper()
+	address, _ := serveUntil(t)
+	return address
+}
+
+// serveUntil serves until stop is called, or the test ends.
+func serveUntil(t *testing.T) (address string, stop func()) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +71,12 @@ func serve(t *testing.T) string {
 	pecanv1.RegisterDispatcherServer(server, fixed{})
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		server.Stop()
 		<-done
 	})
-	return listener.Addr().String()
+	t.Cleanup(stop)
+	return listener.Addr().String(), stop
 }
 
 func TestEverySubcommandShowsItsTable(t *testing.T) {

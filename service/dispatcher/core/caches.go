@@ -210,18 +210,26 @@ func (c *Core) workersWithCache() (n int) {
 // cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
 func (c *Core) cacheProblem(job *durable.Job) string {
 	key := cacheKey(job)
-	if key == "" || len(c.workers) == 0 {
+	if key == "" {
 		return ""
 	}
-	dropped := uint64(0)
+	dropped, have, all := uint64(0), 0, 0
 	for _, worker := range c.workers {
+		if !c.serves(worker, job) {
+			continue
+		}
 		dropped += worker.cacheMetrics.GetWritesDropped()
+		if all++; worker.caches {
+			have++
+		}
 	}
-	switch have := c.workersWithCache(); {
+	switch {
+	case all == 0:
+		return ""
 	case have == 0:
 		return "no worker has a cache directory. Give all workers one shared directory (--cache-dir DIR)"
-	case have < len(c.workers):
-		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, len(c.workers))
+	case have < all:
+		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, all)
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("%d streams could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}

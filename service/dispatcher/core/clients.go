@@ -40,10 +40,10 @@ func (c *Core) unknownClient(what, clientID string) error {
 	return reason.New(reason.ClientUnknown, "%s: client %q is not known; it said goodbye, was silent for more than %v, or the dispatcher restarted without a work directory. Create the dataset's iterator again", what, clientID, c.cfg.ClientTimeout)
 }
 
-func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
+func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
 	client := c.clients[req.ClientId]
 	if client == nil || c.state.Client(req.ClientId) == nil {
-		return c.unknownClient("heartbeat", req.ClientId)
+		return nil, c.unknownClient("heartbeat", req.ClientId)
 	}
 	client.lastSeen = c.now
 	if req.ClientTimeoutS > 0 && req.ClientTimeoutS <= c.cfg.ClientTimeout.Seconds() {
@@ -63,9 +63,11 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		}
 	}
 	if missing != nil {
-		return reason.New(reason.JobUnknown, "heartbeat: client %q no longer holds job %s", req.ClientId, strings.Join(missing, ", "))
+		return nil, reason.New(reason.JobUnknown, "heartbeat: client %q no longer holds job %s", req.ClientId, strings.Join(missing, ", "))
 	}
-	return nil
+	return &pecanv1.ClientHeartbeatResponse{
+		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.wantedOf(client, req.JobIds), Placement: c.recordedPlacement(req.JobIds),
+	}, nil
 }
 
 // updatePasses keeps what a client's newest heartbeat reports of its passes.

@@ -38,9 +38,15 @@ type Core struct {
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements has the searches for workers of jobs with an objective.
 	placements map[string]*placementState
-	fleet      fleet
+	// candidates has the workers that searches choose from.
+	candidates candidates
 	// memberChanges counts the jobs whose workers changed in this tick.
 	memberChanges int
+	// localWorkers has the registered local workers. fleetVersion changes with the workers and with the trainers of jobs;
+	// exclusions has what followed from it, and movedVersion is the version for which streams have moved.
+	localWorkers               map[string]bool
+	fleetVersion, movedVersion uint64
+	exclusions                 map[string]exclusion
 	// orders takes other orders of steps to production.
 	orders   *rollout.Rollouts
 	versions uint64
@@ -66,7 +72,7 @@ func New(cfg Config, state *durable.State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		placements: map[string]*placementState{},
+		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{},
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
 	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
@@ -139,7 +145,7 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.CloseEpochRequest:
 		return &pecanv1.CloseEpochResponse{}, c.closeEpoch(in)
 	case *pecanv1.ClientHeartbeatRequest:
-		return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: c.cfg.ClientTimeout.Seconds()}, c.clientHeartbeat(in)
+		return reply(c.clientHeartbeat(in))
 	case *pecanv1.ClientGoodbyeRequest:
 		c.clientGoodbye(in)
 		return &pecanv1.ClientGoodbyeResponse{}, nil
@@ -210,6 +216,7 @@ func (c *Core) tick() {
 	for id := range c.workers {
 		c.refreshWorker(id)
 	}
+	c.leaveOtherHosts()
 	c.stepPlacements()
 	c.sendAllLateStops()
 	c.schedule.Retry()

@@ -38,6 +38,7 @@
 //	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept
 //	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
+//	                             local_workers.go     (which workers serve a job)
 //	Watch, Unwatch               watches.go                                              Update, EndWatch
 //	                             differences.go                                          Update
 //	after every decision         lease_grant.go       LeasesGranted, StreamAdded         Command(StartStreams)

@@ -50,7 +50,7 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote and Local are the numbers of workers that exist.
+		// Remote is the number of workers that exist, Local the number of those that exist or that trainers may start.
 		Remote, Local int
 		// Window is nil before the first one.
 		Window *measure.Window

@@ -37,6 +37,7 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	differ("streams", streamsName(has), streamsName(options))
 	differ("weight", has.EffectiveWeight(), options.EffectiveWeight())
 	differ("tenant", has.EffectiveTenant(), options.EffectiveTenant())
+	differ("target_workers", targetName(has), targetName(options))
 	if !proto.Equal(has.GetPlacement(), options.GetPlacement()) {
 		words = append(words, fmt.Sprintf("objective and limits %v instead of %v", has.GetPlacement(), options.GetPlacement()))
 	}
@@ -73,6 +74,13 @@ func toleranceName(options *pecanv1.JobOptions) string {
 		return ""
 	}
 	return enumName(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
+}
+
+func targetName(options *pecanv1.JobOptions) string {
+	if options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL {
+		return "LOCAL"
+	}
+	return "ANY"
 }
 
 func streamsName(options *pecanv1.JobOptions) string {

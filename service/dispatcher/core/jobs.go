@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,6 +23,9 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 	}
 	existing := c.state.JobNamed(req.JobName)
 	if err := c.checkLimits(existing, req); err != nil {
+		return nil, err
+	}
+	if err := c.checkTarget(req.Options); err != nil {
 		return nil, err
 	}
 	if existing != nil && !c.superseded(existing, dataset, req) {
@@ -81,6 +85,16 @@ func (c *Core) checkLimits(existing *durable.Job, req *pecanv1.CreateJobRequest)
 	return nil
 }
 
+// checkTarget refuses target_workers="LOCAL" where each worker of the configured list has its part of the source.
+func (c *Core) checkTarget(options *pecanv1.JobOptions) error {
+	policy := options.GetSharding()
+	if options.GetTargetWorkers() != pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL || len(c.cfg.WorkerAddresses) == 0 ||
+		policy == pecanv1.Sharding_SHARDING_DYNAMIC || policy == pecanv1.Sharding_SHARDING_OFF {
+		return nil
+	}
+	return reason.New(reason.BadArgument, "create job: target_workers=\"LOCAL\" excludes sharding policy %s, which gives each worker of the dispatcher's list (--worker-addresses) its part; give target_workers=\"ANY\", or the policy DYNAMIC", strings.ToUpper(enumName(policy, "SHARDING_")))
+}
+
 // jobOfRequest finds the job that an earlier copy of the same request got.
 func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *durable.Job {
 	client := c.state.Client(req.ClientId)
@@ -117,6 +131,7 @@ func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 		JobId: job.JobId, ClientId: req.ClientId, RequestId: req.RequestId,
 	}}})
 	delete(c.idleJobs, job.JobId)
+	c.fleetVersion++
 	c.noteAlive(req.ClientId, job.JobId)
 }
 
@@ -130,6 +145,7 @@ func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },
 		reason.New(reason.ClientUnknown, "watch epoch: client %q no longer holds job %q", clientID, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobLeft{JobLeft: &pecanv1.JobLeft{JobId: job.JobId, ClientId: clientID}}})
+	c.fleetVersion++
 	if client := c.clients[clientID]; client != nil {
 		delete(client.jobs, job.JobId)
 	}
@@ -155,6 +171,7 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 		c.setMembers(p, nil)
 		delete(c.placements, job.JobId)
 	}
+	delete(c.exclusions, job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 

@@ -19,9 +19,9 @@ func (c *Core) addStreamsOfOffMode() {
 		if epoch.Job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || schedule.Final(epoch) {
 			continue
 		}
-		connected := 0
-		for _, worker := range c.workers {
-			if !worker.away {
+		connected, excluded := 0, c.excludedFrom(epoch.Job)
+		for id, worker := range c.workers {
+			if !worker.away && !excluded[id] {
 				connected++
 			}
 		}

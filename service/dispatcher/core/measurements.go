@@ -14,7 +14,11 @@ const recentTime = 5 * time.Second
 
 // reportConsumer keeps what a client's newest heartbeat reports of its training loop and of its host.
 func (c *Core) reportConsumer(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
-	client.hostID = req.HostId
+	if client.hostID != req.HostId || client.trainerID != req.TrainerId {
+		client.hostID, client.trainerID = req.HostId, req.TrainerId
+		c.fleetVersion++
+	}
+	client.mayRun = req.LocalWorkers
 	if req.Host != nil {
 		client.host = req.Host
 	}

@@ -38,6 +38,11 @@ type placementState struct {
 	leaving bool
 	// shares are the job's parts of the running streams of its members since the begin of the window.
 	shares []float64
+	// wanted is how many local workers each trainer should run, if decides is true. startingSince is when one was wanted
+	// last that did not run.
+	wanted        map[string]int
+	decides       bool
+	startingSince time.Duration
 	// stable is when members last changed, from the begin of the window, due the next look.
 	stable, from, due time.Duration
 	// last is the newest decision with its candidates.
@@ -77,7 +82,10 @@ func readNow(job *durable.Job) bool {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
+	most := c.mayRun(job)
 	if len(remote)+len(local) == 0 {
+		// A local worker is there before a remote one.
+		c.wantLocal(job, p, max(1, int(job.Placement.GetLocal())), nil, most)
 		return
 	}
 	if job.Placement != nil {
@@ -85,10 +93,20 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 		if c.leaveMembers(job, p) || moved {
 			p.stable = c.now
 		}
+		serving := 0
+		for _, id := range local {
+			if p.serves[id] {
+				serving++
+			}
+		}
+		c.wantLocal(job, p, max(serving, int(job.Placement.GetLocal())), local, most)
+		if c.startsLocal(p, local) {
+			p.stable = c.now
+		}
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, len(remote), len(local))
+			c.askPlacement(job, p, nil, len(remote), c.localLimit(local, most))
 		}
 		return
 	}
@@ -103,7 +121,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from, p.shares = c.now, nil
-		c.askPlacement(job, p, w, len(remote), len(local))
+		c.askPlacement(job, p, w, len(remote), c.localLimit(local, most))
 	}
 }
 
@@ -174,23 +192,15 @@ func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
 	if !p.leaving {
 		return false
 	}
-	strategy := job.Plan.GetResume().GetStrategy()
-	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
-	moves := cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && job.Plan.GetCache() == nil
 	for _, epoch := range job.Epochs {
 		for _, stream := range epoch.Active() {
 			id := stream.Worker.GetWorkerId()
-			if stream.Worker == nil || c.workers[id] == nil || p.serves[id] || stream.Produced || stream.Delivered {
+			if stream.Worker == nil || c.workers[id] == nil || p.serves[id] {
 				continue
 			}
-			if !moves || job.Plan.IsClosing(stream.Stream) {
-				runs = runs || !job.Plan.IsClosing(stream.Stream)
-				continue
+			if c.moveStream(job, epoch, stream, "worker "+id+" no longer serves the job") {
+				runs = true
 			}
-			key := keyOf(job, epoch, stream)
-			c.stopRun(job, id, key, stream.Lease)
-			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+id+" no longer serves the job")
-			runs = true
 		}
 	}
 	p.leaving = runs
@@ -267,6 +277,9 @@ func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *me
 	}
 	for _, id := range p.members {
 		worker := c.workers[id]
+		if worker == nil {
+			return nil
+		}
 		rates, known := worker.totals.Rates(job.JobId, p.from)
 		if !known {
 			return nil
@@ -297,12 +310,4 @@ func (c *Core) reads(client *clientState) bool {
 // step returns the median length of the client's sub-windows, which have a step of the trainer at least; 0 without one.
 func (c *clientState) step() time.Duration {
 	return time.Duration(measure.Median(c.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
-}
-
-// placementStatus returns the decision on the workers of a job; nil without one.
-func (c *Core) placementStatus(job *durable.Job) *pecanv1.Placement {
-	if p := c.placements[job.JobId]; p != nil && p.last != nil {
-		return p.last
-	}
-	return job.Placement
 }

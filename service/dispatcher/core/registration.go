@@ -36,11 +36,11 @@ func (c *Core) hello(in Hello) error {
 	}
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
-		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
-	c.fleet.built = false
+	c.fleetChanged(id)
 	c.refreshWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id

@@ -43,8 +43,15 @@ func (h rolloutHost) Log(warn bool, text string, args ...any) {
 	h.c.effect(Event{Text: text, Args: args, Warn: warn})
 }
 
-// Explain returns the order in which the steps of a job run, and why. name is the job's id or name.
-func (c *Core) Explain(name string) (*rollout.Explained, error) { return c.orders.Explain(name) }
+// Explain returns the order in which the steps of a job run, its workers, and why. name is the job's id or name.
+func (c *Core) Explain(name string) (*rollout.Explained, error) {
+	explained, err := c.orders.Explain(name)
+	if err != nil {
+		return nil, err
+	}
+	c.explainPlacement(c.state.Job(explained.Response.JobId), explained.Response)
+	return explained, nil
+}
 
 // OrderToFind asks for the order of a position; nil if the core knows it.
 func (c *Core) OrderToFind(req *pecanv1.OpenEpochRequest) *rollout.OrderToFind {

@@ -42,6 +42,9 @@ func (h scheduleHost) Members(job *durable.Job) map[string]bool {
 	return nil
 }
 
+// Excluded implements schedule.Host.
+func (h scheduleHost) Excluded(job *durable.Job) map[string]bool { return h.c.excludedFrom(job) }
+
 // Grant implements schedule.Host.
 func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
 	h.c.grantLease(epoch, stream, workerID)
@@ -53,6 +56,6 @@ func (c *Core) refreshWorker(id string) {
 	if c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
 	}) {
-		c.fleet.built = false
+		c.candidates.built = false
 	}
 }

@@ -109,7 +109,10 @@ func position(a args) *pecanv1.Position {
 
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
 	knows, _ := time.ParseDuration(a["timeout"])
-	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening"), HostId: a["host"]}
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening"), HostId: a["host"], TrainerId: a["trainer"]}
+	if a.has("most") {
+		req.LocalWorkers = &pecanv1.LocalWorkers{Most: uint32(a.number("most")), Running: uint32(a.number("running"))}
+	}
 	// subs=first:last are sub-windows of 0.5 s, or of long= seconds, the last of which has just ended.
 	if first, last, found := strings.Cut(a["subs"], ":"); found {
 		from, _ := strconv.ParseUint(first, 10, 64)
@@ -146,6 +149,9 @@ func (s *script) createJob(a args) any {
 		},
 	}
 	request.Options.Weight, request.Options.Tenant = a.float("weight"), a["tenant"]
+	if a.has("local") {
+		request.Options.TargetWorkers = pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
+	}
 	if a.has("objective") {
 		request.Options.Placement = &pecanv1.PlacementOptions{Objective: a["objective"], TrainerType: a["trainer"]}
 	}
@@ -193,8 +199,8 @@ func (s *script) workerInput(command string, a args) any {
 	switch command {
 	case "hello":
 		hello := &pecanv1.WorkerHello{
-			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
-			Placement:  a["placement"],
+			Address:   &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
+			Placement: a["placement"], TrainerId: a["trainer"],
 			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
 			Number: a.number("number"),
 		}

@@ -306,6 +306,10 @@ func showReply(reply any) string {
 			line += fmt.Sprintf(" order %.8s %v", r.Order.Hash, r.Order.Steps)
 		}
 		return line
+	case *pecanv1.ClientHeartbeatResponse:
+		if r.LocalWorkers != nil {
+			return fmt.Sprintf("ok, %d local workers wanted (%s)", r.LocalWorkers.Number, r.LocalWorkers.Why)
+		}
 	case nil:
 		return ""
 	}
@@ -342,6 +346,33 @@ func (s *script) status() []string {
 		}
 	}
 	return lines
+}
+
+// fleet shows what an operator sees of the workers of a job.
+func (s *script) fleet(job string) []string {
+	e, err := s.core.Explain(job)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r := e.Response
+	line := fmt.Sprintf("%d remote and %d local workers, %d trainers", r.Fleet.Remote, r.Fleet.Local, r.Fleet.Trainers)
+	if p := r.Placement; p != nil {
+		line += fmt.Sprintf("; %s: %d remote and %d local wanted, %s: %s", r.PlacementOptions.Objective, p.Remote, p.Local, p.State, p.Why)
+	}
+	return []string{line}
+}
+
+// hears shows the decision on workers in the answer to a heartbeat.
+func (s *script) hears(a args) []string {
+	result := s.decide(&pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs")})
+	if result.Err != nil {
+		s.t.Fatal(result.Err)
+	}
+	p := result.Reply.(*pecanv1.ClientHeartbeatResponse).Placement
+	if p == nil {
+		return []string{"no placement"}
+	}
+	return []string{fmt.Sprintf("%d remote and %d local, %s: %s, %d candidates", p.Remote, p.Local, p.State, p.Why, len(p.Candidates))}
 }
 
 func showWindow(w *measure.Window) string {

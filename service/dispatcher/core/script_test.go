@@ -199,6 +199,10 @@ func (s *script) run(line string) []string {
 		return s.status()
 	case "explain":
 		return s.explain(a["job"])
+	case "fleet":
+		return s.fleet(a["job"])
+	case "hears":
+		return s.hears(a)
 	}
 	if input := s.orderInput(words[0], a); input != nil {
 		return s.show(s.decide(input))

@@ -80,9 +80,9 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 	sum := c.profiles[job.JobId].Totals()
 	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
 	status.Cache, status.Order, status.Consumers = c.cacheStatus(job), c.orders.Status(job), c.consumersStatus(job)
-	status.Placement = c.placementStatus(job)
 	usage := c.schedule.OfJob(job)
 	status.Running, status.Bounded = uint32(usage.Running), usage.Bounded
+	status.Placement, status.Fleet = c.placementStatus(job), c.fleetStatus(job)
 	return status
 }
 

@@ -24,6 +24,9 @@ type clientState struct {
 	consumed measure.Consumer
 	hostID   string
 	host     *pecanv1.HostLoad
+	// trainerID is the trainer's process. mayRun has its local workers; nil if the dispatcher does not decide on them.
+	trainerID string
+	mayRun    *pecanv1.LocalWorkers
 }
 
 type passKey struct {
@@ -63,9 +66,11 @@ type workerState struct {
 	order                          uint64
 	maxStreams, cores              int32
 	tensorflow, version, placement string
-	graphProducer                  int32
-	lastHeartbeat                  time.Duration
-	away                           bool
+	// trainer is the trainer that started the worker; empty if none did.
+	trainer       string
+	graphProducer int32
+	lastHeartbeat time.Duration
+	away          bool
 	// leaving: the worker will soon say goodbye.
 	leaving       bool
 	awayUntil     time.Duration

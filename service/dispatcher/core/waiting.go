@@ -61,18 +61,26 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	case !mine:
 		return fmt.Sprintf("other trainers of job %q read all remaining streams; this pass ends with them", job.Name), false
 	}
-	connected, usable := 0, 0
+	connected, usable, excluded := 0, 0, 0
 	for _, worker := range c.workers {
 		if !worker.away {
 			connected++
 		}
 		if c.usable(worker) {
-			usable++
+			if usable++; !c.serves(worker, job) {
+				excluded++
+			}
 		}
 	}
-	if usable == 0 {
+	switch {
+	case usable == 0:
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
+	case usable == excluded && targetsLocal(job):
+		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is there; give local_workers=1, start one there (pecan-worker --placement local), or give target_workers="ANY"`, usable), true
+	case usable == excluded:
+		return fmt.Sprintf("all %d workers that answer are local workers of other trainers; start a worker (pecan-worker --dispatcher HOST:PORT), or give local_workers=1", usable), true
 	}
+	usable -= excluded
 	if carries != "" && len(queued) == 1 {
 		return carries, false
 	}

@@ -142,8 +142,8 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
+	c.fleetChanged(id)
 	c.schedule.RemoveWorker(id)
-	c.fleet.built = false
 	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {

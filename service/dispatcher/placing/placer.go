@@ -22,7 +22,7 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote and Local are the numbers of workers that exist.
+	// Remote is the number of workers that exist, Local the number of those that exist or that trainers may start.
 	Remote, Local int
 	// Prices may be zero.
 	Prices autoscale.Prices
@@ -41,6 +41,8 @@ type Placer struct {
 type search struct {
 	policy *autoplacement.Search
 	used   time.Duration
+	// seen is the window of the last decision.
+	seen autoscale.Window
 	// peaks has the most elements per second of one worker of each kind (remote, local), measured while trainers waited.
 	peaks [2]float64
 	plan  uint64
@@ -71,7 +73,8 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	if err := goal.Validate(); err != nil {
 		return &pecanv1.Placement{Remote: uint32(r.Remote), Local: uint32(r.Local), State: "start", Why: err.Error()}, nil
 	}
-	d := s.policy.Next(goal, s.windowOf(r.Window, r.Plan))
+	s.seen = s.windowOf(r.Window, r.Plan)
+	d := s.policy.Next(goal, s.seen)
 	if r.Window == nil {
 		d.Reason = "the search begins with one worker of each kind"
 		if r.Known != nil {
@@ -89,9 +92,18 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	return decided, keep(s.policy.Result())
 }
 
+// Seen returns what the policy decided from in the last decision on a job: its goal and the corrected window.
+func (p *Placer) Seen(r Request) (autoscale.Goal, autoscale.Window) {
+	if s := p.jobs[r.JobID]; s != nil {
+		return goalOf(r), s.seen
+	}
+	return goalOf(r), autoscale.Window{}
+}
+
 func message(d autoscale.Decision) *pecanv1.Placement {
 	m := &pecanv1.Placement{
 		Remote: uint32(d.Target.Remote), Local: uint32(d.Target.Local), State: d.State, Converged: d.Converged, Why: d.Reason, SearchCost: d.SearchCost,
+		SearchWindows: uint32(d.SearchWindows), SearchLostS: d.SearchLost, SearchBill: d.SearchBill,
 	}
 	for _, c := range d.Candidates[:min(len(d.Candidates), maxCandidates)] {
 		m.Candidates = append(m.Candidates, &pecanv1.PlacementCandidate{

@@ -13,7 +13,7 @@ const (
 	leastBusy = 0.02
 )
 
-// goalOf returns what a job wants. A service serves what it has, so no more workers are asked for than exist.
+// goalOf returns what a job wants. No more workers are asked for than may exist.
 func goalOf(r Request) autoscale.Goal {
 	o := r.Options
 	bound := func(least, most int32, exist int) (int, int) {
@@ -118,13 +118,4 @@ func (s *search) drain(w *autoscale.Window) {
 			c.ElementTimes[j] *= stretch
 		}
 	}
-}
-
-// Pace returns the element time of a window and the share of the time waited: medians, averaged over the trainers.
-func Pace(w *measure.Window) (elementTime, wait float64) {
-	for _, t := range w.Trainers {
-		elementTime += measure.Median(t.Subs, measure.SubWindow.ElementTime) / float64(len(w.Trainers))
-		wait += measure.Median(t.Subs, measure.SubWindow.Wait) / float64(len(w.Trainers))
-	}
-	return elementTime, wait
 }

@@ -21,15 +21,20 @@ func CleanHeartbeat(heartbeat *pecanv1.WorkerHeartbeat) {
 	cleanHost(heartbeat.Host)
 }
 
-// maxSubWindows bounds the sub-windows of a heartbeat, maxSubWindow the seconds of one.
+// maxSubWindows bounds the sub-windows of a heartbeat, maxSubWindow the seconds of one, maxLocalWorkers the local workers of
+// a trainer.
 const (
-	maxSubWindows = 64
-	maxSubWindow  = 24 * 3600
+	maxLocalWorkers = 1024
+	maxSubWindows   = 64
+	maxSubWindow    = 24 * 3600
 )
 
 // CleanConsumer repairs what a client's heartbeat reports of its training loop. Sub-windows that cannot be are dropped.
 func CleanConsumer(heartbeat *pecanv1.ClientHeartbeatRequest) {
-	heartbeat.HostId = Shorten(heartbeat.HostId)
+	heartbeat.HostId, heartbeat.TrainerId = Shorten(heartbeat.HostId), Shorten(heartbeat.TrainerId)
+	if local := heartbeat.LocalWorkers; local != nil {
+		local.Most, local.Running = min(local.Most, maxLocalWorkers), min(local.Running, maxLocalWorkers)
+	}
 	cleanHost(heartbeat.Host)
 	subs := heartbeat.SubWindows
 	if len(subs) > maxSubWindows {

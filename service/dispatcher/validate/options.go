@@ -14,8 +14,9 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
 		AllowNondeterministic: options.GetAllowNondeterministic(), Order: options.GetOrder(), OrderTolerance: options.GetOrderTolerance(),
 		Streams: options.GetStreams(), Placement: options.GetPlacement(), Weight: options.EffectiveWeight(), Tenant: options.EffectiveTenant(),
+		TargetWorkers: options.GetTargetWorkers(),
 	}
-	if err := First(checkPlacement(o.Placement), checkShare(options), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
+	if err := First(checkPlacement(o.Placement), checkShare(options), known("target_workers", o.TargetWorkers), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
 		return nil, err
 	}
 	off := pecanv1.Sharding_SHARDING_OFF

@@ -16,7 +16,7 @@ func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 	if err := First(
 		c.Required("worker_id", address.GetWorkerId()), Text("host_id", address.GetHostId()),
 		Text("tensorflow_version", m.GetTensorflowVersion()), Text("version", m.GetVersion()),
-		Text("cluster_id", m.GetClusterId()),
+		Text("cluster_id", m.GetClusterId()), Text("trainer_id", m.GetTrainerId()),
 	); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import uuid
 from typing import Any
 
 from pecan._src import errors
@@ -15,10 +16,20 @@ from pecan._src.client import native
 from pecan._src.version import VERSION
 
 _log = logging.getLogger("pecan")
-# Seconds between two reads of the warnings of the Go code.
-_WARNINGS_INTERVAL_S = 1.0
+# Seconds between two reads of the messages of the Go code, and the levels of its messages.
+_MESSAGES_INTERVAL_S = 1.0
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 # Timeout for a connection to an address whose dispatcher this process stopped.
 _PROBE_S = 2.0
+_trainer: tuple[int, str] = (0, "")
+
+
+def trainer_id() -> str:
+    """Returns the random id of this process. Its local workers declare it."""
+    global _trainer
+    if _trainer[0] != os.getpid():
+        _trainer = (os.getpid(), uuid.uuid4().hex)
+    return _trainer[1]
 
 
 class Session:
@@ -39,7 +50,7 @@ class Session:
         """
         self.target = target
         self._native = native.load()
-        config = {"target": target, "timeout_s": timeout_s, "version": VERSION}
+        config = {"target": target, "timeout_s": timeout_s, "version": VERSION, "trainer": trainer_id()}
         self._handle: int = self._native.wait("Connect", json.dumps(config))
 
     def register(self, header: dict[str, Any], graph: bytes) -> dict[str, Any]:
@@ -67,18 +78,32 @@ class Session:
         return answer
 
     def explain(self, job: str) -> dict[str, Any]:
-        """Returns the explanation of a job's order of steps; see Explain in the Go package bindings."""
+        """Returns the explanation of a job; see Explain in the Go package bindings."""
         answer: dict[str, Any] = self._native.wait_json("Explain", self._handle, job)
         return answer
+
+    def local_workers(self, running: int, most: int) -> tuple[int, int, str]:
+        """Reports the local workers of this process to the dispatcher, and returns how many it wants.
+
+        Args:
+            running: Number of local workers.
+            most: The most that may run.
+
+        Returns:
+            The number of jobs for which the dispatcher decides, how many workers it wants (-1 before it has decided),
+            and why.
+        """
+        answer = self._native.call_json("LocalWorkers", self._handle, running, most)
+        return answer["jobs"], answer["number"], answer["why"]
 
     def stats(self) -> dict[str, Any]:
         """Returns the memory and the objects that Pecan uses in this process; see Stats in the Go package bindings."""
         answer: dict[str, Any] = self._native.call_json("Stats", self._handle)
         return answer
 
-    def warnings(self) -> list[str]:
-        """Returns the warnings that the Go code has logged since the last call."""
-        return self._native.call_json("Warnings", self._handle) or []
+    def messages(self) -> list[dict[str, str]]:
+        """Returns what the Go code has logged since the last call: "level" ("info" or "warning") and "text"."""
+        return self._native.call_json("Messages", self._handle) or []
 
     def fail(self, message: str) -> None:
         """Fails all calls and iterators that wait in this session, with the given message."""
@@ -90,13 +115,13 @@ class Session:
 
 
 class _Sessions:
-    """All open sessions of this process, and the thread that logs their warnings."""
+    """All open sessions of this process, and the thread that logs their messages."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
         self._retired: set[str] = set()
-        self._warnings_thread: threading.Thread | None = None
+        self._messages_thread: threading.Thread | None = None
         self._closing = threading.Event()
 
     def get(self, target: str, timeout_s: float) -> Session:
@@ -110,9 +135,9 @@ class _Sessions:
         fresh = Session(target, timeout_s)
         with self._lock:
             session = self._open.setdefault(target, fresh)
-            if self._warnings_thread is None:
-                self._warnings_thread = threading.Thread(target=self._log_warnings, name="pecan-warnings", daemon=True)
-                self._warnings_thread.start()
+            if self._messages_thread is None:
+                self._messages_thread = threading.Thread(target=self._log_messages, name="pecan-messages", daemon=True)
+                self._messages_thread.start()
                 atexit.register(self._close_all, os.getpid())
         if session is not fresh:
             fresh.close()
@@ -134,13 +159,13 @@ class _Sessions:
         if session is not None:
             session.fail(message)
 
-    def _log_warnings(self) -> None:
-        """Logs warnings while sessions are open, so that the trainer's log explains long waits."""
-        while not self._closing.wait(_WARNINGS_INTERVAL_S):
+    def _log_messages(self) -> None:
+        """Logs messages while sessions are open, so that the trainer's log explains long waits."""
+        while not self._closing.wait(_MESSAGES_INTERVAL_S):
             with self._lock:
                 sessions = list(self._open.values())
             for session in sessions:
-                _log_warnings_of(session)
+                _log_messages_of(session)
 
     def _close_all(self, pid: int) -> None:
         if os.getpid() != pid:
@@ -149,21 +174,21 @@ class _Sessions:
         with self._lock:
             sessions, self._open = list(self._open.values()), {}
         for session in sessions:
-            _log_warnings_of(session)  # those of a short script, which ended before the thread read them
+            _log_messages_of(session)  # those of a short script, which ended before the thread read them
             try:
                 session.close()
             except errors.PecanError as error:
                 _log.debug("closing the session with %s: %s", session.target, error)
 
 
-def _log_warnings_of(session: Session) -> None:
-    """Logs the session's new warnings."""
+def _log_messages_of(session: Session) -> None:
+    """Logs the session's new messages."""
     try:
-        warnings = session.warnings()
+        messages = session.messages()
     except errors.PecanError:
         return
-    for warning in warnings:
-        _log.warning("%s: %s", session.target, warning)
+    for message in messages:
+        _log.log(_LEVELS[message["level"]], "%s: %s", session.target, message["text"])
 
 
 def _check_served_again(target: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pecan._src import checks, errors, options
+from pecan._src import checks, errors, options, workers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,6 +32,7 @@ def distribute(
     deterministic: bool = False,
     allow_nondeterministic: bool = False,
     local_workers: int | str = "auto",
+    local_worker_nice: int | None = None,
     max_outstanding_bytes: int = options.DEFAULT_MAX_OUTSTANDING_BYTES,
     max_element_bytes: int | None = None,
     payload_checksum: bool = False,
@@ -81,14 +82,22 @@ def distribute(
         compression: "auto" compresses if measurements show a gain, and never on one host. "snappy" always
             compresses. None never does.
         cross_trainer_cache: Reserved; Pecan does not support it yet.
-        target_workers: "AUTO" or "ANY" read from all workers. Pecan does not support "LOCAL".
+        target_workers: "AUTO" or "ANY": all workers may serve the job. "LOCAL": only workers on this host. Raises if
+            there is none and none may be started.
         sharding: A `ShardingPolicy`, for calls whose `processing_mode` is a guarantee.
         deterministic: Returns the same elements in the same order for the same dataset and seed. The number of workers
             and their failures change nothing.
         allow_nondeterministic: Accepts a dataset that cannot keep the guarantee of its mode, and runs it in a weaker
             mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
             a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
-        local_workers: Least number of workers in the private cluster, 1 to 1024. "auto" depends on the host's cores.
+        local_workers: Workers that this process starts on its host, 0 to 1024. They serve only this process and end
+            with it. All its datasets that read from one service share them. A number is the least; with an
+            `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many as the
+            service wants, at most one per two cores and 8. "auto" without one starts none for a service, and a number
+            that depends on the cores for the private cluster.
+        local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
+            first. If it is not 0, they also get a cgroup with a tenth of the usual weight, where permitted. None adds
+            10; in a private cluster without an `objective` it adds nothing.
         max_outstanding_bytes: Bytes of memory that one iterator uses for elements that it has requested and not yet
             returned.
         max_element_bytes: Size of the largest accepted element in bytes. None means 2 GiB, which is also the maximum.
@@ -119,11 +128,10 @@ def distribute(
         objective: What the service minimises when it chooses how many of its workers serve the job: "cost" (the price
             of an element), "time" (between two elements) or "budget" (the time, below a price per hour). Prices are in
             the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few workers.
-            None (the default) lets all workers serve the job.
+            None (the default) lets all workers serve the job. See `local_workers` for what this process starts.
         budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
         worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
-            None as a maximum sets none. Local workers are those that were started on a trainer's host with
-            `--placement local`.
+            None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.
         trainer_type: Type of the trainer in the table of prices. Later jobs with the same dataset and type begin with
             the numbers that this job finds.
         weight: The job's part of the service's slots, from 0.01 to 100. While streams of several jobs wait for a slot,
@@ -144,19 +152,13 @@ def distribute(
     service, processing_mode = _arguments(service, positional, processing_mode)
     chosen = options.from_parameters(locals())
     target = None if service is None else checks.service_target(service)
-    workers = options.local_workers(local_workers)
-    if target is not None and workers is not None:
-        raise errors.InvalidArgumentError(
-            f"`local_workers`={workers} is for the private cluster, and `service`={service!r} names a running one: "
-            "leave one of them out"
-        )
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
         from pecan._src.dataset import graph as graphs
         from pecan._src.dataset import reader
 
         graph = graphs.serialize(dataset, "distribute()", chosen)
-        session = _session(target, workers, chosen.dispatcher_timeout_s)
+        session = _session(target, chosen.dispatcher_timeout_s, chosen.local_workers)
         dataset_id = graphs.register(session, graph, chosen.compression, None)
         if target is not None:
             return reader.read(
@@ -217,17 +219,28 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
     return (positional[0] if positional else None), service
 
 
-def _session(target: str | None, workers: int | None, timeout_s: float) -> Session:
-    """Returns the session with a service, or with the private cluster if `target` is None."""
+def _session(target: str | None, timeout_s: float, local: workers.LocalWorkers = workers.NO_LOCAL_WORKERS) -> Session:
+    """Returns the session with a service, or with the private cluster if `target` is None. Starts local workers."""
     from pecan._src.client import native, session
-    from pecan._src.servers import private_cluster
+    from pecan._src.servers import local_workers, private_cluster
 
     native.load()  # raises in a forked child, before any process is started there
     if target is not None:
-        return session.connect(target, timeout_s)
-    cluster = private_cluster.cluster(workers)
+        link = session.connect(target, timeout_s)
+        if local.starts:
+            own = local_workers.of_service(target)
+            own.keep(local.number or 0, local.nice)
+            if local.decided:
+                own.follow(link)
+        return link
+    cluster = private_cluster.cluster()
+    usual = 0 if local.decided else private_cluster.default_workers()
+    cluster.workers.keep(usual if local.number is None else local.number, local.nice)
     cluster.check()
-    return session.connect(cluster.target, timeout_s)
+    link = session.connect(cluster.target, timeout_s)
+    if local.decided:
+        cluster.workers.follow(link, first=1)
+    return link
 
 
 def register_dataset(
@@ -271,7 +284,7 @@ def register_dataset(
     from pecan._src.dataset import graph as graphs
 
     graph = graphs.serialize(dataset, "register_dataset()")
-    return tf.constant(graphs.register(_session(target, None, timeout), graph, default_compression, wanted))
+    return tf.constant(graphs.register(_session(target, timeout), graph, default_compression, wanted))
 
 
 def from_dataset_id(
@@ -299,6 +312,8 @@ def from_dataset_id(
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
     streams: int | str = "auto",
+    local_workers: int | str = "auto",
+    local_worker_nice: int | None = None,
     objective: str | None = None,
     budget_per_hour: float | None = None,
     worker_limits: dict[str, tuple[int, int | None]] | None = None,
@@ -332,6 +347,8 @@ def from_dataset_id(
         order: As in `distribute`.
         order_tolerance: As in `distribute`.
         streams: As in `distribute`.
+        local_workers: As in `distribute`.
+        local_worker_nice: As in `distribute`.
         objective: As in `distribute`.
         budget_per_hour: As in `distribute`.
         worker_limits: As in `distribute`.
@@ -363,7 +380,7 @@ def from_dataset_id(
     if wanted is None:
         raise errors.InvalidTypeError("`dataset_id` must be given")
     structure.check_spec(element_spec)
-    session = _session(target, None, chosen.dispatcher_timeout_s)
+    session = _session(target, chosen.dispatcher_timeout_s, chosen.local_workers)
     given = None if element_spec is None else structure.components_json(structure.Structure(element_spec).flat)
     known = session.dataset(wanted, given)
     if element_spec is None:

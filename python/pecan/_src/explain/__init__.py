@@ -1,1 +1,1 @@
-"""Explains the order of a job's steps: request (explain), answer (response), object and tables (explanation, grid)."""
+"""Explains jobs: request (explain), answer (response), objects and tables (explanation, order, placement, grid)."""

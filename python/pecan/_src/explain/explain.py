@@ -1,4 +1,4 @@
-"""`pecan.explain`: asks the dispatcher why the steps of a job's dataset run in their order."""
+"""`pecan.explain`: asks the dispatcher why a job's steps run in their order, and why on its workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def explain(
     service: Any = None,
     *,
     dispatcher_timeout_s: float | None = None,
-) -> explanation.OrderExplanation:
-    """Explains the order of the steps of a job's dataset: which steps moved, which did not, and why.
+) -> explanation.Explanation:
+    """Explains what was decided for a job: the order of its dataset's steps, and how many workers serve it where.
 
     Args:
         dataset_or_job: A dataset from `distribute()`, a dataset built on one, or the name or id of a job.
@@ -32,6 +32,7 @@ def explain(
 
     Example:
         >>> print(pecan.explain(dataset))
+        >>> pecan.explain(dataset).placement.candidates
         >>> pecan.explain("train", "host:5050").moved
     """
     if not isinstance(dataset_or_job, str):

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import html as markup
+import shutil
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+_WIDEST, _NARROWEST = 120, 40
+
+
+def columns(width: int | None) -> int:
+    """Returns the columns of a table; None means the terminal's width, at most 120."""
+    if width is None:
+        width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    return max(_NARROWEST, width)
 
 
 def saving(share: float) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pecan._src.explain import explanation, fields
+from pecan._src.explain import explanation, fields, order, placement
 
 
-def from_json(response: dict[str, Any]) -> explanation.OrderExplanation:
+def from_json(response: dict[str, Any]) -> explanation.Explanation:
     """Returns the explanation in an ExplainResponse in JSON form."""
-    order = fields.word(response, "order", "ORDER_", "off")
+    return explanation.Explanation(order=_order(response), placement=placement.from_json(response), response=response)
+
+
+def _order(response: dict[str, Any]) -> order.OrderExplanation:
+    chosen = fields.word(response, "order", "ORDER_", "off")
     differences = tuple(
-        explanation.OrderDifference(
+        order.OrderDifference(
             component=fields.count(one, "component"),
             max_difference=fields.number(one, "max_difference"),
             bound=fields.number(one, "bound") if fields.number(one, "bound") >= 0 else None,
@@ -24,10 +28,10 @@ def from_json(response: dict[str, Any]) -> explanation.OrderExplanation:
     registered = fields.number(production, "registered_s")
     before, original = fields.number(response, "predicted_before_s"), fields.number(trial, "original_s")
     measured = original > 0
-    return explanation.OrderExplanation(
+    return order.OrderExplanation(
         job_id=str(response.get("job_id", "")),
-        order=order,
-        tolerance="" if order == "off" else fields.word(response, "tolerance", "ORDER_TOLERANCE_", "approximate"),
+        order=chosen,
+        tolerance="" if chosen == "off" else fields.word(response, "tolerance", "ORDER_TOLERANCE_", "approximate"),
         state=str(response.get("state", "")),
         why=str(response.get("why", "")),
         steps=_steps(response.get("steps", ())),
@@ -44,7 +48,7 @@ def from_json(response: dict[str, Any]) -> explanation.OrderExplanation:
     )
 
 
-def _steps(steps: Sequence[dict[str, Any]]) -> tuple[explanation.ExplainedStep, ...]:
+def _steps(steps: Sequence[dict[str, Any]]) -> tuple[order.ExplainedStep, ...]:
     positions = [fields.count(step, "place") for step in steps]
     if sorted(positions) != list(range(len(steps))):
         # The dispatcher has planned no other order.
@@ -57,7 +61,7 @@ def _steps(steps: Sequence[dict[str, Any]]) -> tuple[explanation.ExplainedStep, 
         elements, given = fields.count(figures, "elements"), upstream_elements or fields.count(figures, "elements")
         bytes_in, bytes_out = fields.count(figures, "bytes_in"), fields.count(figures, "bytes_out")
         explained.append(
-            explanation.ExplainedStep(
+            order.ExplainedStep(
                 name=str(step.get("node", "")),
                 label=str(step.get("label", "") or step.get("node", "")),
                 operation=str(step.get("op", "")),

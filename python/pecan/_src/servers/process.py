@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from pecan._src import errors
-from pecan._src.servers import programs, scratch
+from pecan._src.servers import priority, programs, scratch
 
 _LISTENING = "listening on "
 # The last lines of a child's log that are kept, and how many of them an error message shows.
@@ -189,6 +189,7 @@ def _end_all() -> None:
         if not child.join(max(0.0, deadline - time.monotonic())):
             child.kill()
     scratch.remove_all()
+    priority.remove_groups()
 
 
 atexit.register(_end_all)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from pecan._src import checks, errors
-from pecan._src.servers import programs, scratch
+from pecan._src.servers import local_workers, programs, scratch
 from pecan._src.servers.config import DispatcherConfig, WorkerConfig
 from pecan._src.servers.process import Process
 
@@ -199,10 +199,14 @@ class LocalCluster:
         return servers
 
     def stop(self) -> None:
-        """Stops all servers. Datasets that read from the cluster fail afterwards. Idempotent."""
+        """Stops all servers, and the local workers of this process. Idempotent.
+
+        Datasets that read from the cluster fail afterwards.
+        """
         from pecan._src.client import session
 
         if self.dispatcher._process is not None:
+            local_workers.stop(checks.service_target(self.target))
             session.retire(checks.service_target(self.target))
         for server in self.workers:
             if server._process is not None:

@@ -18,11 +18,11 @@ import (
 // division is the rule of the scheduler, written without anything that is kept between two runs: it looks at all streams
 // of all epochs and at all workers for each lease.
 type division struct {
-	t       *testing.T
-	state   *durable.State
-	workers []schedule.Worker
-	tenants map[string]schedule.Tenant
-	members map[string]map[string]bool
+	t                 *testing.T
+	state             *durable.State
+	workers           []schedule.Worker
+	tenants           map[string]schedule.Tenant
+	members, excluded map[string]map[string]bool
 	// last has the number of the last lease of each tenant, job and epoch.
 	last    *lastLeases
 	epochs  []*epochDemand
@@ -202,7 +202,8 @@ func (d *division) pick(w *epochDemand, needRoom bool) string {
 		if w.prefetch {
 			fits = room && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.epoch.Job.JobId]
 		}
-		if members := d.members[w.epoch.Job.JobId]; !worker.Usable || !fits || members != nil && !members[worker.ID] {
+		members, excluded := d.members[w.epoch.Job.JobId], d.excluded[w.epoch.Job.JobId]
+		if !worker.Usable || !fits || members != nil && !members[worker.ID] || excluded[worker.ID] {
 			continue
 		}
 		rank := [4]int{0, l.running, l.held, int(worker.Order)}
@@ -239,9 +240,10 @@ type host struct {
 	t        *testing.T
 	state    *durable.State
 	schedule *schedule.Scheduler
-	members  map[string]map[string]bool
-	last     *lastLeases
-	granted  []string
+	// members and excluded are those of each job.
+	members, excluded map[string]map[string]bool
+	last              *lastLeases
+	granted           []string
 }
 
 func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) bool { return true } }
@@ -249,6 +251,8 @@ func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) boo
 func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
 func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }
+
+func (h *host) Excluded(job *durable.Job) map[string]bool { return h.excluded[job.JobId] }
 
 func (h *host) Grant(epoch *durable.Epoch, stream uint32, id string) {
 	grantTo(h.t, h.state, epoch, stream, id)
@@ -266,7 +270,7 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 	leases := 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}, last: &lastLeases{of: map[string]float64{}}}
+		h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}, excluded: map[string]map[string]bool{}, last: &lastLeases{of: map[string]float64{}}}
 		tenants := map[string]schedule.Tenant{"a": {Weight: 2, MaxSlots: 4}, "b": {Weight: 0.5, MaxSlotsPerJob: 2}}
 		h.schedule = schedule.New(h, h.state, 0, tenants)
 		var workers []schedule.Worker
@@ -280,7 +284,7 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := &division{t: t, state: before, workers: workers, tenants: tenants, members: h.members, last: h.last.clone()}
+			d := &division{t: t, state: before, workers: workers, tenants: tenants, members: h.members, excluded: h.excluded, last: h.last.clone()}
 			d.run()
 			h.granted = nil
 			h.schedule.Run(false)
@@ -346,6 +350,12 @@ func change(t *testing.T, h *host, workers *[]schedule.Worker, rng *rand.Rand) {
 		job := jobs[rng.IntN(len(jobs))]
 		if h.members[job.JobId] = nil; rng.IntN(3) > 0 {
 			h.members[job.JobId] = map[string]bool{(*workers)[rng.IntN(len(*workers))].ID: true, (*workers)[rng.IntN(len(*workers))].ID: true}
+		}
+		h.excluded[job.JobId] = map[string]bool{}
+		for _, worker := range *workers {
+			if rng.IntN(4) == 0 {
+				h.excluded[job.JobId][worker.ID] = true
+			}
 		}
 		for _, epoch := range job.Epochs {
 			h.schedule.EpochChanged(epoch)

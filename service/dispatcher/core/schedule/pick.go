@@ -13,27 +13,24 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
 		return id
 	}
-	avoid, members := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job)
+	avoid, members, excluded := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job), s.Excluded(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
-	if !d.prefetch && !off && len(avoid) == 0 && members == nil {
-		best := s.usable.top()
-		if needRoom {
-			best = s.room.top()
+	if !off && len(avoid) == 0 && members == nil && 2*len(excluded) <= len(s.workers) {
+		heap := &s.usable
+		switch {
+		case d.prefetch:
+			heap = &s.roomAhead
+		case needRoom:
+			heap = &s.room
 		}
-		if best == nil {
-			return ""
-		}
-		return best.ID
-	}
-	if d.prefetch && !off && len(avoid) == 0 && members == nil {
-		if best := s.roomAhead.first(func(l *load) bool { return d.fits(l, true) }); best != nil {
+		if best := heap.first(func(l *load) bool { return !excluded[l.ID] && d.fits(l, needRoom) }); best != nil {
 			return best.ID
 		}
 		return ""
 	}
 	best, bestRank := (*load)(nil), [3]int{}
 	consider := func(l *load) {
-		if l == nil || !l.Usable || !d.fits(l, needRoom) {
+		if l == nil || !l.Usable || excluded[l.ID] || !d.fits(l, needRoom) {
 			return
 		}
 		rank := [3]int{}

@@ -12,8 +12,10 @@ type Host interface {
 	Ready(epoch *durable.Epoch) func(stream uint32) bool
 	// Avoid names the workers that failed a stream, or that its client could not reach.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
-	// Members has the workers that serve a job; nil if all do.
+	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
+	// Excluded has the workers that may not serve a job, even if they were chosen for it; nil if all may.
+	Excluded(job *durable.Job) map[string]bool
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
 	Grant(epoch *durable.Epoch, stream uint32, workerID string)
@@ -157,7 +159,7 @@ func (s *Scheduler) refresh() {
 			continue
 		}
 		for d := range s.blocked {
-			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) {
+			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) && !s.Excluded(d.epoch.Job)[l.ID] {
 				s.unblock(d)
 			}
 		}

@@ -127,6 +127,9 @@ func (h *loadHeap) set(l *load, in bool) {
 
 // first returns the worker nearest to the top for which the condition holds; nil if there is none.
 func (h *loadHeap) first(holds func(*load) bool) (found *load) {
+	if top := h.top(); top == nil || holds(top) {
+		return top
+	}
 	var popped []*load
 	for found == nil && len(h.loads) > 0 {
 		l := heap.Pop(h).(*load)

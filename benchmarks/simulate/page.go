@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pecan-ml/pecan/policies/sim"
+)
+
+const head = `# How many workers: the policies compared
+
+` + "`make simulate`" + ` simulates jobs with every policy for workers, and writes this page and its picture from the event log of all decisions.
+It needs no service. %d jobs of each kind run for each policy, with %d measurement windows if they do not change. All policies see the same jobs.
+
+Each window has normal noise of 3 %%, and 5 %% of the windows are outliers of ±30 %%. [0013](../design/0013-autoscaling.md) describes the surfaces, and the
+default policy ` + "`search`" + `. The others are there for comparison: Pecan's placement as in the paper and in its code, Cachew's scaling as in the paper and in its code,
+the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's split, and one collocated worker.
+
+![Price above the best fixed workers over time, and the summary of all jobs](placement.svg)
+
+`
+
+// page returns the page of a report as Markdown.
+func page(r *sim.Report) string {
+	var b strings.Builder
+	first := r.Summaries[0]
+	fmt.Fprintf(&b, head, len(first.Bills), len(first.Regrets))
+	b.WriteString("## Marks\n\nThe default policy must reach them in every kind of jobs. The worst kind is shown.\n\n| measured | must reach | reached |\n| --- | --- | --- |\n")
+	for _, m := range marks(r) {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", m.measured, m.bound, map[bool]string{true: "yes", false: "**no**"}[m.reached])
+	}
+	b.WriteString(`
+## Jobs that do not change
+
+*Price* is that of an element in the last window, above the best fixed workers: median and 95th percentile. *Windows* are those until the policy first
+converged (median, and 5th to 95th percentile); policies that never converge count all. *Bill* is that of the whole job with the search, over that of the best
+fixed workers. *Changes* are those of the workers in the last 50 windows: mean and 95th percentile.
+`)
+	for _, name := range sim.Families {
+		fmt.Fprintf(&b, "\n### %s\n\n| policy | price, median | price, 95 %% | windows | bill | changes |\n| --- | --- | --- | --- | --- | --- |\n", titles[name])
+		for _, s := range family(r, sim.Stable, name) {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.2f (%.0f) |\n", s.Policy, percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)),
+				spread(s.Converged, "%.0f"), spread(s.Bills, "%.2f"), sim.Mean(s.Changes), sim.Quantile(s.Changes, 0.95))
+		}
+	}
+	changed(&b, r)
+	curves(&b, r)
+	b.WriteString(tail)
+	return b.String()
+}
+
+const tail = `
+## Reproduce it
+
+` + "```sh" + `
+make simulate                                    # 200 jobs of each kind: this page, placement.svg and build/simulate/decisions.csv
+go run ./benchmarks/simulate --seeds 20          # a table only
+go run ./benchmarks/simulate --from build/simulate/decisions.csv --page docs/benchmarks   # draw an event log again
+go run ./benchmarks/simulate --replay decisions.jsonl   # what each policy decides from the measurements of a --decisions-log
+` + "```" + `
+
+A run follows from its seed, so the page changes only with the policies. The event log has a line for each decision: the scenario, the policy, the seed, the
+window, the workers, the bill of the window and that of the best fixed workers, the wanted workers, and the reason.
+
+A replay shows what each policy decides from recorded measurements. The recorded job followed its own decisions, so a policy that adds one worker at a time
+waits for a window with that number.
+
+The switches of Pecan's predecessors are flags of the command. They apply to the versions of the published code:
+
+| switch | flag | field |
+| --- | --- | --- |
+| ` + "`scaling_policy`" + ` | ` + "`--scaling-policy`" + `: 1, 2 or 3 | ` + "`autoscale.CachewCode`, `autoscale.Fixed`, `autoplacement.IncDec`" + ` |
+| ` + "`scaling_threshold_up`" + ` | ` + "`--scaling-threshold-up`" + ` | ` + "`Cachew.Up`, `IncDec.Up`" + ` |
+| ` + "`batches_per_decision`" + ` | ` + "`--batches-per-decision`" + ` | ` + "`sim.Job.Elements`" + ` |
+| ` + "`client_cost`" + ` | ` + "`--client-cost`" + ` | ` + "`Prices.Trainer`" + ` |
+| ` + "`worker_cost`" + ` | ` + "`--worker-cost`" + ` | ` + "`Prices.Remote`" + ` |
+| ` + "`optimize_cost`" + ` | ` + "`--optimize-cost`" + ` | ` + "`IncDec.ByCost`" + ` |
+`
+
+// titles explain the families.
+var titles = map[string]string{
+	"floor": "Floor: enough workers reach the trainer's speed", "inverse": "Inverse: workers are always the bound",
+	"diminishing": "Diminishing returns of local workers", "network": "Network: a limit for all remote workers",
+	"contention": "Contention on the trainer's host", "dips": "Dips: contention, and single slow numbers of workers",
+}
+
+// family returns the summaries of a family in a scenario, in the order of the policies.
+func family(r *sim.Report, scenario, name string) []*sim.Summary {
+	return slices.DeleteFunc(slices.Clone(r.Summaries), func(s *sim.Summary) bool { return s.Scenario != scenario || s.Family != name })
+}
+
+func changed(b *strings.Builder, r *sim.Report) {
+	fmt.Fprintf(b, "\n## After a change\n\nThe price of an element %d windows after the change, above the best fixed workers from then on: median and 95th percentile.\n", sim.FollowWindows)
+	for _, name := range sim.ChangeFamilies {
+		fmt.Fprintf(b, "\n### %s, changed\n\n| change |", titles[name])
+		for _, p := range sim.Policies {
+			fmt.Fprintf(b, " %s |", p.Name)
+		}
+		b.WriteString("\n|" + strings.Repeat(" --- |", len(sim.Policies)+1) + "\n")
+		for _, change := range sim.AllChanges {
+			fmt.Fprintf(b, "| %s |", change.Name)
+			for _, s := range family(r, change.Name, name) {
+				fmt.Fprintf(b, " %s, %s |", percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)))
+			}
+			b.WriteString("\n")
+		}
+	}
+}
+
+func curves(b *strings.Builder, r *sim.Report) {
+	b.WriteString("\n## Published curves\n\nThe times that were published for 1, 2, … remote workers. The price of an element, or its time, in the last window above the best: median and 95th percentile.\n\n| curve | objective |")
+	for _, p := range sim.Policies {
+		fmt.Fprintf(b, " %s |", p.Name)
+	}
+	b.WriteString("\n|" + strings.Repeat(" --- |", len(sim.Policies)+2) + "\n")
+	for _, objective := range []string{"cost", "time"} {
+		for _, curve := range sim.Published {
+			fmt.Fprintf(b, "| %s | %s |", curve.Name, objective)
+			for _, s := range family(r, sim.Curves+", "+objective, curve.Name) {
+				fmt.Fprintf(b, " %s, %s |", percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)))
+			}
+			b.WriteString("\n")
+		}
+	}
+}
+
+// percent formats a share. Shares without a bound are those of a job that stands still.
+func percent(share float64) string {
+	switch {
+	case share > 1e6:
+		return "stands still"
+	case share >= 0.9995:
+		return fmt.Sprintf("%.0f %%", 100*share)
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}
+
+// spread formats the median of values and their 5th and 95th percentile.
+func spread(values []float64, format string) string {
+	return fmt.Sprintf(format+" ("+format+" to "+format+")", sim.Quantile(values, 0.5), sim.Quantile(values, 0.05), sim.Quantile(values, 0.95))
+}

@@ -1,0 +1,111 @@
+package sim
+
+import (
+	"math/rand/v2"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+)
+
+// Scenario is a kind of jobs that policies are compared on.
+type Scenario struct {
+	// Name is Stable, the name of a change, or Curves with the objective. Family is a family of surfaces or a curve.
+	Name, Family string
+	// Job returns the job with a seed.
+	Job func(seed uint64) Job
+}
+
+const (
+	// Stable is the scenario of jobs that do not change, Curves that of the published curves.
+	Stable = "stable"
+	Curves = "published curve"
+	// ChangeAt is the window before which a job changes, FollowWindows the number of windows that a policy has to follow.
+	ChangeAt      = 25
+	FollowWindows = 10
+	curveWindows  = 20
+)
+
+// Change is a change of a job.
+type Change struct {
+	Name string
+	Do   func(*World)
+}
+
+// AllChanges are what policies must follow.
+var AllChanges = []Change{
+	{"trainer half as fast", func(w *World) { w.Surface.Demand *= 2 }},
+	{"trainer twice as fast", func(w *World) { w.Surface.Demand /= 2 }},
+	{"a worker is lost", func(w *World) {
+		// Nothing replaces it. More workers of the other kind may be had.
+		left := w.Goal.Limits.Max
+		if w.Workers.Remote > 0 {
+			left.Remote = w.Workers.Remote - 1
+		} else {
+			left.Local = w.Workers.Local - 1
+		}
+		w.Available = &left
+	}},
+	{"fewer remote workers exist", func(w *World) { w.Available = &autoscale.Configuration{Remote: 4, Local: 10} }},
+	{"remote workers cost double", func(w *World) { w.Goal.Prices.Remote *= 2 }},
+	{"the host gets other work", func(w *World) { w.Surface.TrainerCores += 30 }},
+	{"new plan, half the work", func(w *World) {
+		w.Plan, w.Surface.Remote, w.Surface.Local = 1, 2*w.Surface.Remote, 2*w.Surface.Local
+	}},
+}
+
+// ChangeFamilies are the families in which jobs change.
+var ChangeFamilies = []string{"diminishing", "contention"}
+
+// Published are the curves of the Cachew artifact (four V100), in seconds per epoch, and of the published log of Pecan (TPU
+// v2-8), in seconds per 500 elements, for 1, 2, … remote workers.
+var Published = []struct {
+	Name  string
+	Times []float64
+}{
+	{"ResNet, first run", []float64{1735, 875, 650, 555, 515, 505, 497, 497}},
+	{"ResNet, second run", []float64{1437, 697, 430, 388, 391, 390}},
+	{"ResNet on a TPU", []float64{199, 98, 66, 50, 40, 33, 28, 25, 22.6, 19.6, 19.6, 19.6, 19.6}},
+}
+
+// StableScenarios are jobs of each family that do not change.
+func StableScenarios(windows int) (all []Scenario) {
+	for _, family := range Families {
+		all = append(all, Scenario{Stable, family, func(seed uint64) Job { return random(family, seed, windows) }})
+	}
+	return all
+}
+
+// ChangeScenarios are jobs that change once.
+func ChangeScenarios() (all []Scenario) {
+	for _, change := range AllChanges {
+		for _, family := range ChangeFamilies {
+			all = append(all, Scenario{change.Name, family, func(seed uint64) Job {
+				j := random(family, seed, ChangeAt+FollowWindows+1)
+				j.Events = []Event{{Window: ChangeAt, Change: change.Do}}
+				return j
+			}})
+		}
+	}
+	return all
+}
+
+// CurveScenarios are the published curves, with each of two objectives.
+func CurveScenarios() (all []Scenario) {
+	for _, objective := range []autoscale.Objective{autoscale.Cost, autoscale.Time} {
+		for _, curve := range Published {
+			g := autoscale.Goal{
+				Objective: objective, Prices: autoscale.Published,
+				Limits: autoscale.Limits{Min: autoscale.Configuration{Remote: 1}, Max: autoscale.Configuration{Remote: len(curve.Times)}},
+			}
+			all = append(all, Scenario{Curves + ", " + string(objective), curve.Name, func(uint64) Job {
+				return Noisy(Surface{Curve: curve.Times}, g, curveWindows)
+			}})
+		}
+	}
+	return all
+}
+
+// random returns a random job of a family.
+func random(family string, seed uint64, windows int) Job {
+	s, g := Random(rand.New(rand.NewPCG(seed, 0)), family)
+	return Noisy(s, g, windows)
+}

@@ -1,0 +1,221 @@
+"""Local workers: child processes of the trainer that run streams on its host and serve only this trainer.
+
+A user gives their number, or the dispatcher decides on it for jobs with an objective. The workers connect to a running
+service, or to the private cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from pecan._src import errors
+from pecan._src.client import session
+from pecan._src.servers import priority, programs
+from pecan._src.servers.process import Process
+
+_log = logging.getLogger("pecan")
+# Dead workers are replaced. After this many deaths within this time, a new worker would presumably die too.
+_DEATHS = 5
+_DEATHS_WITHIN_S = 60.0
+_POLL_S = 0.25
+# For so long the workers stay after the last job that wanted them. The next dataset probably wants them again.
+_LINGER_S = 10.0
+
+
+def most() -> int:
+    """Returns the most local workers that the dispatcher may ask for: one per two cores, 1 to 8.
+
+    One worker runs many streams at once, and each loads its own TensorFlow.
+    """
+    return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+
+
+class LocalWorkers:
+    """The local workers of one dispatcher.
+
+    There are as many as the user or the dispatcher wants, whichever is more.
+    """
+
+    def __init__(
+        self, target: str, whose: str, failed: Callable[[str], None], listen: str, arguments: Sequence[str] = ()
+    ) -> None:
+        """Creates an empty set of workers.
+
+        Args:
+            target: Address of the dispatcher.
+            whose: What the workers belong to, for messages.
+            failed: Called with a message when too many workers have died. Then no more are started.
+            listen: Host and port on which the workers listen.
+            arguments: More flags of the workers.
+        """
+        self.target = target
+        self.nice = 0
+        self._whose = whose
+        self._failed = failed
+        self._arguments = ["--dispatcher", target, "--listen", listen, "--placement", "local"]
+        self._arguments += ["--trainer", session.trainer_id(), "--log-level", "warn", *arguments]
+        self._lock = threading.Lock()
+        self._workers: list[Process] = []
+        self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
+        self._least = self._wanted = 0
+        self._stopped = threading.Event()
+        self._gave_up = False
+        self._follower: threading.Thread | None = None
+        _all.add(self)
+
+    @property
+    def processes(self) -> list[Process]:
+        """The workers that run and are not about to leave."""
+        with self._lock:
+            return [worker for worker in self._workers if worker.running]
+
+    def keep(self, least: int, nice: int | None) -> None:
+        """Starts workers in the background until there are at least `least`.
+
+        Args:
+            least: Number of workers.
+            nice: What is added to their nice value; None changes nothing.
+        """
+        with self._lock:
+            if nice is not None and nice != self.nice:
+                self.nice = nice
+                for worker in self._workers:
+                    priority.lower(worker.pid, nice)
+            self._least = max(self._least, least)
+            self._adjust()
+
+    def follow(self, link: session.Session, first: int = 0) -> None:
+        """Runs as many workers as the dispatcher wants from now on.
+
+        Args:
+            link: The session with the dispatcher.
+            first: Number of workers before the dispatcher has decided.
+        """
+        with self._lock:
+            self._wanted = max(self._wanted, first)
+            self._adjust()
+            if self._follower is None or not self._follower.is_alive():
+                self._ask(link)  # the first heartbeat of the job has the limit
+                self._follower = threading.Thread(
+                    target=self._follow, args=(link,), name="pecan-local-workers", daemon=True
+                )
+                self._follower.start()
+
+    def stop(self) -> None:
+        """Stops all workers, and waits for them."""
+        self._stopped.set()
+        workers = self.processes
+        for worker in workers:
+            worker.request_stop()
+        for worker in workers:
+            worker.stop()
+
+    def _ask(self, link: session.Session) -> tuple[int, int, str]:
+        staying = sum(not worker.stopping for worker in self._workers)
+        return link.local_workers(staying, staying if self._gave_up else most())
+
+    def _follow(self, link: session.Session) -> None:
+        """Adjusts the workers until the session ends. Runs on its own thread."""
+        last = time.monotonic()
+        while not self._stopped.wait(_POLL_S):
+            try:
+                with self._lock:
+                    jobs, number, why = self._ask(link)
+                    if jobs:
+                        last = time.monotonic()
+                    elif time.monotonic() - last > _LINGER_S:
+                        number, why = 0, "no dataset needs them"
+                    if number >= 0 and number != self._wanted:
+                        before, self._wanted = len(self._workers), number
+                        self._adjust()
+                        if len(self._workers) != before:
+                            _log.info("%s: %d local workers instead of %d: %s", self.target, number, before, why)
+            except errors.PecanError:
+                return  # the session is closed
+
+    def _adjust(self) -> None:
+        """Starts or stops workers. The newest are stopped first. The caller holds the lock."""
+        self._workers = [worker for worker in self._workers if worker.running and not worker.stopping]
+        number = max(self._least, self._wanted)
+        while len(self._workers) > number:
+            self._workers.pop().request_stop()
+        while len(self._workers) < number and not self._gave_up and not self._stopped.is_set():
+            worker = Process(programs.WORKER, self._arguments, self._on_death)
+            priority.lower(worker.pid, self.nice)
+            self._workers.append(worker)
+
+    def _on_death(self, worker: Process) -> None:
+        """Replaces a dead worker, or gives up. Runs on the thread that waited for the child."""
+        now = time.monotonic()
+        failure = None
+        with self._lock:
+            self._deaths.append(now)
+            if len(self._deaths) == _DEATHS and now - self._deaths[0] < _DEATHS_WITHIN_S:
+                self._gave_up = True
+                failure = worker.describe_exit(
+                    f"of this trainer's {self._whose} died, the last of {_DEATHS} within {_DEATHS_WITHIN_S:g} s"
+                )
+            else:
+                _log.warning("%s; another one is started", worker.describe_exit(f"of the {self._whose} died"))
+            self._adjust()
+        if failure is not None:
+            self._failed(failure)
+
+
+_all: weakref.WeakSet[LocalWorkers] = weakref.WeakSet()
+_lock = threading.Lock()
+_services: dict[str, LocalWorkers] = {}
+
+
+def of_service(target: str) -> LocalWorkers:
+    """Returns the local workers of this process for a running service."""
+    with _lock:
+        workers = _services.get(target)
+        if workers is None:
+            workers = LocalWorkers(target, "local workers", _give_up, f"{_address_towards(target)}:0")
+            _services[target] = workers
+        return workers
+
+
+def stop(target: str) -> None:
+    """Stops the local workers of this process for a service, if there are any."""
+    with _lock:
+        workers = _services.pop(target, None)
+    if workers is not None:
+        workers.stop()
+
+
+def _give_up(message: str) -> None:
+    _log.error("%s; no more local workers are started", message)
+
+
+def _address_towards(target: str) -> str:
+    """Returns the address of this host by which the dispatcher, and so other workers, can reach it."""
+    host, _, port = target.rpartition(":")
+    if target.startswith("unix:"):
+        return "127.0.0.1"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # sends nothing
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+    return f"[{own}]" if ":" in own else own
+
+
+def _start_no_more() -> None:
+    """Runs when the interpreter exits, before process.py stops all children."""
+    for workers in list(_all):
+        workers._stopped.set()
+
+
+atexit.register(_start_no_more)

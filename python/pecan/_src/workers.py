@@ -1,0 +1,111 @@
+"""Options of `distribute()` that say which workers serve a job, and which ones this process starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pecan._src import checks, errors
+
+#: What a service may minimise when it chooses workers for a job.
+OBJECTIVES = ("cost", "time", "budget")
+#: What is added to the nice value of local workers.
+DEFAULT_NICE = 10
+_LARGEST_NICE = 19
+#: Most local workers of one process.
+MAX_LOCAL_WORKERS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalWorkers:
+    """Which local workers this process runs.
+
+    Attributes:
+        number: Number that the user wants; None for "auto".
+        decided: Whether the dispatcher decides on the number.
+        nice: What is added to their nice value; None leaves it as it is.
+        private: Whether they are those of the private cluster.
+    """
+
+    number: int | None = None
+    decided: bool = False
+    nice: int | None = None
+    private: bool = False
+
+    @property
+    def starts(self) -> bool:
+        """Whether this process starts some, or may."""
+        return self.private or self.decided or bool(self.number)
+
+
+NO_LOCAL_WORKERS = LocalWorkers()
+
+
+def placement(objective: Any, budget: Any, limits: Any, trainer_type: Any) -> dict[str, Any] | None:
+    """Returns what the job wants of its workers; None without an objective."""
+    if objective is None:
+        for what, value in (("budget_per_hour", budget), ("worker_limits", limits), ("trainer_type", trainer_type)):
+            if value:
+                raise errors.InvalidArgumentError(f"`{what}`={value!r} has no effect without an `objective`: give one")
+        return None
+    name = checks.one_of("objective", objective, OBJECTIVES)
+    if (name == "budget") != (budget is not None):
+        raise errors.InvalidArgumentError('`objective`="budget" and `budget_per_hour` need each other: give both')
+    if not isinstance(trainer_type, str):
+        raise errors.InvalidTypeError(f"`trainer_type` should be a string, got {trainer_type!r}")
+    wanted: dict[str, Any] = {"objective": name, "trainer_type": trainer_type}
+    if budget is not None:
+        wanted["budget_per_hour"] = checks.seconds("budget_per_hour", budget)
+    if limits is not None and not (isinstance(limits, dict) and set(limits) <= {"remote", "local"}):
+        raise errors.InvalidArgumentError(
+            f'`worker_limits` should be a dictionary such as {{"remote": (1, 8), "local": (0, 2)}}, got {limits!r}'
+        )
+    for kind, bounds in (limits or {}).items():
+        if not (isinstance(bounds, tuple | list) and len(bounds) == 2):
+            raise errors.InvalidArgumentError(f"`worker_limits`[{kind!r}] should be (least, most), got {bounds!r}")
+        least = checks.integer(f"worker_limits[{kind!r}][0]", bounds[0])
+        most = None if bounds[1] is None else checks.integer(f"worker_limits[{kind!r}][1]", bounds[1])
+        if least < 0 or (most is not None and most < least):
+            raise errors.InvalidArgumentError(
+                f"`worker_limits`[{kind!r}]={bounds!r}: the least number is at least 0 and at most the greatest one"
+            )
+        # The service takes 0 as no maximum, and -1 as no worker of the kind.
+        wanted["min_" + kind], wanted["max_" + kind] = least, 0 if most is None else most or -1
+    return wanted
+
+
+def target(value: Any) -> str:
+    """Returns the name of the workers that may serve the job. "AUTO" and "ANY" are all of them."""
+    if not isinstance(value, str) or value.upper() not in ("AUTO", "ANY", "LOCAL"):
+        raise errors.InvalidArgumentError(f'`target_workers` should be "AUTO", "ANY" or "LOCAL", got {value!r}')
+    return "local" if value.upper() == "LOCAL" else "unspecified"
+
+
+def local(value: Any, nice: Any, private: bool, objective: bool) -> LocalWorkers:
+    """Returns which local workers this process runs.
+
+    Args:
+        value: The argument `local_workers`.
+        nice: The argument `local_worker_nice`.
+        private: Whether they are those of the private cluster.
+        objective: Whether the job has an objective.
+    """
+    number = None
+    if not (isinstance(value, str) and value == "auto"):
+        if isinstance(value, str) or value is None:
+            raise errors.InvalidArgumentError(f'`local_workers` should be "auto" or a number, got {value!r}')
+        number = checks.integer("local_workers", value)
+        if not 0 <= number <= MAX_LOCAL_WORKERS:
+            raise errors.InvalidArgumentError(f"`local_workers` must be from 0 to {MAX_LOCAL_WORKERS}, got {number}")
+        if private and number == 0:
+            raise errors.InvalidArgumentError(
+                "`local_workers`=0 leaves the private cluster without workers: give at least 1, or the `service` whose "
+                "workers run the dataset"
+            )
+    if nice is not None:
+        nice = checks.integer("local_worker_nice", nice)
+        if not 0 <= nice <= _LARGEST_NICE:
+            raise errors.InvalidArgumentError(f"`local_worker_nice` must be from 0 to {_LARGEST_NICE}, got {nice}")
+    elif objective or not private:
+        nice = DEFAULT_NICE
+    return LocalWorkers(number, number is None and objective, nice, private)

@@ -1,0 +1,282 @@
+package core
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// localStartTime is how long a search waits for the local workers that trainers start. They load TensorFlow first.
+const localStartTime = 30 * time.Second
+
+// exclusion has the workers that do not serve a job, for one version of the fleet.
+type exclusion struct {
+	version uint64
+	workers map[string]bool
+}
+
+// fleetChanged notes that a worker has registered or is lost.
+func (c *Core) fleetChanged(id string) {
+	c.candidates.built = false
+	c.fleetVersion++
+	worker := c.workers[id]
+	if delete(c.localWorkers, id); worker == nil {
+		return
+	}
+	if worker.placement == "local" {
+		c.localWorkers[id] = true
+	}
+}
+
+// serves reports whether a worker may get streams of a job. A local worker serves the trainers of its host. One that a
+// trainer started serves only jobs of this trainer, because it has the trainer's rights and ends with it. Each trainer
+// of a job may get any stream, so all of them must be on that host.
+func (c *Core) serves(worker *workerState, job *durable.Job) bool {
+	onlyLocal := targetsLocal(job)
+	if worker.placement != "local" && !onlyLocal {
+		return true
+	}
+	if worker.trainer != "" && !worker.caches && !onlyLocal && cacheKey(job) != "" {
+		// Its streams would be missing in the cache.
+		return false
+	}
+	own := worker.trainer == ""
+	for _, id := range job.ClientIds {
+		client := c.clients[id]
+		if client == nil {
+			return false
+		}
+		mine := worker.trainer != "" && client.trainerID == worker.trainer
+		if !mine && (client.hostID == "" || client.hostID != worker.address.GetHostId()) {
+			return false
+		}
+		own = own || mine
+	}
+	return own && len(job.ClientIds) > 0
+}
+
+func targetsLocal(job *durable.Job) bool {
+	return job.Options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
+}
+
+// excludedFrom returns the workers that may not serve a job; nil if all may. It does not depend on decisions.
+func (c *Core) excludedFrom(job *durable.Job) map[string]bool {
+	if len(c.localWorkers) == 0 && !targetsLocal(job) {
+		return nil
+	}
+	known := c.exclusions[job.JobId]
+	if known.version == c.fleetVersion && known.version > 0 {
+		return known.workers
+	}
+	known = exclusion{version: c.fleetVersion}
+	exclude := func(id string) {
+		if !c.serves(c.workers[id], job) {
+			if known.workers == nil {
+				known.workers = map[string]bool{}
+			}
+			known.workers[id] = true
+		}
+	}
+	if targetsLocal(job) {
+		for id := range c.workers {
+			exclude(id)
+		}
+	} else {
+		for id := range c.localWorkers {
+			exclude(id)
+		}
+	}
+	c.exclusions[job.JobId] = known
+	return known.workers
+}
+
+// leaveOtherHosts takes streams from local workers that may no longer serve their job, because a trainer on another host
+// has joined it. Streams that cannot move end where they are.
+func (c *Core) leaveOtherHosts() {
+	if c.movedVersion == c.fleetVersion {
+		return
+	}
+	c.movedVersion = c.fleetVersion
+	for _, id := range sortedKeys(c.localWorkers) {
+		c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+			if c.trainersKnown(job) && !c.serves(c.workers[id], job) {
+				c.moveStream(job, epoch, stream, "worker "+id+" serves other trainers only")
+			}
+		})
+	}
+}
+
+// trainersKnown reports whether all trainers of a job have said where they are. After a restart they have not.
+func (c *Core) trainersKnown(job *durable.Job) bool {
+	return len(job.ClientIds) > 0 && !slices.ContainsFunc(job.ClientIds, func(id string) bool {
+		client := c.clients[id]
+		return client == nil || client.hostID == "" && client.trainerID == ""
+	})
+}
+
+// moveStream takes a stream from its worker if it can begin at any index elsewhere. It returns whether the stream ran.
+func (c *Core) moveStream(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) (ran bool) {
+	if stream.Produced || stream.Delivered {
+		return false
+	}
+	closing := job.Plan.IsClosing(stream.Stream)
+	strategy := job.Plan.GetResume().GetStrategy()
+	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
+	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || job.Plan.GetCache() != nil {
+		return !closing
+	}
+	key := keyOf(job, epoch, stream)
+	c.stopRun(job, stream.Worker.GetWorkerId(), key, stream.Lease)
+	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
+	return true
+}
+
+// inTurn sorts local workers so that each trainer and each host has one before any has two. Those of one trainer keep
+// the order of registration, in which the trainer started them; it stops the newest first.
+func (c *Core) inTurn(local []string) {
+	turn, count := map[string]int{}, map[string]int{}
+	for _, id := range local {
+		of := c.ownerOf(id)
+		turn[id] = count[of]
+		count[of]++
+	}
+	slices.SortStableFunc(local, func(a, b string) int { return cmp.Compare(turn[a], turn[b]) })
+}
+
+// ownerOf returns whom a local worker belongs to: a trainer, or a host.
+func (c *Core) ownerOf(id string) string {
+	if worker := c.workers[id]; worker.trainer == "" {
+		return "host " + worker.address.GetHostId()
+	}
+	return "trainer " + c.workers[id].trainer
+}
+
+// mayRun returns how many local workers each trainer of a job may run, by trainer; nil if trainers on several hosts read
+// the job, or none lets the dispatcher decide.
+func (c *Core) mayRun(job *durable.Job) map[string]int {
+	var first *clientState
+	var most map[string]int
+	for _, id := range job.ClientIds {
+		client := c.clients[id]
+		if client == nil {
+			return nil
+		}
+		if first == nil {
+			first = client
+		}
+		sameTrainer, sameHost := client.trainerID == first.trainerID, client.hostID == first.hostID && client.hostID != ""
+		if client.trainerID == "" || !sameTrainer && !sameHost {
+			return nil
+		}
+		if client.mayRun != nil {
+			if most == nil {
+				most = map[string]int{}
+			}
+			most[client.trainerID] = max(most[client.trainerID], int(client.mayRun.Most))
+		}
+	}
+	if job.Options.GetPlacement().GetMaxLocal() < 0 || cacheKey(job) != "" && !targetsLocal(job) && !c.cachesLocally(most) {
+		return nil
+	}
+	return most
+}
+
+// cachesLocally reports whether some trainer's workers have a cache directory, as in a private cluster.
+func (c *Core) cachesLocally(trainers map[string]int) bool {
+	for id := range c.localWorkers {
+		worker := c.workers[id]
+		if _, known := trainers[worker.trainer]; known && worker.caches {
+			return true
+		}
+	}
+	return false
+}
+
+// localLimit returns the number of local workers that may serve a job: those that exist, and those that trainers may
+// start.
+func (c *Core) localLimit(local []string, most map[string]int) (n int) {
+	exist := map[string]int{}
+	for _, id := range local {
+		if _, decided := most[c.workers[id].trainer]; decided {
+			exist[c.workers[id].trainer]++
+		} else {
+			n++
+		}
+	}
+	for trainer, limit := range most {
+		n += max(limit, exist[trainer])
+	}
+	return n
+}
+
+// wantLocal divides the wanted local workers among the trainers that may start them, in turn. Workers that no trainer of
+// these started come first.
+func (c *Core) wantLocal(job *durable.Job, p *placementState, wanted int, local []string, most map[string]int) {
+	if !c.trainersKnown(job) {
+		return
+	}
+	for _, id := range local {
+		if _, decided := most[c.workers[id].trainer]; !decided {
+			wanted--
+		}
+	}
+	want := map[string]int{}
+	trainers := slices.Sorted(maps.Keys(most))
+	for given := true; given && wanted > 0; {
+		given = false
+		for _, trainer := range trainers {
+			if wanted > 0 && want[trainer] < most[trainer] {
+				want[trainer]++
+				wanted--
+				given = true
+			}
+		}
+	}
+	for _, trainer := range trainers {
+		if want[trainer] > p.wanted[trainer] {
+			p.startingSince = c.now
+		}
+		if p.wanted[trainer] != want[trainer] {
+			c.event("local workers wanted", "trainer", trainer, "number", want[trainer], "before", p.wanted[trainer])
+		}
+	}
+	p.wanted, p.decides = want, true
+}
+
+// startsLocal reports whether trainers are starting local workers that a search waits for.
+func (c *Core) startsLocal(p *placementState, local []string) bool {
+	wanted := 0
+	for _, n := range p.wanted {
+		wanted += n
+	}
+	for _, id := range local {
+		if p.wanted[c.workers[id].trainer] > 0 {
+			wanted--
+		}
+	}
+	return wanted > 0 && c.now-p.startingSince < localStartTime
+}
+
+// wantedOf returns how many local workers a trainer should run for jobs; nil if nothing is decided.
+func (c *Core) wantedOf(client *clientState, jobs []string) (wanted *pecanv1.WantedLocalWorkers) {
+	if client.mayRun == nil {
+		return nil
+	}
+	for _, id := range jobs {
+		p, job := c.placements[id], c.state.Job(id)
+		if p == nil || job == nil || !p.decides {
+			continue
+		}
+		if n := uint32(p.wanted[client.trainerID]); wanted == nil || n > wanted.Number {
+			wanted = &pecanv1.WantedLocalWorkers{Number: n, Why: "no worker is registered"}
+			if status := c.placementStatus(job); status != nil {
+				wanted.Why = status.GetWhy()
+			}
+		}
+	}
+	return wanted
+}

@@ -1,0 +1,71 @@
+package placing
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+)
+
+// sharedHost is a trainer's host on which local workers run. Above a load of 1, the trainer and they slow each other down.
+type sharedHost struct {
+	step, element, base, perLocal float64
+	now                           time.Duration
+}
+
+func (h *sharedHost) window(remote, local int) *measure.Window {
+	h.now += 4 * time.Second
+	load := h.base + h.perLocal*float64(local)
+	demand := h.step * (1 + 1.5*max(0, load-1))
+	perLocal, perRemote := 1/h.element/max(load, 1), 1/h.element
+	t := max(demand, 1/(perLocal*float64(local)+perRemote*float64(remote)))
+	w := &measure.Window{
+		End: h.now, Length: 3 * time.Second, Remote: remote, Local: local,
+		Hosts: []*pecanv1.HostLoad{{HostId: "trainer", Cores: 8, Load: load, Pressure: min(max(load-1, 0), 1)}},
+	}
+	trainer := measure.Trainer{Host: "trainer"}
+	for i := range 6 {
+		begin := h.now - 3*time.Second + time.Duration(i)*500*time.Millisecond
+		n := uint64(math.Round(0.5 / t))
+		end := begin + time.Duration(float64(n)*t*float64(time.Second))
+		trainer.Subs = append(trainer.Subs, measure.SubWindow{Begin: begin, End: end, Elements: n, Waited: (end - begin).Seconds() * (1 - demand/t), Queue: 1})
+	}
+	w.Trainers = append(w.Trainers, trainer)
+	busy := 1 / t / (perLocal*float64(local) + perRemote*float64(remote))
+	for i := range remote + local {
+		one := measure.Serving{Host: "fleet", Cores: 8, Rates: measure.Rates{Busy: busy, CPU: busy, Elements: busy * perRemote, Share: 1}}
+		if i < local {
+			one.Host, one.Local, one.Elements = "trainer", true, busy*perLocal
+		}
+		w.Fleet = append(w.Fleet, one)
+	}
+	return w
+}
+
+// Local workers are used while the host is idle. They are given back when other work on the host makes them slow the
+// training step, and come back afterwards. They are started on demand, so the number that may run is the limit.
+func TestLocalWorkersFollowTheLoadOfTheHost(t *testing.T) {
+	h, p := &sharedHost{step: 0.01, element: 0.035, base: 0.2, perLocal: 0.1}, New()
+	r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "time"}, Remote: 8, Local: 4}
+	last, _ := p.Decide(r)
+	settle := func() (remote, local uint32) {
+		for range 14 {
+			r.Window, r.Now = h.window(int(last.Remote), int(last.Local)), h.now
+			last, _ = p.Decide(r)
+		}
+		return last.Remote, last.Local
+	}
+	if remote, local := settle(); local != 4 || remote > 1 {
+		t.Errorf("on an idle host, %d remote and %d local workers serve", remote, local)
+	}
+	h.base = 1.3
+	if remote, local := settle(); local > 0 || remote < 3 {
+		t.Errorf("on a busy host, %d remote and %d local workers serve", remote, local)
+	}
+	h.base = 0.2
+	if remote, local := settle(); local < 3 || remote > 1 {
+		t.Errorf("on a host that is idle again, %d remote and %d local workers serve", remote, local)
+	}
+}
