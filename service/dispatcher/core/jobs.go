@@ -131,7 +131,7 @@ func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 		JobId: job.JobId, ClientId: req.ClientId, RequestId: req.RequestId,
 	}}})
 	delete(c.idleJobs, job.JobId)
-	c.fleetVersion++
+	c.trainersChanged(job)
 	c.noteAlive(req.ClientId, job.JobId)
 }
 
@@ -145,7 +145,7 @@ func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },
 		reason.New(reason.ClientUnknown, "watch epoch: client %q no longer holds job %q", clientID, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobLeft{JobLeft: &pecanv1.JobLeft{JobId: job.JobId, ClientId: clientID}}})
-	c.fleetVersion++
+	c.trainersChanged(job)
 	if client := c.clients[clientID]; client != nil {
 		delete(client.jobs, job.JobId)
 	}

@@ -32,6 +32,17 @@ func (c *Core) fleetChanged(id string) {
 	}
 }
 
+// trainersChanged notes that a trainer of a job has come or gone, or has said where it is. Other workers may serve the job.
+func (c *Core) trainersChanged(job *durable.Job) {
+	c.fleetVersion++
+	if len(c.localWorkers) == 0 && !targetsLocal(job) {
+		return
+	}
+	for _, epoch := range job.Epochs {
+		c.schedule.EpochChanged(epoch)
+	}
+}
+
 // serves reports whether a worker may get streams of a job. A local worker serves the trainers of its host. One that a
 // trainer started serves only jobs of this trainer, because it has the trainer's rights and ends with it. Each trainer
 // of a job may get any stream, so all of them must be on that host.
