@@ -34,7 +34,7 @@ const (
 )
 
 // threadTime is the CPU time of this thread, which other processes do not change.
-func threadTime(b *testing.B) time.Duration {
+func threadTime(b testing.TB) time.Duration {
 	var at unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
 		b.Fatal(err)
@@ -60,14 +60,16 @@ type fleetJob struct {
 }
 
 type fleet struct {
-	b       *testing.B
-	core    *core.Core
-	rng     *rand.Rand
-	now     time.Duration
-	jobs    []*fleetJob
-	byID    map[string]*fleetJob
-	runs    []map[pecanv1.StreamKey]fleetRun
-	asked   []core.PlacementRequest
+	b     testing.TB
+	core  *core.Core
+	rng   *rand.Rand
+	now   time.Duration
+	jobs  []*fleetJob
+	byID  map[string]*fleetJob
+	runs  []map[pecanv1.StreamKey]fleetRun
+	asked []core.PlacementRequest
+	// windows counts the measurement windows that the core asked about.
+	windows int
 	watches core.WatchID
 	took    map[string][]time.Duration
 }
@@ -114,7 +116,7 @@ func benchmarkFleet(b *testing.B, workers, jobs int) {
 	runtime.KeepAlive(f)
 }
 
-func newFleet(b *testing.B, workers, jobs int) *fleet {
+func newFleet(b testing.TB, workers, jobs int) *fleet {
 	cfg := core.DefaultConfig()
 	cfg.Tenants = map[string]schedule.Tenant{}
 	for i := range 20 {
@@ -127,12 +129,8 @@ func newFleet(b *testing.B, workers, jobs int) *fleet {
 	f.decide("other", core.Start{ClusterID: "c"})
 	f.decide("other", core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
 	for i := range workers {
-		id := fmt.Sprintf("%032d", i)
 		f.runs = append(f.runs, map[pecanv1.StreamKey]fleetRun{})
-		f.decide("hello", core.Hello{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerHello{
-			Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.%d.%d:40000", i/256, i%256), Unix: "@pecan-worker-" + id, HostId: id},
-			MaxStreams: fleetSlots, Cores: fleetSlots, Placement: "remote",
-		}})
+		f.hello(i)
 	}
 	plan := &pecanv1.Plan{NumStreams: fleetStreams, Determinism: pecanv1.DeterminismClass_DETERMINISM_CLASS_B, Resume: &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}, Cardinality: -2}
 	for i := range jobs {
@@ -148,6 +146,15 @@ func newFleet(b *testing.B, workers, jobs int) *fleet {
 	return f
 }
 
+// hello registers a worker.
+func (f *fleet) hello(w int) {
+	id := fmt.Sprintf("%032d", w)
+	f.decide("hello", core.Hello{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerHello{
+		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.%d.%d:40000", w/256, w%256), Unix: "@pecan-worker-" + id, HostId: id},
+		MaxStreams: fleetSlots, Cores: fleetSlots, Placement: "remote",
+	}})
+}
+
 // decide times one decision and plays the peers that its effects reach.
 func (f *fleet) decide(kind string, input any) {
 	begun := threadTime(f.b)
@@ -160,6 +167,9 @@ func (f *fleet) decide(kind string, input any) {
 		switch e := effect.(type) {
 		case core.PlacementRequest:
 			f.asked = append(f.asked, e)
+			if e.Window != nil {
+				f.windows++
+			}
 		case core.Command:
 			runs := f.runs[e.Session-1]
 			if stops := e.Message.GetStopStreams(); stops != nil {
@@ -210,7 +220,7 @@ func (f *fleet) second() {
 		asked := f.asked
 		f.asked = nil
 		for _, a := range asked {
-			placement := &pecanv1.Placement{Remote: uint32(2 + f.rng.IntN(2*len(f.runs)/len(f.jobs))), State: "search", Why: "played"}
+			placement := &pecanv1.Placement{Remote: uint32(2 + f.rng.IntN(max(1, 2*len(f.runs)/len(f.jobs)))), State: "search", Why: "played"}
 			f.decide("placed", core.Placed{Number: a.Number, JobID: a.JobID, Placement: placement})
 		}
 	}

@@ -278,6 +278,7 @@ func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *me
 	for _, id := range p.members {
 		worker := c.workers[id]
 		if worker == nil {
+			// It is lost, and others have not been chosen yet.
 			return nil
 		}
 		rates, known := worker.totals.Rates(job.JobId, p.from)
