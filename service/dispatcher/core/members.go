@@ -165,12 +165,12 @@ func (c *Core) sortByOrder(ids []string) {
 // chooseMembers chooses the workers that serve the job, as many as were decided. While no worker of a decided kind exists,
 // one of the other kind serves. Remote ones that serve it stay; the ones with the least unfinished work leave first. New ones
 // are those that serve the fewest other jobs with an objective, so that the searches of two jobs share workers only if there
-// are too few. It returns whether the members changed. Some worker may serve the job.
+// are too few. It returns whether the members changed.
 func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
 	wanted := [2]int{min(len(remote), int(job.Placement.GetRemote())), min(len(local), int(job.Placement.GetLocal()))}
 	if wanted == [2]int{} {
 		wanted[0] = min(len(remote), 1)
-		wanted[1] = 1 - wanted[0]
+		wanted[1] = min(len(local), 1-wanted[0])
 	}
 	locals := c.localMembers(job, p, local, wanted[1])
 	if p.serves != nil && (p.fits(c, job, wanted[0], locals) || c.memberChanges >= maxMemberChanges) {
