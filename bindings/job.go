@@ -39,7 +39,10 @@ type jobRequest struct {
 		MaxLocal      int32   `json:"max_local"`
 		TrainerType   string  `json:"trainer_type"`
 	} `json:"placement"`
-	FileBytes int64 `json:"file_bytes"`
+	// Weight and Tenant are the job's part of the workers, and who it belongs to. 0 and "" are the defaults.
+	Weight    float64 `json:"weight"`
+	Tenant    string  `json:"tenant"`
+	FileBytes int64   `json:"file_bytes"`
 	// TargetWorkers is "unspecified" or "local". LocalWorkers lets the dispatcher decide how many local workers this process
 	// runs. StartsLocal: this process starts some, or may.
 	TargetWorkers string `json:"target_workers"`
@@ -88,7 +91,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
 		TargetWorkers:   enumerator[pecanv1.TargetWorkers](&err, pecanv1.TargetWorkers_value, "TARGET_WORKERS_", "target_workers", r.TargetWorkers),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
-		Streams: r.Streams,
+		Streams: r.Streams, Weight: r.Weight, Tenant: r.Tenant,
 	}
 	if err != nil {
 		return nil, err

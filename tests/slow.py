@@ -10,6 +10,7 @@ SLOW = (
     "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing",
     "tests/e2e/test_deterministic.py::test_workers_that_are_killed_and_added_change_nothing[many closing streams]",
     "tests/e2e/test_epochs.py::test_abandoned_passes_leave_a_file_cache_intact",
+    "tests/e2e/test_fairness.py",
     "tests/e2e/test_huge_elements.py::test_elements_of_one_gibibyte[text",
     "tests/e2e/test_large_record_file.py::test_steps_that_count_or_mix_records_are_divided",
     "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[failing elements]",

@@ -75,6 +75,13 @@ MISTAKES = {
     "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
     "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
     "a number for a tolerance": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
+    "no weight": (dict(weight=0), ValueError, "from 0.01 to 100"),
+    "too much weight": (dict(weight=101), ValueError, "from 0.01 to 100"),
+    "a weight that is no number": (dict(weight=float("nan")), ValueError, "from 0.01 to 100"),
+    "a text as weight": (dict(weight="3"), TypeError, "must be a number"),
+    "an empty tenant": (dict(tenant=""), ValueError, "lower-case letters"),
+    "a tenant with a space": (dict(tenant="a b"), ValueError, "lower-case letters"),
+    "a number as tenant": (dict(tenant=7), TypeError, "must be a string"),
     "no streams": (dict(streams=0), ValueError, "above 0"),
     "None for streams": (dict(streams=None), ValueError, '"auto" or a number'),
     "a word for streams": (dict(streams="many"), ValueError, '"auto" or a number'),
@@ -142,6 +149,8 @@ ALL = dict(
     budget_per_hour=None,
     worker_limits=None,
     trainer_type="",
+    weight=1,
+    tenant="default",
     service="h:1",
     local_workers="auto",
     local_worker_nice=None,
@@ -205,6 +214,13 @@ def test_an_objective_and_its_limits_are_passed_on():
         "min_local": 0,
         "max_local": -1,
     }
+
+
+def test_a_weight_and_a_tenant_are_passed_on():
+    chosen = options.read_options(**ALL)
+    assert (chosen.weight, chosen.tenant) == (1.0, "default")
+    chosen = options.read_options(**{**ALL, "weight": 0.5, "tenant": "team-7"})
+    assert (chosen.weight, chosen.tenant) == (0.5, "team-7")
 
 
 # Arguments, and what follows: the number, whether the dispatcher decides, the nice value, whether some are started.

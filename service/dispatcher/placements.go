@@ -94,7 +94,11 @@ type placementEvent struct {
 	LocalBusy      float64 `json:"local_busy"`
 	LocalProducedS float64 `json:"local_produced_s"`
 	// Load is the load of the most loaded host of a trainer.
-	Load       float64                       `json:"load"`
+	Load float64 `json:"load"`
+	// Share is the least share of a worker's elements that were the job's. Disturbed: other jobs changed it, so the window does
+	// not count.
+	Share      float64                       `json:"share"`
+	Disturbed  bool                          `json:"disturbed"`
 	Target     map[string]uint32             `json:"target"`
 	State      string                        `json:"state"`
 	Why        string                        `json:"why"`
@@ -125,6 +129,12 @@ func (d *Dispatcher) logPlacement(r placing.Request, p *pecanv1.Placement) {
 			if c.Host == host.ID {
 				event.Load = max(event.Load, host.Load)
 			}
+		}
+	}
+	if w := r.Window; w != nil {
+		event.Share, event.Disturbed = 1, w.Disturbed
+		for _, worker := range w.Fleet {
+			event.Share = min(event.Share, worker.Share)
 		}
 	}
 	line, err := json.Marshal(event)

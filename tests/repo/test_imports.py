@@ -86,6 +86,10 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "service/store": ((), "the store keeps bytes, and only the dispatcher knows their meaning"),
     "service/prices": (("policies/autoscale",), "prices are numbers from a table, and policies decide what follows from them"),
+    "service/tenants": (
+        ("service/dispatcher/core/schedule", "service/dispatcher/validate"),
+        "the table gives weights and quotas, and the scheduler decides what follows from them",
+    ),
     "service/provision": (("proto",), "a provider gets numbers and addresses, and knows no jobs, sessions or decisions"),
     "service/cache": (
         ("service/internal",),

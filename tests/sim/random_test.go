@@ -178,6 +178,16 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		leavesAt = leaves.IntN(data.elements() / 2)
 		t.Logf("trainer 1 leaves its first pass after %d elements", leavesAt)
 	}
+	// Of two readers, one may stop reading for a while, and live. The other one gets its streams: it waits for less than
+	// half an hour.
+	stopsAt, stopsFor := 0, time.Duration(0)
+	if stops := rand.New(rand.NewPCG(seed, 10)); readers == 2 && leavesAt < 0 && stops.IntN(2) == 0 {
+		stopsAt, stopsFor = stops.IntN(data.elements()/2), time.Duration(1+stops.IntN(1800))*time.Second
+		t.Logf("trainer 1 stops reading for %v after %d elements", stopsFor, stopsAt)
+	}
+	if shares := rand.New(rand.NewPCG(seed, 11)); shares.IntN(2) == 0 {
+		want.weight, want.tenant = float64(1+shares.IntN(5)), []string{"", "a"}[shares.IntN(2)]
+	}
 	// A single reader may restart its epochs at their positions. Its earlier calls are repeated then too.
 	if again := rand.New(rand.NewPCG(seed, 8)); readers == 1 && data.name != free.name && promiseOf(mode) != atMost && promiseOf(mode) != atLeast && again.IntN(2) == 0 {
 		want.again = 1 + again.IntN(data.elements()-1)
@@ -207,6 +217,10 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		}
 		for n := range readers {
 			reading.Go(func() {
+				want := want
+				if n == 1 {
+					want.stopsAt, want.stopsFor = stopsAt, stopsFor
+				}
 				tr := c.join(n, want)
 				x.mu.Lock()
 				x.all = append(x.all, tr)

@@ -17,6 +17,7 @@ func TestTeeth(t *testing.T) {
 		{"teeth_lease_worker", "TestN1AWorkerStopsByItselfWhenItsLeasesEnd", "came after the leases had ended"},
 		{"teeth_fsync", "TestK1K2K3TheOpeningOfAnEpochHappensOnce", "were acknowledged, but"},
 		{"teeth_checksum", "TestAFlippedBitIsNotDelivered", "are not those it should have"},
+		{"teeth_release", "TestATrainerThatStopsReadingHoldsNothingBack", "ids are lost"},
 		{"teeth_repeat", "TestN7EveryCallIsRepeated", "twice"},
 	} {
 		t.Run(tooth.tag, func(t *testing.T) {

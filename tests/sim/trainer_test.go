@@ -25,6 +25,12 @@ type wanted struct {
 	ahead int64
 	// checksum asks for checksums of payloads.
 	checksum bool
+	// stopsAt, if stopsFor is not 0: after so many elements of its first epoch the trainer takes nothing for so long.
+	stopsAt  int
+	stopsFor time.Duration
+	// weight and tenant are the job's.
+	weight float64
+	tenant string
 	// again, if not 0: the trainer closes an epoch after so many elements, and resumes it at its position.
 	again int
 }
@@ -40,6 +46,8 @@ type trainer struct {
 	job     *client.Job
 	// taken counts elements over all epochs, for tests that wait for progress.
 	taken atomic.Int64
+	// stopped: it has stopped for stopsFor.
+	stopped bool
 	// dead: the trainer was killed and reads no more.
 	dead atomic.Bool
 }
@@ -85,7 +93,7 @@ func (c *cluster) join(n int, w wanted) *trainer {
 		c.t.Fatalf("register: %v", err)
 	}
 	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: id, Name: w.name, Options: &pecanv1.JobOptions{
-		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked),
+		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant,
 	}})
 	if err != nil {
 		c.t.Fatalf("create the job: %v", err)
@@ -129,6 +137,11 @@ func (tr *trainer) epoch() error {
 			it.Close()
 			it = tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience, Resume: place})
 			before, again = count, 0
+		}
+		if tr.wanted.stopsFor > 0 && !tr.stopped && int(count) == tr.wanted.stopsAt {
+			tr.stopped = true
+			time.Sleep(tr.wanted.stopsFor)
+			waiting = time.Now()
 		}
 		rows, status, err := it.NextElement(200 * time.Millisecond)
 		if tr.dead.Load() {

@@ -61,8 +61,10 @@ func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	if !e.opened || e.closed && !leaving {
 		return nil
 	}
+	// A trainer that no longer asks does not wait for what is ready.
+	starved := e.starved && !leaving && e.pick() == nil
 	return &pecanv1.ClientHeartbeatRequest_Pass{
-		JobId: e.Consumer.JobID, Epoch: e.id, Starved: e.starved && !leaving, Elements: e.dequeued, Bytes: e.dequeuedBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
+		JobId: e.Consumer.JobID, Epoch: e.id, Starved: starved, Elements: e.dequeued, Bytes: e.dequeuedBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
 	}
 }
 

@@ -123,7 +123,7 @@ func (st *stream) release() {
 	if st.released || st.finished || st.lease == 0 {
 		return
 	}
-	next := st.nextToDequeue()
+	next := releasedAt(st)
 	st.released, st.ended = true, false
 	st.closeChannel()
 	st.drop()

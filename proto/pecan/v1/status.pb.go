@@ -361,7 +361,9 @@ type StatusResponse struct {
 	Datasets []*DatasetStatus `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
 	Clients  int32            `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
 	// Absent if nobody starts and stops workers for the dispatcher.
-	Provider      *ProviderStatus `protobuf:"bytes,25,opt,name=provider,proto3" json:"provider,omitempty"`
+	Provider *ProviderStatus `protobuf:"bytes,25,opt,name=provider,proto3" json:"provider,omitempty"`
+	// The tenants that have jobs, and those of the dispatcher's table, by name.
+	Tenants       []*TenantStatus `protobuf:"bytes,30,rep,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +457,13 @@ func (x *StatusResponse) GetClients() int32 {
 func (x *StatusResponse) GetProvider() *ProviderStatus {
 	if x != nil {
 		return x.Provider
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetTenants() []*TenantStatus {
+	if x != nil {
+		return x.Tenants
 	}
 	return nil
 }
@@ -596,6 +605,109 @@ func (x *ProviderStatus) GetError() string {
 	return ""
 }
 
+type TenantStatus struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Weight float64                `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Quotas of slots. 0: none.
+	MaxSlots       int32  `protobuf:"varint,3,opt,name=max_slots,json=maxSlots,proto3" json:"max_slots,omitempty"`
+	MaxSlotsPerJob int32  `protobuf:"varint,4,opt,name=max_slots_per_job,json=maxSlotsPerJob,proto3" json:"max_slots_per_job,omitempty"`
+	Jobs           uint32 `protobuf:"varint,5,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Streams that take slots, without those of prefetched epochs, and streams that wait for a slot.
+	Running uint32 `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	Waiting uint32 `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// A quota forbids the tenant further slots now.
+	Bounded       bool `protobuf:"varint,8,opt,name=bounded,proto3" json:"bounded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantStatus) Reset() {
+	*x = TenantStatus{}
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantStatus) ProtoMessage() {}
+
+func (x *TenantStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
+func (*TenantStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TenantStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TenantStatus) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetMaxSlots() int32 {
+	if x != nil {
+		return x.MaxSlots
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetMaxSlotsPerJob() int32 {
+	if x != nil {
+		return x.MaxSlotsPerJob
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetJobs() uint32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetBounded() bool {
+	if x != nil {
+		return x.Bounded
+	}
+	return false
+}
+
 type WorkerStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address *WorkerAddress         `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -626,7 +738,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +750,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[6]
+	mi := &file_pecan_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +763,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -785,15 +897,19 @@ type JobStatus struct {
 	// The trainers that read now, and their last measurements.
 	Consumers []*ConsumerStatus `protobuf:"bytes,22,rep,name=consumers,proto3" json:"consumers,omitempty"`
 	// Absent without an objective, and before the first decision.
-	Placement     *Placement `protobuf:"bytes,23,opt,name=placement,proto3" json:"placement,omitempty"`
-	Fleet         *JobFleet  `protobuf:"bytes,40,opt,name=fleet,proto3" json:"fleet,omitempty"`
+	Placement *Placement `protobuf:"bytes,23,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Streams that take slots, without those of prefetched epochs.
+	Running uint32 `protobuf:"varint,30,opt,name=running,proto3" json:"running,omitempty"`
+	// A quota forbids the job further slots now.
+	Bounded       bool      `protobuf:"varint,31,opt,name=bounded,proto3" json:"bounded,omitempty"`
+	Fleet         *JobFleet `protobuf:"bytes,40,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +921,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[7]
+	mi := &file_pecan_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +934,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -912,6 +1028,20 @@ func (x *JobStatus) GetPlacement() *Placement {
 	return nil
 }
 
+func (x *JobStatus) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *JobStatus) GetBounded() bool {
+	if x != nil {
+		return x.Bounded
+	}
+	return false
+}
+
 func (x *JobStatus) GetFleet() *JobFleet {
 	if x != nil {
 		return x.Fleet
@@ -937,7 +1067,7 @@ type JobFleet struct {
 
 func (x *JobFleet) Reset() {
 	*x = JobFleet{}
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1079,7 @@ func (x *JobFleet) String() string {
 func (*JobFleet) ProtoMessage() {}
 
 func (x *JobFleet) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[8]
+	mi := &file_pecan_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1092,7 @@ func (x *JobFleet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFleet.ProtoReflect.Descriptor instead.
 func (*JobFleet) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobFleet) GetRemote() uint32 {
@@ -1016,7 +1146,7 @@ type JobPrices struct {
 
 func (x *JobPrices) Reset() {
 	*x = JobPrices{}
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1158,7 @@ func (x *JobPrices) String() string {
 func (*JobPrices) ProtoMessage() {}
 
 func (x *JobPrices) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[9]
+	mi := &file_pecan_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1171,7 @@ func (x *JobPrices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobPrices.ProtoReflect.Descriptor instead.
 func (*JobPrices) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JobPrices) GetCurrency() string {
@@ -1098,7 +1228,7 @@ type ConsumerStatus struct {
 
 func (x *ConsumerStatus) Reset() {
 	*x = ConsumerStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1240,7 @@ func (x *ConsumerStatus) String() string {
 func (*ConsumerStatus) ProtoMessage() {}
 
 func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[10]
+	mi := &file_pecan_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1253,7 @@ func (x *ConsumerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStatus.ProtoReflect.Descriptor instead.
 func (*ConsumerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConsumerStatus) GetClientId() string {
@@ -1186,7 +1316,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1328,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[11]
+	mi := &file_pecan_v1_status_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1341,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OrderStatus) GetState() string {
@@ -1242,7 +1372,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1384,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[12]
+	mi := &file_pecan_v1_status_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1397,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -1331,7 +1461,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1473,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[13]
+	mi := &file_pecan_v1_status_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1486,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -1457,7 +1587,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[14]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1599,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[14]
+	mi := &file_pecan_v1_status_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1612,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -1538,7 +1668,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_status_proto_msgTypes[15]
+	mi := &file_pecan_v1_status_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1680,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_status_proto_msgTypes[15]
+	mi := &file_pecan_v1_status_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1693,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_status_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_status_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -1619,7 +1749,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05label\x18\a \x01(\tR\x05label\"\x0f\n" +
-	"\rStatusRequest\"\xdf\x02\n" +
+	"\rStatusRequest\"\x91\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
@@ -1630,7 +1760,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x04jobs\x18\x06 \x03(\v2\x13.pecan.v1.JobStatusR\x04jobs\x123\n" +
 	"\bdatasets\x18\a \x03(\v2\x17.pecan.v1.DatasetStatusR\bdatasets\x12\x18\n" +
 	"\aclients\x18\b \x01(\x05R\aclients\x124\n" +
-	"\bprovider\x18\x19 \x01(\v2\x18.pecan.v1.ProviderStatusR\bprovider\"\xa0\x02\n" +
+	"\bprovider\x18\x19 \x01(\v2\x18.pecan.v1.ProviderStatusR\bprovider\x120\n" +
+	"\atenants\x18\x1e \x03(\v2\x16.pecan.v1.TenantStatusR\atenants\"\xa0\x02\n" +
 	"\x0eProviderStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06wanted\x18\x02 \x01(\rR\x06wanted\x12\x18\n" +
@@ -1644,7 +1775,16 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05stuck\x18\n" +
 	" \x01(\rR\x05stuck\x12\x10\n" +
 	"\x03why\x18\v \x01(\tR\x03why\x12\x14\n" +
-	"\x05error\x18\f \x01(\tR\x05error\"\xa7\x04\n" +
+	"\x05error\x18\f \x01(\tR\x05error\"\xe4\x01\n" +
+	"\fTenantStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\x1b\n" +
+	"\tmax_slots\x18\x03 \x01(\x05R\bmaxSlots\x12)\n" +
+	"\x11max_slots_per_job\x18\x04 \x01(\x05R\x0emaxSlotsPerJob\x12\x12\n" +
+	"\x04jobs\x18\x05 \x01(\rR\x04jobs\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\rR\arunning\x12\x18\n" +
+	"\awaiting\x18\a \x01(\rR\awaiting\x12\x18\n" +
+	"\abounded\x18\b \x01(\bR\abounded\"\xa7\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1664,7 +1804,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"sentBytesS\x12&\n" +
 	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xbe\x04\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xf2\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1679,7 +1819,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\x12+\n" +
 	"\x05order\x18\x15 \x01(\v2\x15.pecan.v1.OrderStatusR\x05order\x126\n" +
 	"\tconsumers\x18\x16 \x03(\v2\x18.pecan.v1.ConsumerStatusR\tconsumers\x121\n" +
-	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12(\n" +
+	"\tplacement\x18\x17 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12\x18\n" +
+	"\arunning\x18\x1e \x01(\rR\arunning\x12\x18\n" +
+	"\abounded\x18\x1f \x01(\bR\abounded\x12(\n" +
 	"\x05fleet\x18( \x01(\v2\x12.pecan.v1.JobFleetR\x05fleet\"\xa8\x01\n" +
 	"\bJobFleet\x12\x16\n" +
 	"\x06remote\x18\x01 \x01(\rR\x06remote\x12\x14\n" +
@@ -1751,7 +1893,7 @@ func file_pecan_v1_status_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_status_proto_rawDescData
 }
 
-var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_pecan_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_pecan_v1_status_proto_goTypes = []any{
 	(*ExplainRequest)(nil),   // 0: pecan.v1.ExplainRequest
 	(*ExplainResponse)(nil),  // 1: pecan.v1.ExplainResponse
@@ -1759,67 +1901,69 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(*StatusRequest)(nil),    // 3: pecan.v1.StatusRequest
 	(*StatusResponse)(nil),   // 4: pecan.v1.StatusResponse
 	(*ProviderStatus)(nil),   // 5: pecan.v1.ProviderStatus
-	(*WorkerStatus)(nil),     // 6: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),        // 7: pecan.v1.JobStatus
-	(*JobFleet)(nil),         // 8: pecan.v1.JobFleet
-	(*JobPrices)(nil),        // 9: pecan.v1.JobPrices
-	(*ConsumerStatus)(nil),   // 10: pecan.v1.ConsumerStatus
-	(*OrderStatus)(nil),      // 11: pecan.v1.OrderStatus
-	(*CacheStatus)(nil),      // 12: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),      // 13: pecan.v1.EpochStatus
-	(*PassStatus)(nil),       // 14: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),    // 15: pecan.v1.DatasetStatus
-	(Order)(0),               // 16: pecan.v1.Order
-	(OrderTolerance)(0),      // 17: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),       // 18: pecan.v1.OrderTrial
-	(*OrderProduction)(nil),  // 19: pecan.v1.OrderProduction
-	(*Placement)(nil),        // 20: pecan.v1.Placement
-	(*PlacementOptions)(nil), // 21: pecan.v1.PlacementOptions
-	(*NodeMetrics)(nil),      // 22: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 23: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 24: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 25: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 26: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 27: pecan.v1.JobOptions
-	(*Plan)(nil),             // 28: pecan.v1.Plan
-	(*Recovery)(nil),         // 29: pecan.v1.Recovery
+	(*TenantStatus)(nil),     // 6: pecan.v1.TenantStatus
+	(*WorkerStatus)(nil),     // 7: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),        // 8: pecan.v1.JobStatus
+	(*JobFleet)(nil),         // 9: pecan.v1.JobFleet
+	(*JobPrices)(nil),        // 10: pecan.v1.JobPrices
+	(*ConsumerStatus)(nil),   // 11: pecan.v1.ConsumerStatus
+	(*OrderStatus)(nil),      // 12: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),      // 13: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),      // 14: pecan.v1.EpochStatus
+	(*PassStatus)(nil),       // 15: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),    // 16: pecan.v1.DatasetStatus
+	(Order)(0),               // 17: pecan.v1.Order
+	(OrderTolerance)(0),      // 18: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),       // 19: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),  // 20: pecan.v1.OrderProduction
+	(*Placement)(nil),        // 21: pecan.v1.Placement
+	(*PlacementOptions)(nil), // 22: pecan.v1.PlacementOptions
+	(*NodeMetrics)(nil),      // 23: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 24: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 25: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 26: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 27: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),       // 28: pecan.v1.JobOptions
+	(*Plan)(nil),             // 29: pecan.v1.Plan
+	(*Recovery)(nil),         // 30: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
-	16, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
-	17, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	17, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	18, // 1: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
 	2,  // 2: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
-	18, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
-	19, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
-	20, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
-	21, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
-	8,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
-	22, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	6,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	7,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	15, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	19, // 3: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	20, // 4: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	21, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
+	22, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
+	9,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
+	23, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	7,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	8,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	16, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
 	5,  // 12: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
-	23, // 13: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	24, // 14: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	25, // 15: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	26, // 16: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	27, // 17: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	28, // 18: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	13, // 19: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	22, // 20: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	29, // 21: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	12, // 22: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	11, // 23: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	10, // 24: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	20, // 25: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	8,  // 26: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	9,  // 27: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	25, // 28: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	14, // 29: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	6,  // 13: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	24, // 14: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	25, // 15: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	26, // 16: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	27, // 17: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	28, // 18: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	29, // 19: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	14, // 20: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	23, // 21: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	30, // 22: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	13, // 23: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	12, // 24: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	11, // 25: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	21, // 26: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	9,  // 27: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	10, // 28: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	26, // 29: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	15, // 30: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }
@@ -1835,7 +1979,7 @@ func file_pecan_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_status_proto_rawDesc), len(file_pecan_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1152,6 +1152,10 @@ type JobOptions struct {
 	// Absent, or without an objective: all workers serve the job.
 	Placement     *PlacementOptions `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
 	TargetWorkers TargetWorkers     `protobuf:"varint,22,opt,name=target_workers,json=targetWorkers,proto3,enum=pecan.v1.TargetWorkers" json:"target_workers,omitempty"`
+	// The job's part of the slots of its tenant, compared with those of the tenant's other jobs. 0: 1.
+	Weight float64 `protobuf:"fixed64,30,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Who the job belongs to. Tenants share the slots of the workers. Empty: "default".
+	Tenant        string `protobuf:"bytes,31,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1282,6 +1286,20 @@ func (x *JobOptions) GetTargetWorkers() TargetWorkers {
 		return x.TargetWorkers
 	}
 	return TargetWorkers_TARGET_WORKERS_UNSPECIFIED
+}
+
+func (x *JobOptions) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *JobOptions) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 // What a job wants of its workers.
@@ -3272,7 +3290,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\x8b\x05\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xbb\x05\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -3289,7 +3307,9 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\x12\x18\n" +
 	"\astreams\x18\f \x01(\x05R\astreams\x128\n" +
 	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\x12>\n" +
-	"\x0etarget_workers\x18\x16 \x01(\x0e2\x17.pecan.v1.TargetWorkersR\rtargetWorkers\"\xf3\x01\n" +
+	"\x0etarget_workers\x18\x16 \x01(\x0e2\x17.pecan.v1.TargetWorkersR\rtargetWorkers\x12\x16\n" +
+	"\x06weight\x18\x1e \x01(\x01R\x06weight\x12\x16\n" +
+	"\x06tenant\x18\x1f \x01(\tR\x06tenant\"\xf3\x01\n" +
 	"\x10PlacementOptions\x12\x1c\n" +
 	"\tobjective\x18\x01 \x01(\tR\tobjective\x12&\n" +
 	"\x0fbudget_per_hour\x18\x02 \x01(\x01R\rbudgetPerHour\x12\x1d\n" +

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import numbers
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,10 @@ DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 #: Seconds without a server after which an iterator fails. A restarted server is back sooner.
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 
+#: Least and greatest weight of a job.
+WEIGHTS = (0.01, 100.0)
+#: Tenant of jobs that name none.
+DEFAULT_TENANT = "default"
 #: Largest number of streams of a dataset.
 MAX_STREAMS = 1 << 16
 #: Size of the largest element that a worker can send.
@@ -201,6 +207,8 @@ class ReadOptions:
         order_tolerance: One of `TOLERANCES`.
         streams: Number of streams that the user asks for; 0 lets the service choose.
         placement: What the job wants of its workers, as the bindings take it; None if all serve it.
+        weight: The job's part of its tenant's slots, compared with those of the tenant's other jobs.
+        tenant: Who the job belongs to.
         target_workers: "local" if only workers on this host may serve the job, else "unspecified".
         local_workers: Which local workers this process runs.
         dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
@@ -222,10 +230,34 @@ class ReadOptions:
     order_tolerance: str = DEFAULT_TOLERANCE
     streams: int = 0
     placement: dict[str, Any] | None = None
+    weight: float = 1.0
+    tenant: str = DEFAULT_TENANT
     target_workers: str = "unspecified"
     local_workers: workers.LocalWorkers = workers.NO_LOCAL_WORKERS
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
+
+
+def _weight(value: Any) -> float:
+    """Returns the weight of a job."""
+    least, most = WEIGHTS
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise errors.InvalidTypeError(f"`weight` must be a number, got {value!r}")
+    if not least <= float(value) <= most:
+        raise errors.InvalidArgumentError(f"`weight` must be from {least} to {most:g}, got {value!r}")
+    return float(value)
+
+
+def _tenant(value: Any) -> str:
+    """Returns the name of a tenant."""
+    if not isinstance(value, str):
+        raise errors.InvalidTypeError(f"`tenant` must be a string, got {value!r} of type {type(value).__name__}")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", value):
+        raise errors.InvalidArgumentError(
+            "`tenant` must be 1 to 63 lower-case letters, digits, dots, underscores or hyphens, the first a letter or "
+            f"digit, got {value!r}"
+        )
+    return value
 
 
 def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
@@ -276,6 +308,8 @@ def read_options(
     budget_per_hour: Any,
     worker_limits: Any,
     trainer_type: Any,
+    weight: Any,
+    tenant: Any,
     service: Any,
     local_workers: Any,
     local_worker_nice: Any,
@@ -324,6 +358,8 @@ def read_options(
         order_tolerance=tolerance,
         streams=_streams(streams, mode, policy),
         placement=placement,
+        weight=_weight(weight),
+        tenant=_tenant(tenant),
         target_workers=workers.target(target_workers),
         local_workers=workers.local(local_workers, local_worker_nice, service is None, placement is not None),
         dispatcher_timeout_s=call,

@@ -16,12 +16,14 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
 	"github.com/pecan-ml/pecan/service/prices"
 	"github.com/pecan-ml/pecan/service/store"
+	"github.com/pecan-ml/pecan/service/tenants"
 )
 
 const about = `
@@ -42,7 +44,7 @@ const examples = `
 type options struct {
 	listen, workDir, metricsListen, logLevel string
 	prices, workerType, trainerType          string
-	decisionsLog                             string
+	decisionsLog, tenants                    string
 	exitWithParent                           bool
 	reserve                                  int64
 	provider                                 provider
@@ -76,6 +78,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.prices, "prices", "", "table of prices (YAML), for jobs that minimise cost or have a budget; empty: such jobs run at full speed with few workers")
 	f.StringVar(&o.workerType, "worker-type", "", "type of the workers in --prices; empty: the only type in the table")
 	f.StringVar(&o.trainerType, "trainer-type", "", "type of trainers in --prices that do not name theirs; empty: the only type in the table")
+	f.StringVar(&o.tenants, "tenants", "", "table of tenants (YAML) with their weights and quotas; jobs of other tenants are refused; empty: all tenants are equal")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
 	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
@@ -135,6 +138,9 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 	if deps.Prices, deps.Currency, err = o.readPrices(); err != nil {
 		return nil, nil, err
 	}
+	if o.config.Core.Tenants, err = o.readTenants(); err != nil {
+		return nil, nil, err
+	}
 	if o.decisionsLog != "" {
 		if deps.Decisions, err = os.OpenFile(o.decisionsLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 			return nil, nil, fmt.Errorf("--decisions-log: %w", err)
@@ -184,6 +190,22 @@ func (o *options) readPrices() (of func(trainerType string) (autoscale.Prices, e
 		return nil, "", fmt.Errorf("--prices %s: %w", o.prices, err)
 	}
 	return of, table.Currency, nil
+}
+
+// readTenants reads the table of tenants. Without one it returns nil.
+func (o *options) readTenants() (map[string]schedule.Tenant, error) {
+	if o.tenants == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(o.tenants)
+	if err != nil {
+		return nil, fmt.Errorf("--tenants: %w", err)
+	}
+	table, err := tenants.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("--tenants %s: %w", o.tenants, err)
+	}
+	return table, nil
 }
 
 // nameDamage adds the reason code to errors about a damaged store, so that scripts can recognise them.

@@ -37,6 +37,31 @@ func showStatus(out io.Writer, s *pecanv1.StatusResponse) {
 	showWorkers(out, s)
 	fmt.Fprintln(out, "\njobs")
 	showJobs(out, s)
+	if showsTenants(s) {
+		fmt.Fprintln(out, "\ntenants")
+		showTenants(out, s)
+	}
+}
+
+// showsTenants reports whether there is more to say of tenants than that all jobs have the same one.
+func showsTenants(s *pecanv1.StatusResponse) bool {
+	return len(s.Tenants) > 1 || len(s.Tenants) == 1 && (s.Tenants[0].Name != pecanv1.DefaultTenant || s.Tenants[0].MaxSlots+s.Tenants[0].MaxSlotsPerJob > 0)
+}
+
+func showTenants(out io.Writer, s *pecanv1.StatusResponse) {
+	quota := func(n int32) string {
+		if n == 0 {
+			return "-"
+		}
+		return fmt.Sprint(n)
+	}
+	rows := [][]string{{"TENANT", "WEIGHT", "JOBS", "RUNNING", "WAITING", "MAX SLOTS", "MAX PER JOB"}}
+	for _, t := range s.Tenants {
+		rows = append(rows, []string{
+			t.Name, fmt.Sprint(t.Weight), fmt.Sprint(t.Jobs), fmt.Sprint(t.Running), fmt.Sprint(t.Waiting), quota(t.MaxSlots), quota(t.MaxSlotsPerJob),
+		})
+	}
+	table(out, rows)
 }
 
 func showProvider(out io.Writer, p *pecanv1.ProviderStatus) {
@@ -125,6 +150,9 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 		durable := map[bool]string{true: "with a work directory", false: "in memory only"}[s.WorkDir != ""]
 		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
 			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderOf(job.Options), durable))
+		if tenant, weight := job.Options.EffectiveTenant(), job.Options.EffectiveWeight(); tenant != pecanv1.DefaultTenant || weight != 1 {
+			notes = append(notes, fmt.Sprintf("job %s: tenant %s, weight %v, %d streams running", orElse(job.Name, job.JobId), tenant, weight, job.Running))
+		}
 		if asked := job.Options.GetRequestedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
 			notes = append(notes, fmt.Sprintf("job %s: mode %s was requested, but this dataset cannot keep its guarantee", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
 		}

@@ -82,10 +82,14 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 			continue
 		}
 		key := passKey{pass.JobId, pass.Epoch}
-		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
+		known, took := client.passes[key], c.now
+		if known == nil || known.starved != pass.Starved {
 			c.touch(epoch)
 		}
-		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now}
+		if known != nil && !pass.Starved && pass.Elements == known.report.GetElements() {
+			took = known.took
+		}
+		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now, took: took}
 	}
 	if !req.Opening {
 		c.closeAbandonedPasses(req, client)
@@ -105,7 +109,7 @@ func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client 
 			}
 			key := passKey{jobID, epoch.Epoch}
 			if pass := client.passes[key]; pass == nil {
-				client.passes[key] = &passState{seen: c.now}
+				client.passes[key] = &passState{seen: c.now, took: c.now}
 			} else if c.now-pass.seen > c.cfg.DeadAfter {
 				c.event("closing a pass that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
 				c.leaveEpoch(job, epoch, clientID, false)

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
@@ -50,6 +52,20 @@ func (c *Core) sendStart(workerID string, start *pecanv1.StartStream) {
 type lateStop struct {
 	key   pecanv1.StreamKey
 	lease uint64
+}
+
+// sendAllLateStops sends the stops that no start has taken along.
+func (c *Core) sendAllLateStops() {
+	var late []string
+	for id, worker := range c.workers {
+		if len(worker.stops) > 0 {
+			late = append(late, id)
+		}
+	}
+	slices.Sort(late)
+	for _, id := range late {
+		c.sendLateStops(id)
+	}
 }
 
 func (c *Core) sendLateStops(workerID string) {

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // Config holds the settings of the core. All durations are of the monotonic clock.
@@ -43,6 +44,8 @@ type Config struct {
 	WorkerAddresses []string
 	// Fleet bounds the remote workers that a provider starts and stops.
 	Fleet fleet.Limits
+	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.
+	Tenants map[string]schedule.Tenant
 }
 
 // DefaultConfig returns the defaults of pecan-dispatcher's flags.

@@ -11,7 +11,8 @@ import (
 
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
 // with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
-// starving client without a stream gets the only stream of another one for a while.
+// starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
+// no streams, and as soon as another one starves, it is asked to release all that it has.
 func (c *Core) assignConsumers() {
 	for _, epoch := range c.touchedEpochs() {
 		if job := epoch.Job; !durable.Private(job) && epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
@@ -25,8 +26,8 @@ func (c *Core) assignConsumers() {
 type consumerLoad struct {
 	client string
 	count  int
-	// ready: the client adopted the epoch, or no client did.
-	ready bool
+	// ready: the client adopted the epoch, or no client did. idle: the client has stopped reading.
+	ready, idle bool
 	// active returns the active streams. Those from last on are not the client's, or it was asked to release them.
 	active func() []*pecanv1.StoredStream
 	last   int
@@ -37,6 +38,9 @@ func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	loads := c.consumerLoads(job, epoch)
 	ready := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })
+	if active := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return s.idle }); len(active) > 0 {
+		ready = active
+	}
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
 			least := slices.MinFunc(ready, byCount)
@@ -47,6 +51,11 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	for _, s := range loads {
 		// A client that does not read yet loses nothing.
 		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
+		}
+	}
+	starving := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !c.starving(job, epoch, s.client) })
+	for _, s := range loads {
+		for s.idle && len(starving) > 0 && !slices.Contains(ready, s) && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(starving, byCount), false) {
 		}
 	}
 	for {
@@ -67,7 +76,7 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
 	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: epoch.ActiveStreams()}
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, idle: c.stoppedReading(job, epoch, pass.ClientId), active: active, last: epoch.ActiveStreams()}
 		s.count = epoch.Undelivered(s.client)
 		loads = append(loads, s)
 	}
@@ -84,6 +93,17 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 		}
 	}
 	return loads
+}
+
+// stoppedReading reports whether a client has taken nothing for a while although elements were ready, as its heartbeats say.
+// A client with long steps has more time.
+func (c *Core) stoppedReading(job *durable.Job, epoch *durable.Epoch, clientID string) bool {
+	client := c.clients[clientID]
+	if client == nil {
+		return false
+	}
+	pass := client.passes[passKey{job.JobId, epoch.Epoch}]
+	return pass != nil && pass.seen-pass.took > max(c.cfg.ConsumerSlice, inactiveSteps*client.step())
 }
 
 func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string) bool {

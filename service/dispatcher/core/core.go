@@ -39,13 +39,15 @@ type Core struct {
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements has the searches for workers of jobs with an objective.
 	placements map[string]*placementState
+	// candidates has the workers that searches choose from.
+	candidates candidates
+	// memberChanges counts the jobs whose workers changed in this tick.
+	memberChanges int
 	// localWorkers has the registered local workers. fleetVersion changes with the workers and with the trainers of jobs;
 	// exclusions has what followed from it, and movedVersion is the version for which streams have moved.
 	localWorkers               map[string]bool
 	fleetVersion, movedVersion uint64
 	exclusions                 map[string]exclusion
-	// serving counts the jobs with an objective that a worker serves.
-	serving map[string]int
 	// fleet is what a provider of workers is asked for.
 	fleet *fleet.Fleet
 	// orders takes other orders of steps to production.
@@ -73,10 +75,10 @@ func New(cfg Config, state *durable.State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{}, serving: map[string]int{}, fleet: fleet.New(cfg.Fleet),
+		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{}, fleet: fleet.New(cfg.Fleet),
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
-	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses))
+	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
 	c.touched = newTouches()
 	for _, job := range state.Jobs() {
 		for _, epoch := range job.Epochs {
@@ -218,13 +220,14 @@ func (c *Core) tick() {
 	c.expireJobs()
 	c.expireDatasets()
 	c.orders.Tick()
+	for id := range c.workers {
+		c.refreshWorker(id)
+	}
 	c.leaveOtherHosts()
 	c.stepPlacements()
 	c.stepFleet()
-	for _, id := range sortedKeys(c.workers) {
-		c.refreshWorker(id)
-		c.sendLateStops(id)
-	}
+	c.sendAllLateStops()
+	c.schedule.Retry()
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
 			if !durable.Private(job) && len(epoch.Passes) > 1 {

@@ -66,7 +66,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
 		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber,
 	}}})
-	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
+	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now, took: c.now}
 	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.orders.PositionOrder(job, durable.FindEpoch(job, number))}, nil
 }
 

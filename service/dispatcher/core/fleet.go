@@ -92,12 +92,3 @@ func (c *Core) RemoteWorkers() (n int) {
 	}
 	return n
 }
-
-// countServing changes the number of jobs that workers serve.
-func (c *Core) countServing(ids []string, by int) {
-	for _, id := range ids {
-		if c.serving[id] += by; c.serving[id] == 0 {
-			delete(c.serving, id)
-		}
-	}
-}

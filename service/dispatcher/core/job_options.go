@@ -35,6 +35,8 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
 	differ("streams", streamsName(has), streamsName(options))
+	differ("weight", has.EffectiveWeight(), options.EffectiveWeight())
+	differ("tenant", has.EffectiveTenant(), options.EffectiveTenant())
 	differ("target_workers", targetName(has), targetName(options))
 	if !proto.Equal(has.GetPlacement(), options.GetPlacement()) {
 		words = append(words, fmt.Sprintf("objective and limits %v instead of %v", has.GetPlacement(), options.GetPlacement()))

@@ -38,6 +38,9 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		c.joinJob(existing, req)
 		return c.createJobReply(existing, false), nil
 	}
+	if err := c.checkTenant(req.Options); err != nil {
+		return nil, err
+	}
 	if in.Plan == nil {
 		return PlanNeeded{Dataset: dataset, Profile: c.state.Profile(dataset.Fingerprint).GetNodes(), Caches: c.state.CompleteCaches()}, nil
 	}
@@ -128,7 +131,7 @@ func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 		JobId: job.JobId, ClientId: req.ClientId, RequestId: req.RequestId,
 	}}})
 	delete(c.idleJobs, job.JobId)
-	c.fleetVersion++
+	c.trainersChanged(job)
 	c.noteAlive(req.ClientId, job.JobId)
 }
 
@@ -142,7 +145,7 @@ func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },
 		reason.New(reason.ClientUnknown, "watch epoch: client %q no longer holds job %q", clientID, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobLeft{JobLeft: &pecanv1.JobLeft{JobId: job.JobId, ClientId: clientID}}})
-	c.fleetVersion++
+	c.trainersChanged(job)
 	if client := c.clients[clientID]; client != nil {
 		delete(client.jobs, job.JobId)
 	}
@@ -165,7 +168,7 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	delete(c.profiles, job.JobId)
 	c.forgetMeasurements(job.JobId)
 	if p := c.placements[job.JobId]; p != nil {
-		c.countServing(p.members, -1)
+		c.setMembers(p, nil)
 		delete(c.placements, job.JobId)
 	}
 	delete(c.exclusions, job.JobId)

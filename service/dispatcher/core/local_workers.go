@@ -19,9 +19,9 @@ type exclusion struct {
 	workers map[string]bool
 }
 
-// fleetChanged notes that a worker has registered or is lost. Until the next look, a new worker serves no job with a
-// decision.
+// fleetChanged notes that a worker has registered or is lost.
 func (c *Core) fleetChanged(id string) {
+	c.candidates.built = false
 	c.fleetVersion++
 	worker := c.workers[id]
 	if delete(c.localWorkers, id); worker == nil {
@@ -30,10 +30,16 @@ func (c *Core) fleetChanged(id string) {
 	if worker.placement == "local" {
 		c.localWorkers[id] = true
 	}
-	for _, p := range c.placements {
-		if p.chosen && !slices.Contains(p.members, id) {
-			p.excluded[id] = true
-		}
+}
+
+// trainersChanged notes that a trainer of a job has come or gone, or has said where it is. Other workers may serve the job.
+func (c *Core) trainersChanged(job *durable.Job) {
+	c.fleetVersion++
+	if len(c.localWorkers) == 0 && !targetsLocal(job) {
+		return
+	}
+	for _, epoch := range job.Epochs {
+		c.schedule.EpochChanged(epoch)
 	}
 }
 
@@ -68,11 +74,8 @@ func targetsLocal(job *durable.Job) bool {
 	return job.Options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 }
 
-// excludedFrom returns the workers that do not serve a job; nil if all do.
+// excludedFrom returns the workers that may not serve a job; nil if all may. It does not depend on decisions.
 func (c *Core) excludedFrom(job *durable.Job) map[string]bool {
-	if p := c.placements[job.JobId]; p != nil && p.chosen {
-		return p.excluded
-	}
 	if len(c.localWorkers) == 0 && !targetsLocal(job) {
 		return nil
 	}

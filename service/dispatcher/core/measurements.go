@@ -17,6 +17,11 @@ func (c *Core) reportConsumer(req *pecanv1.ClientHeartbeatRequest, client *clien
 	if client.hostID != req.HostId || client.trainerID != req.TrainerId {
 		client.hostID, client.trainerID = req.HostId, req.TrainerId
 		c.fleetVersion++
+		for _, id := range req.JobIds {
+			if job := c.state.Job(id); job != nil {
+				c.trainersChanged(job)
+			}
+		}
 	}
 	client.mayRun = req.LocalWorkers
 	if req.Host != nil {

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -32,10 +31,13 @@ const (
 type placementState struct {
 	// asked is the number of the open request; 0 without one.
 	asked uint64
-	// members serve the job, excluded are all others. chosen: a decision chose them.
-	members  []string
-	excluded map[string]bool
-	chosen   bool
+	// members serve the job, sorted. serves has the same workers; it is nil before the first decision.
+	members []string
+	serves  map[string]bool
+	// leaving: streams of the job may still run on workers that no longer serve it.
+	leaving bool
+	// shares are the job's parts of the running streams of its members since the begin of the window.
+	shares []float64
 	// wanted is how many local workers each trainer should run, if decides is true. startingSince is when one was wanted
 	// last that did not run.
 	wanted        map[string]int
@@ -58,21 +60,23 @@ func isRead(job *durable.Job) bool {
 	return job.Error == nil && slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) })
 }
 
-// stepPlacements continues the searches of all jobs that are read.
+// stepPlacements continues the searches that are due.
 func (c *Core) stepPlacements() {
+	c.memberChanges = 0
 	for _, job := range c.state.Jobs() {
-		if !placeable(job) || !isRead(job) {
+		if job.Options.GetPlacement().GetObjective() == "" {
 			continue
 		}
 		p := c.placements[job.JobId]
+		if p != nil && c.now < p.due || !placeable(job) || !isRead(job) {
+			continue
+		}
 		if p == nil {
 			p = &placementState{}
 			c.placements[job.JobId] = p
 		}
-		if c.now >= p.due {
-			p.due = c.now + placementPeriod
-			c.stepPlacement(job, p)
-		}
+		p.due = c.now + placementPeriod
+		c.stepPlacement(job, p)
 	}
 }
 
@@ -91,7 +95,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 		}
 		serving := 0
 		for _, id := range local {
-			if slices.Contains(p.members, id) {
+			if p.serves[id] {
 				serving++
 			}
 		}
@@ -110,12 +114,17 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 		// What is measured before the wanted workers are there says nothing about them.
 		p.stable = c.now
 	}
-	p.from = max(p.from, p.stable+settleTime)
+	if from := p.stable + settleTime; p.from < from {
+		p.from, p.shares = from, nil
+	}
+	if c.now >= p.from {
+		p.addShare(c.shareOfMembers(job, p))
+	}
 	if p.asked != 0 || c.now < p.from+windowTime {
 		return
 	}
 	if w := c.windowOf(job, p, local); w != nil {
-		p.from = c.now
+		p.from, p.shares = c.now, nil
 		c.askPlacement(job, p, w, attainable, c.localLimit(local, most), len(remote))
 	}
 }
@@ -181,85 +190,76 @@ func (c *Core) placed(in Placed) {
 	}
 }
 
-// fleetOf returns the usable workers that may serve a job by kind, remote ones in the order of registration.
-func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
-	for id, worker := range c.workers {
-		switch {
-		case !c.usable(worker) || !c.serves(worker, job):
-		case worker.placement != "local":
-			remote = append(remote, id)
-		default:
-			local = append(local, id)
-		}
-	}
-	for _, list := range [][]string{remote, local} {
-		slices.SortFunc(list, func(a, b string) int { return int(int64(c.workers[a].order) - int64(c.workers[b].order)) })
-	}
-	c.inTurn(local)
-	return remote, local
-}
-
-// chooseMembers chooses the workers that serve the job, as many as were decided. Remote ones that serve it stay; the ones
-// with the least unfinished work leave first. Workers that serve the fewest other jobs come first. While no worker of a
-// decided kind exists, one of the other kind serves. It returns whether they changed.
-func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
-	work := map[string]int{}
-	for _, id := range p.members {
-		c.eachLease(id, func(j *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
-			if j == job && !stream.Delivered {
-				work[id]++
-			}
-		})
-	}
-	// The sort is stable, so workers with equal work stay in the order of registration.
-	slices.SortStableFunc(remote, func(a, b string) int {
-		in := func(id string) int {
-			if slices.Contains(p.members, id) {
-				return 1 + work[id]
-			}
-			return 0
-		}
-		return cmp.Or(in(b)-in(a), c.serving[a]-c.serving[b])
-	})
-	members := slices.Concat(remote[:min(len(remote), int(job.Placement.GetRemote()))], local[:min(len(local), int(job.Placement.GetLocal()))])
-	if exist := slices.Concat(remote, local); len(members) == 0 && len(exist) > 0 {
-		members = exist[:1]
-	}
-	slices.Sort(members)
-	excluded := map[string]bool{}
-	for id := range c.workers {
-		if !slices.Contains(members, id) {
-			excluded[id] = true
-		}
-	}
-	changed = !slices.Equal(members, p.members)
-	if changed || !p.chosen || !maps.Equal(excluded, p.excluded) {
-		c.countServing(p.members, -1)
-		c.countServing(members, 1)
-		p.members, p.excluded, p.chosen = members, excluded, true
-		for _, epoch := range job.Epochs {
-			c.touchEpoch(epoch)
-		}
-	}
-	return changed
-}
-
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
-// where they are. It returns whether a worker still runs one.
+// where they are. It returns whether such a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
-	for _, id := range slices.Sorted(maps.Keys(p.excluded)) {
-		c.eachLease(id, func(j *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
-			if j == job && c.moveStream(j, epoch, stream, "worker "+id+" no longer serves the job") {
+	if !p.leaving {
+		return false
+	}
+	for _, epoch := range job.Epochs {
+		for _, stream := range epoch.Active() {
+			id := stream.Worker.GetWorkerId()
+			if stream.Worker == nil || c.workers[id] == nil || p.serves[id] {
+				continue
+			}
+			if c.moveStream(job, epoch, stream, "worker "+id+" no longer serves the job") {
 				runs = true
 			}
-		})
+		}
 	}
+	p.leaving = runs
 	return runs
+}
+
+const (
+	// maxShares bounds the kept shares of a window. disturbance is the change of the share within a window from which the
+	// window does not count: other jobs on the same workers have begun or ended.
+	maxShares   = 256
+	disturbance = 0.15
+)
+
+// shareOfMembers returns the job's part of the streams that run on its members.
+func (c *Core) shareOfMembers(job *durable.Job, p *placementState) float64 {
+	all := 0
+	for _, id := range p.members {
+		all += c.schedule.Load(id)
+	}
+	if own := c.schedule.OfJob(job).Running; all > own {
+		return float64(own) / float64(all)
+	}
+	return 1
+}
+
+func (p *placementState) addShare(share float64) {
+	if len(p.shares) == maxShares {
+		// A long window keeps every second one.
+		for i := range maxShares / 2 {
+			p.shares[i] = p.shares[2*i]
+		}
+		p.shares = p.shares[:maxShares/2]
+	}
+	p.shares = append(p.shares, share)
+}
+
+// disturbed reports whether the job's share of its members has changed within the window.
+func (p *placementState) disturbed() bool {
+	mean := func(part []float64) (sum float64) {
+		for _, share := range part {
+			sum += share / float64(len(part))
+		}
+		return sum
+	}
+	if len(p.shares) < 2 {
+		return false
+	}
+	half := len(p.shares) / 2
+	first, second := mean(p.shares[:half]), mean(p.shares[half:])
+	return max(first, second)-min(first, second) > disturbance*max(first, second)
 }
 
 // windowOf returns the measurement window since p.from; nil while trainers have taken too little.
 func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *measure.Window {
-	w := &measure.Window{End: c.now, Length: c.now - p.from}
+	w := &measure.Window{End: c.now, Length: c.now - p.from, Disturbed: p.disturbed()}
 	hosts := map[string]*pecanv1.HostLoad{}
 	for _, id := range slices.Sorted(slices.Values(job.ClientIds)) {
 		client := c.clients[id]
@@ -281,6 +281,10 @@ func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *me
 	}
 	for _, id := range p.members {
 		worker := c.workers[id]
+		if worker == nil {
+			// It is lost, and others have not been chosen yet.
+			return nil
+		}
 		rates, known := worker.totals.Rates(job.JobId, p.from)
 		if !known {
 			return nil
@@ -305,9 +309,10 @@ func (c *Core) windowOf(job *durable.Job, p *placementState, local []string) *me
 // reads reports whether a trainer takes elements.
 func (c *Core) reads(client *clientState) bool {
 	newest := client.consumed.Newest()
-	if newest == 0 {
-		return false
-	}
-	step := time.Duration(measure.Median(client.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
-	return c.now-newest <= max(inactiveTime, inactiveSteps*step)
+	return newest > 0 && c.now-newest <= max(inactiveTime, inactiveSteps*client.step())
+}
+
+// step returns the median length of the client's sub-windows, which have a step of the trainer at least; 0 without one.
+func (c *clientState) step() time.Duration {
+	return time.Duration(measure.Median(c.consumed.Since(0), measure.SubWindow.Seconds) * float64(time.Second))
 }

@@ -73,11 +73,15 @@ func (c *Core) takeAddress(id, tcp string) error {
 	if tcp == "" {
 		return nil
 	}
-	for _, otherID := range slices.Sorted(maps.Keys(c.workers)) {
-		other := c.workers[otherID]
-		if otherID == id || other.address.GetTcp() != tcp {
-			continue
+	var same []string
+	for otherID, other := range c.workers {
+		if otherID != id && other.address.GetTcp() == tcp {
+			same = append(same, otherID)
 		}
+	}
+	slices.Sort(same)
+	for _, otherID := range same {
+		other := c.workers[otherID]
 		if c.usable(other) {
 			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
 		}

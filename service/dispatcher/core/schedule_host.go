@@ -31,10 +31,19 @@ func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 	return nil
 }
 
-// Excluded implements schedule.Host.
-func (h scheduleHost) Excluded(job *durable.Job) map[string]bool {
-	return h.c.excludedFrom(job)
+// Members implements schedule.Host.
+func (h scheduleHost) Members(job *durable.Job) map[string]bool {
+	if job.Options.GetPlacement().GetObjective() == "" {
+		return nil
+	}
+	if p := h.c.placements[job.JobId]; p != nil {
+		return p.serves
+	}
+	return nil
 }
+
+// Excluded implements schedule.Host.
+func (h scheduleHost) Excluded(job *durable.Job) map[string]bool { return h.c.excludedFrom(job) }
 
 // Grant implements schedule.Host.
 func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
@@ -44,7 +53,9 @@ func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string
 // refreshWorker reports to the scheduler what it needs to know of a worker.
 func (c *Core) refreshWorker(id string) {
 	worker := c.workers[id]
-	c.schedule.SetWorker(schedule.Worker{
+	if c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
-	})
+	}) {
+		c.candidates.built = false
+	}
 }

@@ -129,12 +129,16 @@ func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
 	if a.has("most") {
 		req.LocalWorkers = &pecanv1.LocalWorkers{Most: uint32(a.number("most")), Running: uint32(a.number("running"))}
 	}
-	// subs=first:last are sub-windows of 0.5 s, the last of which has just ended.
+	// subs=first:last are sub-windows of 0.5 s, or of long= seconds, the last of which has just ended.
 	if first, last, found := strings.Cut(a["subs"], ":"); found {
 		from, _ := strconv.ParseUint(first, 10, 64)
 		to, _ := strconv.ParseUint(last, 10, 64)
 		for n := from; n <= to; n++ {
-			req.SubWindows = append(req.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: 0.5 * float64(to-n), Seconds: 0.5, Elements: 10})
+			length := 0.5
+			if a.has("long") {
+				length = a.float("long")
+			}
+			req.SubWindows = append(req.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: length * float64(to-n), Seconds: length, Elements: 10})
 		}
 	}
 	for _, text := range a.list("passes") {
@@ -160,6 +164,7 @@ func (s *script) createJob(a args) any {
 			OrderTolerance: enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["tolerance"]),
 		},
 	}
+	request.Options.Weight, request.Options.Tenant = a.float("weight"), a["tenant"]
 	if a.has("local") {
 		request.Options.TargetWorkers = pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 	}

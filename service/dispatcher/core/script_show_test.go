@@ -391,6 +391,9 @@ func showWindow(w *measure.Window) string {
 		return "no window"
 	}
 	line := fmt.Sprintf("window of %v with %d remote and %d local workers", w.Length, w.Remote, w.Local)
+	if w.Disturbed {
+		line += ", disturbed by other jobs"
+	}
 	for _, trainer := range w.Trainers {
 		line += fmt.Sprintf(", a trainer takes one element in %.4g s", measure.Median(trainer.Subs, measure.SubWindow.ElementTime))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the core does now into testdata; read the difference before you commit it")
@@ -227,6 +228,18 @@ func (s *script) configure(a args) []string {
 	if a.has("provider") {
 		s.cfg.Fleet = fleet.Limits{Provider: a["provider"], Min: int(a.number("min")), Max: int(a.number("max")), Fixed: a["provider"] == "static"}
 		s.cfg.Fleet.Idle, _ = time.ParseDuration(a["idle"])
+	}
+	// tenants=name:weight:max_slots:max_slots_per_job,...
+	for _, text := range a.list("tenants") {
+		parts := append(strings.Split(text, ":"), "0", "0", "0")
+		tenant := schedule.Tenant{}
+		tenant.Weight, _ = strconv.ParseFloat(parts[1], 64)
+		tenant.MaxSlots, _ = strconv.Atoi(parts[2])
+		tenant.MaxSlotsPerJob, _ = strconv.Atoi(parts[3])
+		if s.cfg.Tenants == nil {
+			s.cfg.Tenants = map[string]schedule.Tenant{}
+		}
+		s.cfg.Tenants[parts[0]] = tenant
 	}
 	s.core = core.New(s.cfg, durable.NewState())
 	return nil

@@ -59,6 +59,9 @@ func (s *sim) obey(p *simPass) {
 			return
 		}
 		if st.Release && reading && !p.done[st.Stream] {
+			if p.client.stopped > s.now {
+				s.takenOver++
+			}
 			delete(p.next, st.Stream)
 			s.send(&pecanv1.ReleaseStreamsRequest{ClientId: p.client.id, JobId: p.client.job, Epoch: p.epoch, Streams: []*pecanv1.ReleasedStream{
 				{Stream: st.Stream, Lease: st.Lease, NextIndex: next, Assignment: st.Assignment},
@@ -106,6 +109,7 @@ func (s *sim) read(p *simPass) {
 		for n := s.rng.IntN(4); n > 0 && next < h.count; n-- {
 			s.got[key][next]++
 			s.got[run][next]++
+			p.client.taken++
 			next++
 		}
 		p.next[st.Stream], h.acked, h.read = next, max(h.acked, next), true

@@ -11,6 +11,8 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -20,13 +22,16 @@ var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 // elements are compared with the mode's guarantee, for every fully read pass: exactly once unless a trainer died;
 // at least once; or at most once, with all missing elements counted.
 func TestSimulation(t *testing.T) {
-	var truncated, belowWindow, carried atomic.Int64
+	var truncated, belowWindow, carried, takenOver atomic.Int64
 	t.Cleanup(func() {
 		if *seeds >= 100 && truncated.Load() == 0 {
 			t.Error("no stream was truncated")
 		}
 		if *seeds >= 100 && belowWindow.Load() == 0 {
 			t.Error("no reader requested elements below the window")
+		}
+		if *seeds >= 100 && takenOver.Load() < 50 {
+			t.Errorf("trainers that had stopped reading released only %d streams", takenOver.Load())
 		}
 		if *seeds >= 100 && carried.Load() < 50 {
 			t.Errorf("only %d passes went on with the batches of others", carried.Load())
@@ -44,6 +49,7 @@ func TestSimulation(t *testing.T) {
 			truncated.Add(int64(s.truncated))
 			carried.Add(int64(s.carried))
 			belowWindow.Add(int64(s.belowWindow))
+			takenOver.Add(int64(s.takenOver))
 		})
 	}
 }
@@ -79,6 +85,10 @@ type simClient struct {
 	current, ahead *simPass
 	// last was read to its end, and is closed when the next pass is open.
 	last *simPass
+	// stopped: its training loop reads nothing before this time. It still releases streams and sends heartbeats.
+	stopped time.Duration
+	// taken counts its elements.
+	taken uint64
 }
 
 // simPass is a pass of a trainer over an epoch.
@@ -144,8 +154,8 @@ type sim struct {
 	healing  bool
 	// truncated counts streams that were truncated for a trainer.
 	truncated int
-	// resumed counts trainers that resumed after a kill.
-	resumed int
+	// resumed counts trainers that resumed after a kill, takenOver the streams that a trainer that had stopped released.
+	resumed, takenOver int
 	// lines has the line of each job, joins what the last closing stream of each pass joined. carried counts passes whose
 	// batches went on in the next one.
 	lines   map[string]string
@@ -185,6 +195,12 @@ func newSim(t *testing.T, seed uint64) *sim {
 		}
 	}
 	s.lists = later.IntN(2) == 0
+	// Tenants and weights change which streams run, and no guarantee.
+	s.cfg.Tenants = map[string]schedule.Tenant{}
+	for i := range 3 {
+		s.cfg.Tenants[fmt.Sprint("t", i)] = schedule.Tenant{Weight: 0.5 + float64(i), MaxSlots: i * 2, MaxSlotsPerJob: i % 2 * 3}
+	}
+	s.core = core.New(s.cfg, durable.NewState())
 	if s.mode == pecanv1.Mode_MODE_EXACTLY_ONCE && later.IntN(4) == 0 {
 		s.mode = pecanv1.Mode_MODE_DETERMINISTIC
 	}
@@ -315,6 +331,10 @@ func (s *sim) fault() {
 		s.resumeClient()
 	case n < 31:
 		s.leaveWorker()
+	case n < 37 && !s.healing:
+		if c, ok := pickOne(s, s.sortedClients()); ok && c.name != "" {
+			c.stopped = s.now + time.Duration(1+s.rng.IntN(60))*time.Second
+		}
 	}
 }
 
@@ -381,7 +401,10 @@ func (s *sim) newClient() {
 }
 
 func (s *sim) createJobOf(c *simClient) {
-	req := &pecanv1.CreateJobRequest{RequestId: "r", ClientId: c.id, DatasetId: "f", JobName: c.name, Options: &pecanv1.JobOptions{Mode: s.mode}}
+	req := &pecanv1.CreateJobRequest{RequestId: "r", ClientId: c.id, DatasetId: "f", JobName: c.name, Options: &pecanv1.JobOptions{Mode: s.mode, Tenant: "t1", Weight: 2}}
+	if c.name == "" {
+		req.Options.Tenant, req.Options.Weight = fmt.Sprint("t", len(c.id)%3), float64(1+len(s.clients))
+	}
 	plan := proto.CloneOf(s.plan)
 	if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
 		plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
@@ -476,7 +499,9 @@ func sparse(position *pecanv1.Position) *pecanv1.Position {
 func (s *sim) clientBeat(c *simClient) {
 	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}, ClientTimeoutS: s.cfg.ClientTimeout.Seconds()}
 	for _, p := range c.passes() {
-		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: c.job, Epoch: p.epoch, Starved: p == c.current && s.rng.IntN(2) == 0})
+		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{
+			JobId: c.job, Epoch: p.epoch, Elements: c.taken, Starved: p == c.current && s.rng.IntN(2) == 0 && c.stopped <= s.now,
+		})
 	}
 	if _, err := s.feed(beat); err != nil {
 		s.t.Fatalf("client %s: %v", c.id, err)
@@ -533,7 +558,7 @@ func (s *sim) clientReads() {
 			s.t.Fatalf("client %s: %v", c.id, p.update.Error)
 		}
 		s.obey(p)
-		if p == c.current {
+		if p == c.current && (c.stopped <= s.now || s.healing) {
 			s.read(p)
 			s.endPass(p)
 		}

@@ -22,6 +22,7 @@ func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	for _, job := range c.state.Jobs() {
 		status.Jobs = append(status.Jobs, c.jobStatus(job, busy))
 	}
+	status.Tenants = c.tenantsStatus(status.Jobs)
 	for _, id := range c.state.DatasetIDs() {
 		dataset := c.state.Dataset(id)
 		status.Datasets = append(status.Datasets, &pecanv1.DatasetStatus{DatasetId: id, Fingerprint: dataset.Fingerprint, GraphBytes: dataset.GraphBytes})
@@ -82,6 +83,8 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 	sum := c.profiles[job.JobId].Totals()
 	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
 	status.Cache, status.Order, status.Consumers = c.cacheStatus(job), c.orders.Status(job), c.consumersStatus(job)
+	usage := c.schedule.OfJob(job)
+	status.Running, status.Bounded = uint32(usage.Running), usage.Bounded
 	status.Placement, status.Fleet = c.placementStatus(job), c.fleetStatus(job)
 	return status
 }

@@ -38,8 +38,8 @@ type passState struct {
 	starved bool
 	// report is the client's newest report with its metrics; nil before the first.
 	report *pecanv1.ClientHeartbeatRequest_Pass
-	// seen is when the client last showed that it wants the pass.
-	seen time.Duration
+	// seen is when the client last showed that it wants the pass, took when it had last taken an element or waited for one.
+	seen, took time.Duration
 }
 
 // reconnectTime is how long a client may be silent if it does not know the timeout. It must notice that the

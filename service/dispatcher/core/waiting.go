@@ -91,6 +91,9 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	if len(closing) > 0 {
 		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false
 	}
+	if c.schedule.OfJob(job).Bounded {
+		return fmt.Sprintf("the job or its tenant %q has as many slots as its quota allows (--tenants of the dispatcher); waiting for one of them: stream %s", job.Options.EffectiveTenant(), shorten(queued)), false
+	}
 	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
 }
 

@@ -67,12 +67,8 @@ func (c *Core) unwatch(id WatchID) {
 
 // watched reports whether a client watches a pass.
 func (c *Core) watched(clientID, jobID string, epoch uint64) bool {
-	for _, w := range c.watches {
-		if w.client == clientID && w.job == jobID && w.epoch == epoch {
-			return true
-		}
-	}
-	return false
+	state := c.epochs[passKey{jobID, epoch}]
+	return state != nil && slices.ContainsFunc(state.watches, func(id WatchID) bool { return c.watches[id].client == clientID })
 }
 
 func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {

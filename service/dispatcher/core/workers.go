@@ -2,8 +2,6 @@ package core
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -126,14 +124,17 @@ func (c *Core) sessionEnded(session SessionID) {
 }
 
 func (c *Core) expireWorkers() {
-	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
-		worker := c.workers[id]
+	why := map[string]string{}
+	for id, worker := range c.workers {
 		switch {
 		case worker.away && c.now >= worker.awayUntil:
-			c.loseWorker(id, true, "worker "+id+" did not come back")
+			why[id] = "worker " + id + " did not come back"
 		case !worker.away && c.now-worker.lastHeartbeat > c.cfg.DeadAfter:
-			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, (c.now-worker.lastHeartbeat).Round(time.Millisecond)))
+			why[id] = fmt.Sprintf("worker %s was silent for %v", id, (c.now - worker.lastHeartbeat).Round(time.Millisecond))
 		}
+	}
+	for _, id := range sortedKeys(why) {
+		c.loseWorker(id, true, why[id])
 	}
 }
 

@@ -14,7 +14,8 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range m.counters() {
 		c.Describe(out)
 	}
-	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders, m.elementTime, m.wait, m.queue, m.busy, m.provider, m.desired, m.wanted} {
+	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders, m.elementTime, m.wait, m.queue, m.busy,
+		m.tenantJobs, m.tenantStreams, m.tenantWeight, m.tenantQuota, m.jobStreams, m.provider, m.desired, m.wanted} {
 		out <- desc
 	}
 }
@@ -75,6 +76,15 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for state, n := range orders {
 		gauge(m.orders, float64(n), strings.ReplaceAll(state, " ", "_"))
 	}
+	for _, t := range status.Tenants[:min(len(status.Tenants), maxTenantsShown)] {
+		gauge(m.tenantJobs, float64(t.Jobs), t.Name)
+		gauge(m.tenantStreams, float64(t.Running), t.Name, "running")
+		gauge(m.tenantStreams, float64(t.Waiting), t.Name, "waiting")
+		gauge(m.tenantWeight, t.Weight, t.Name)
+		if t.MaxSlots > 0 {
+			gauge(m.tenantQuota, float64(t.MaxSlots), t.Name)
+		}
+	}
 	var open, done, running, waiting int
 	for i, job := range status.Jobs {
 		for _, epoch := range job.Epochs {
@@ -89,6 +99,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 				gauge(m.wait, trainer.Wait, job.JobId, trainer.ClientId)
 				gauge(m.queue, trainer.Queue, job.JobId, trainer.ClientId)
 			}
+			gauge(m.jobStreams, float64(job.Running), job.JobId, job.Options.EffectiveTenant(), strconv.FormatFloat(job.Options.EffectiveWeight(), 'g', -1, 64))
 			gauge(m.jobInfo, 1, job.JobId, job.Name, word(job.Options.GetMode().String(), "MODE_"),
 				word(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), word(job.Options.GetSharding().String(), "SHARDING_"),
 				strconv.Itoa(int(job.Plan.GetNumStreams())), job.Plan.GetHash(), durable)

@@ -9,8 +9,12 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// maxJobsShown bounds the jobs with their own metrics to the newest ones. The sums count all.
-const maxJobsShown = 500
+// maxJobsShown bounds the jobs with their own metrics to the newest ones, maxTenantsShown the tenants to the first ones by
+// name. The sums count all.
+const (
+	maxJobsShown    = 500
+	maxTenantsShown = 500
+)
 
 // These are the streams whose departure from a worker is measured.
 const (
@@ -32,6 +36,8 @@ type Metrics struct {
 	provider, desired, wanted            *prometheus.Desc
 	providerFailures                     prometheus.Counter
 	leave                                *prometheus.HistogramVec
+	tenantStreams, tenantWeight          *prometheus.Desc
+	tenantQuota, tenantJobs, jobStreams  *prometheus.Desc
 
 	// duplicatesSeen has the reported duplicates by pass.
 	mu             sync.Mutex
@@ -82,15 +88,20 @@ func New(source Source) *Metrics {
 		wait:             desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
 		queue:            desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
 		busy:             desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
+		tenantJobs:       desc("pecan_dispatcher_tenant_jobs", "Jobs of a tenant.", "tenant"),
+		tenantStreams:    desc("pecan_dispatcher_tenant_streams", "Streams of a tenant that take slots, and those that wait for a slot.", "tenant", "state"),
+		tenantWeight:     desc("pecan_dispatcher_tenant_weight", "Weight of a tenant.", "tenant"),
+		tenantQuota:      desc("pecan_dispatcher_tenant_max_slots", "Quota of slots of a tenant; absent without one.", "tenant"),
+		jobStreams:       desc("pecan_dispatcher_job_streams_running", "Streams of a job that take slots, for the newest 500.", "job", "tenant", "weight"),
+		bytes:            desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
+		full:             desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
+		torn:             desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 		provider:         desc("pecan_dispatcher_provider_workers", "Workers of the provider, by state. Stuck ones are requested or pending and cannot be counted on.", "state"),
 		desired:          desc("pecan_dispatcher_provider_desired_workers", "Workers that the provider is asked for."),
 		wanted:           desc("pecan_dispatcher_provider_wanted_workers", "Workers that the jobs want now."),
 		providerFailures: counter("pecan_dispatcher_provider_failures_total", "Calls of the provider that failed."),
 		leave: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pecan_dispatcher_worker_leave_seconds", Help: "Time in which a leaving worker handed over its streams that can begin at any index, and all of its streams.",
 			Buckets: []float64{0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300}}, []string{"streams"}),
-		bytes: desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
-		full:  desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
-		torn:  desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 	}
 	for _, cause := range []string{"moved", "died", "failed"} {
 		m.lost.WithLabelValues(cause)

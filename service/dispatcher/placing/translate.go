@@ -52,7 +52,7 @@ func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 		return autoscale.Window{Plan: plan}
 	}
 	out := autoscale.Window{
-		End: w.End.Seconds(), Seconds: w.Length.Seconds(), Workers: autoscale.Configuration{Remote: w.Remote, Local: w.Local}, Settled: true, Gap: w.Gap,
+		End: w.End.Seconds(), Seconds: w.Length.Seconds(), Workers: autoscale.Configuration{Remote: w.Remote, Local: w.Local}, Settled: !w.Disturbed, Gap: w.Gap,
 		Plan: plan,
 	}
 	for _, t := range w.Trainers {

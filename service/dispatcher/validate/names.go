@@ -31,7 +31,9 @@ const (
 const (
 	jobNameForm   = `^[a-z0-9][a-z0-9._-]{0,62}$`
 	datasetIDForm = `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`
-	idForm        = `^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$`
+	// TenantForm is the form of a tenant's name.
+	TenantForm = jobNameForm
+	idForm     = `^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$`
 )
 
 // Checker holds the compiled forms.

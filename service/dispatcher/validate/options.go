@@ -1,6 +1,8 @@
 package validate
 
 import (
+	"regexp"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -11,9 +13,10 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		Mode: options.GetMode(), Sharding: options.GetSharding(), Seed: options.GetSeed(), SeedSet: options.GetSeedSet(),
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
 		AllowNondeterministic: options.GetAllowNondeterministic(), Order: options.GetOrder(), OrderTolerance: options.GetOrderTolerance(),
-		Streams: options.GetStreams(), Placement: options.GetPlacement(), TargetWorkers: options.GetTargetWorkers(),
+		Streams: options.GetStreams(), Placement: options.GetPlacement(), Weight: options.EffectiveWeight(), Tenant: options.EffectiveTenant(),
+		TargetWorkers: options.GetTargetWorkers(),
 	}
-	if err := First(checkPlacement(o.Placement), known("target_workers", o.TargetWorkers), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
+	if err := First(checkPlacement(o.Placement), checkShare(options), known("target_workers", o.TargetWorkers), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
 		return nil, err
 	}
 	off := pecanv1.Sharding_SHARDING_OFF
@@ -75,6 +78,25 @@ func checkOrder(o *pecanv1.JobOptions) error {
 		}
 	}
 	o.OrderTolerance = o.EffectiveTolerance()
+	return nil
+}
+
+// minWeight and maxWeight bound the weight of a job.
+const (
+	minWeight = 0.01
+	maxWeight = 100
+)
+
+var tenantForm = regexp.MustCompile(TenantForm)
+
+// checkShare refuses a weight out of range and a malformed name of a tenant.
+func checkShare(options *pecanv1.JobOptions) error {
+	if w := options.GetWeight(); w != 0 && !(w >= minWeight && w <= maxWeight) {
+		return reason.New(reason.BadArgument, "weight %v: want %v to %v, or leave it out for 1", w, minWeight, maxWeight)
+	}
+	if name := options.GetTenant(); name != "" && !tenantForm.MatchString(name) {
+		return reason.New(reason.BadName, "tenant %.80q: want 1 to 63 lower-case letters, digits, dots, underscores or hyphens, the first a letter or digit", name)
+	}
 	return nil
 }
 

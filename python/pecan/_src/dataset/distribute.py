@@ -45,6 +45,8 @@ def distribute(
     budget_per_hour: float | None = None,
     worker_limits: dict[str, tuple[int, int | None]] | None = None,
     trainer_type: str = "",
+    weight: float = 1.0,
+    tenant: str = options.DEFAULT_TENANT,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Runs a dataset on Pecan's workers.
 
@@ -132,6 +134,12 @@ def distribute(
             None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.
         trainer_type: Type of the trainer in the table of prices. Later jobs with the same dataset and type begin with
             the numbers that this job finds.
+        weight: The job's part of the service's slots, from 0.01 to 100. While streams of several jobs wait for a slot,
+            a job of weight 3 runs three times as many streams as one of weight 1. The iterators of one job share its
+            part. Jobs of different tenants do not compare weights.
+        tenant: Who the job belongs to: 1 to 63 lower-case letters, digits, dots, underscores or hyphens. Slots are
+            divided among tenants first, and then among the jobs of each. The dispatcher's table (`--tenants`) can give
+            tenants weights and quotas, and then refuses jobs of other tenants.
 
     Returns:
         A function for `tf.data.Dataset.apply`.
@@ -310,6 +318,8 @@ def from_dataset_id(
     budget_per_hour: float | None = None,
     worker_limits: dict[str, tuple[int, int | None]] | None = None,
     trainer_type: str = "",
+    weight: float = 1.0,
+    tenant: str = options.DEFAULT_TENANT,
 ) -> tf.data.Dataset:
     """Returns a dataset that reads a registered dataset.
 
@@ -343,6 +353,8 @@ def from_dataset_id(
         budget_per_hour: As in `distribute`.
         worker_limits: As in `distribute`.
         trainer_type: As in `distribute`.
+        weight: As in `distribute`.
+        tenant: As in `distribute`.
 
     Returns:
         The dataset.

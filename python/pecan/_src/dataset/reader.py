@@ -74,6 +74,8 @@ def read(
         "order": options.order,
         "order_tolerance": options.order_tolerance,
         "streams": options.streams,
+        "weight": options.weight,
+        "tenant": options.tenant,
         "placement": options.placement,
         "target_workers": options.target_workers,
         "local_workers": options.local_workers.decided,

@@ -15,16 +15,15 @@ type demand struct {
 	prefetch bool
 	// closings has the closing streams that run. Those in unsure may have begun to run, or stopped.
 	closings, unsure map[uint32]bool
-	// at is the position in the queue, -1 outside of it.
-	at int
+	// share is the epoch in the tree of shares. at is the position in the queue of prefetched epochs, -1 outside of it.
+	share *share
+	at    int
+	// members are the workers that serve the job, as of the last time that no worker could take a stream.
+	members map[string]bool
 }
 
-// before orders epochs: prefetched epochs come last; then the epoch with the fewest running streams comes first, and the
-// oldest one of these.
+// before orders prefetched epochs: the one with the fewest running streams comes first, and the oldest one of these.
 func (d *demand) before(other *demand) bool {
-	if d.prefetch != other.prefetch {
-		return other.prefetch
-	}
 	return cmp.Or(cmp.Compare(d.running, other.running), compareEpochs(d.epoch, other.epoch)) < 0
 }
 
@@ -32,7 +31,7 @@ func compareEpochs(a, b *durable.Epoch) int {
 	return cmp.Or(cmp.Compare(a.Job.Sequence, b.Job.Sequence), cmp.Compare(a.Epoch, b.Epoch))
 }
 
-// demandQueue is a heap. The epoch whose turn is next is on top.
+// demandQueue is a heap of prefetched epochs. The one whose turn is next is on top.
 type demandQueue []*demand
 
 // Len implements heap.Interface.

@@ -2,8 +2,8 @@ package schedule_test
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -18,11 +18,35 @@ import (
 // division is the rule of the scheduler, written without anything that is kept between two runs: it looks at all streams
 // of all epochs and at all workers for each lease.
 type division struct {
-	t       *testing.T
-	state   *durable.State
-	workers []schedule.Worker
+	t                 *testing.T
+	state             *durable.State
+	workers           []schedule.Worker
+	tenants           map[string]schedule.Tenant
+	members, excluded map[string]map[string]bool
+	// last has the number of the last lease of each tenant, job and epoch.
+	last    *lastLeases
+	epochs  []*epochDemand
 	granted []string
 }
+
+// lastLeases numbers leases, over all runs.
+type lastLeases struct {
+	n  float64
+	of map[string]float64
+}
+
+func names(epoch *durable.Epoch) [3]string {
+	return [3]string{"tenant " + epoch.Job.Options.EffectiveTenant(), epoch.Job.JobId, fmt.Sprint(epoch.Job.JobId, "/", epoch.Epoch)}
+}
+
+func (l *lastLeases) count(epoch *durable.Epoch) {
+	l.n++
+	for _, name := range names(epoch) {
+		l.of[name] = l.n
+	}
+}
+
+func (l *lastLeases) clone() *lastLeases { return &lastLeases{l.n, maps.Clone(l.of)} }
 
 type workerLoad struct {
 	running, held int
@@ -71,74 +95,96 @@ func (d *division) demand(epoch *durable.Epoch, order int) *epochDemand {
 	return w
 }
 
-type epochQueue []*epochDemand
-
-func (q epochQueue) Len() int { return len(q) }
-
-func (q epochQueue) Less(i, j int) bool {
-	if q[i].prefetch != q[j].prefetch {
-		return q[j].prefetch
+func (d *division) tenantOf(e *epochDemand) (string, schedule.Tenant) {
+	name := e.epoch.Job.Options.EffectiveTenant()
+	if tenant, known := d.tenants[name]; known {
+		return name, tenant
 	}
-	return cmp.Or(cmp.Compare(q[i].running, q[j].running), cmp.Compare(q[i].order, q[j].order)) < 0
+	return name, schedule.Tenant{Weight: 1}
 }
 
-func (q epochQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+// next returns the epoch whose turn is next; nil without one. Prefetched ones come after all others.
+func (d *division) next(prefetch bool) (best *epochDemand) {
+	var bestRank []any
+	for _, e := range d.epochs {
+		if e.skipped || len(e.waiting) == 0 || e.prefetch != prefetch {
+			continue
+		}
+		name, tenant := d.tenantOf(e)
+		ofTenant, ofJob, slotsOfTenant, slotsOfJob := 0, 0, 0, 0
+		for _, other := range d.epochs {
+			n := other.running
+			if other.prefetch {
+				n = 0
+			}
+			if theirs, _ := d.tenantOf(other); theirs == name {
+				ofTenant += n
+				slotsOfTenant += other.running
+			}
+			if other.epoch.Job == e.epoch.Job {
+				ofJob += n
+				slotsOfJob += other.running
+			}
+		}
+		if tenant.MaxSlots > 0 && slotsOfTenant >= tenant.MaxSlots || tenant.MaxSlotsPerJob > 0 && slotsOfJob >= tenant.MaxSlotsPerJob {
+			continue
+		}
+		last := names(e.epoch)
+		rank := []any{
+			float64(ofTenant) / tenant.Weight, d.last.of[last[0]], name,
+			float64(ofJob) / e.epoch.Job.Options.EffectiveWeight(), d.last.of[last[1]], float64(e.epoch.Job.Sequence),
+			float64(e.running), d.last.of[last[2]], float64(e.order),
+		}
+		if prefetch {
+			rank = []any{float64(e.running), float64(e.order)}
+		}
+		if best == nil || slices.CompareFunc(rank, bestRank, compareAny) < 0 {
+			best, bestRank = e, rank
+		}
+	}
+	return best
+}
 
-func (q *epochQueue) Push(x any) { *q = append(*q, x.(*epochDemand)) }
-
-func (q *epochQueue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
+func compareAny(a, b any) int {
+	if name, isName := a.(string); isName {
+		return cmp.Compare(name, b.(string))
+	}
+	return cmp.Compare(a.(float64), b.(float64))
 }
 
 func (d *division) run() {
-	var wants []*epochDemand
 	for _, job := range d.state.Jobs() {
 		for _, epoch := range job.Epochs {
-			if w := d.demand(epoch, len(wants)); len(w.waiting) > 0 {
-				wants = append(wants, w)
-			}
+			d.epochs = append(d.epochs, d.demand(epoch, len(d.epochs)))
 		}
 	}
-	for _, w := range wants {
-		all := w.epoch.Job.Plan.AllOpen || w.epoch.Job.Options.Mode == pecanv1.Mode_MODE_DETERMINISTIC
+	for _, e := range d.epochs {
+		all := e.epoch.Job.Plan.AllOpen || e.epoch.Job.Options.Mode == pecanv1.Mode_MODE_DETERMINISTIC
 		switch {
-		case w.prefetch:
+		case e.prefetch || len(e.waiting) == 0:
 		case all:
-			for len(w.waiting) > 0 && d.lease(w, false) {
+			for len(e.waiting) > 0 && d.lease(e, false) {
 			}
-		case w.held == 0:
-			d.lease(w, false)
+		case e.held == 0:
+			d.lease(e, false)
 		}
 	}
-	queue := epochQueue(slices.DeleteFunc(wants, func(w *epochDemand) bool { return len(w.waiting) == 0 }))
-	heap.Init(&queue)
-	for len(queue) > 0 {
-		next := queue[0]
-		if !d.lease(next, true) {
-			next.skipped, next.waiting = true, nil
-		}
-		if len(next.waiting) == 0 {
-			heap.Pop(&queue)
-		} else {
-			heap.Fix(&queue, 0)
+	for _, prefetch := range []bool{false, true} {
+		for e := d.next(prefetch); e != nil; e = d.next(prefetch) {
+			e.skipped = !d.lease(e, true)
 		}
 	}
 }
 
 func (d *division) lease(w *epochDemand, needRoom bool) bool {
 	number := w.waiting[0]
-	closing := w.epoch.Job.Plan.IsClosing(number)
-	if closing && w.skipped {
-		return false
-	}
-	id := d.pick(w, needRoom && !closing)
+	id := d.pick(w, needRoom)
 	if id == "" {
 		return false
 	}
 	w.waiting = w.waiting[1:]
 	grantTo(d.t, d.state, w.epoch, number, id)
+	d.last.count(w.epoch)
 	d.granted = append(d.granted, fmt.Sprintf("%s/%d/%d to %s", w.epoch.Job.JobId, w.epoch.Epoch, number, id))
 	if schedule.Running(w.epoch, w.epoch.Find(number)) {
 		w.running++
@@ -156,7 +202,8 @@ func (d *division) pick(w *epochDemand, needRoom bool) string {
 		if w.prefetch {
 			fits = room && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.epoch.Job.JobId]
 		}
-		if !worker.Usable || !fits {
+		members, excluded := d.members[w.epoch.Job.JobId], d.excluded[w.epoch.Job.JobId]
+		if !worker.Usable || !fits || members != nil && !members[worker.ID] || excluded[worker.ID] {
 			continue
 		}
 		rank := [4]int{0, l.running, l.held, int(worker.Order)}
@@ -193,19 +240,27 @@ type host struct {
 	t        *testing.T
 	state    *durable.State
 	schedule *schedule.Scheduler
-	granted  []string
+	// members and excluded are those of each job.
+	members, excluded map[string]map[string]bool
+	last              *lastLeases
+	granted           []string
 }
 
 func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) bool { return true } }
 
 func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
-func (h *host) Excluded(*durable.Job) map[string]bool { return nil }
+func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }
+
+func (h *host) Excluded(job *durable.Job) map[string]bool { return h.excluded[job.JobId] }
 
 func (h *host) Grant(epoch *durable.Epoch, stream uint32, id string) {
 	grantTo(h.t, h.state, epoch, stream, id)
 	h.schedule.StreamChanged(epoch, stream)
 	h.schedule.WorkerChanged(id)
+	if h.last != nil {
+		h.last.count(epoch)
+	}
 	h.granted = append(h.granted, fmt.Sprintf("%s/%d/%d to %s", epoch.Job.JobId, epoch.Epoch, stream, id))
 }
 
@@ -215,8 +270,9 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 	leases := 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		h := &host{t: t, state: durable.NewState()}
-		h.schedule = schedule.New(h, h.state, 0)
+		h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}, excluded: map[string]map[string]bool{}, last: &lastLeases{of: map[string]float64{}}}
+		tenants := map[string]schedule.Tenant{"a": {Weight: 2, MaxSlots: 4}, "b": {Weight: 0.5, MaxSlotsPerJob: 2}}
+		h.schedule = schedule.New(h, h.state, 0, tenants)
 		var workers []schedule.Worker
 		for range 150 {
 			change(t, h, &workers, rng)
@@ -228,7 +284,7 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := &division{t: t, state: before, workers: workers}
+			d := &division{t: t, state: before, workers: workers, tenants: tenants, members: h.members, excluded: h.excluded, last: h.last.clone()}
 			d.run()
 			h.granted = nil
 			h.schedule.Run(false)
@@ -273,7 +329,7 @@ func change(t *testing.T, h *host, workers *[]schedule.Worker, rng *rand.Rand) {
 		}
 		apply(t, h.state, &pecanv1.Record{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{ClientId: "c" + id}}})
 		apply(t, h.state, &pecanv1.Record{Kind: &pecanv1.Record_JobCreated{JobCreated: &pecanv1.JobCreated{
-			JobId: id, Options: &pecanv1.JobOptions{Mode: mode}, Plan: &pecanv1.Plan{NumStreams: []int32{1, 4, 9, 70}[rng.IntN(4)], AllOpen: rng.IntN(5) == 0},
+			JobId: id, Options: &pecanv1.JobOptions{Mode: mode, Weight: []float64{0, 1, 3, 0.25}[rng.IntN(4)], Tenant: []string{"", "a", "b", "c"}[rng.IntN(4)]}, Plan: &pecanv1.Plan{NumStreams: []int32{1, 4, 9, 70}[rng.IntN(4)], AllOpen: rng.IntN(5) == 0},
 		}}})
 	case n < 8 && len(jobs) > 0:
 		job := jobs[rng.IntN(len(jobs))]
@@ -288,6 +344,20 @@ func change(t *testing.T, h *host, workers *[]schedule.Worker, rng *rand.Rand) {
 		job := jobs[rng.IntN(len(jobs))]
 		for _, epoch := range job.Epochs {
 			apply(t, h.state, &pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{JobId: job.JobId, Epoch: epoch.Epoch, ClientId: "c" + job.JobId}}})
+			h.schedule.EpochChanged(epoch)
+		}
+	case n < 10 && len(jobs) > 0 && len(*workers) > 0:
+		job := jobs[rng.IntN(len(jobs))]
+		if h.members[job.JobId] = nil; rng.IntN(3) > 0 {
+			h.members[job.JobId] = map[string]bool{(*workers)[rng.IntN(len(*workers))].ID: true, (*workers)[rng.IntN(len(*workers))].ID: true}
+		}
+		h.excluded[job.JobId] = map[string]bool{}
+		for _, worker := range *workers {
+			if rng.IntN(4) == 0 {
+				h.excluded[job.JobId][worker.ID] = true
+			}
+		}
+		for _, epoch := range job.Epochs {
 			h.schedule.EpochChanged(epoch)
 		}
 	default:

@@ -2,13 +2,16 @@
 //
 // Scheduler.Run first leases the streams that must run under any load: all streams of epochs that need all of them open
 // (in mode deterministic, of the group that is read), and one stream of every epoch that has none. It then shares the free
-// slots: the epoch with the fewest running streams comes next. Prefetched epochs come last and take only slots that no
-// other stream can use. Closing streams need no slot; they are leased when the streams that they join have workers.
+// slots by weight: first among tenants, then among the jobs of a tenant, then among the epochs of a job. The one with the
+// fewest running streams for its weight comes next. A quota bounds the slots that a tenant or a job gets in this way.
+// Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot; they are leased
+// when the streams that they join have workers.
 //
-// A run costs what changed since the last one: the owner reports changed epochs and workers, and heaps keep both in order.
+// A run costs what changed since the last one: the owner reports changed epochs and workers, and heaps keep both in order. An
+// epoch whose streams no worker can take is set aside until a worker has room for it.
 //
-// Files: scheduler.go holds the phases of a run and chooses workers, worker.go the loads of workers, demand.go the epochs
-// and their waiting streams, need.go says which streams need a worker at all.
+// Files: scheduler.go holds the phases of a run, share.go the tree of shares, demand.go the epochs and their waiting streams.
+// pick.go chooses workers, worker.go has their loads. need.go says which streams need a worker at all.
 //
 // The package knows stored jobs and plain facts about workers; it must not know sessions, time or records. The core emits
 // the record in Grant. Equal calls give equal leases.

@@ -1,10 +1,8 @@
 package schedule
 
 import (
-	"container/heap"
 	"slices"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
@@ -14,7 +12,9 @@ type Host interface {
 	Ready(epoch *durable.Epoch) func(stream uint32) bool
 	// Avoid names the workers that failed a stream, or that its client could not reach.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
-	// Excluded has the workers that do not serve a job; nil if all do.
+	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
+	Members(job *durable.Job) map[string]bool
+	// Excluded has the workers that may not serve a job, even if they were chosen for it; nil if all may.
 	Excluded(job *durable.Job) map[string]bool
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
@@ -29,36 +29,61 @@ type Scheduler struct {
 	// positions is the length of the configured list of workers.
 	positions int
 
-	workers      map[string]*load
-	usable, room loadHeap
-	dirtyWorkers []*load
+	workers map[string]*load
+	// usable has the workers that may get streams, room those with a free slot, and roomAhead those with one for a prefetched
+	// epoch.
+	usable, room, roomAhead loadHeap
+	dirtyWorkers            []*load
 
-	epochs      map[*durable.Epoch]*demand
-	queue       demandQueue
-	dirtyEpochs map[*demand]bool
+	epochs map[*durable.Epoch]*demand
+	// all is the root of the tree of shares, and bounds has the weights and quotas of tenants. ahead has the prefetched
+	// epochs with a waiting stream.
+	all     *share
+	tenants map[string]*share
+	jobs    map[*durable.Job]*share
+	bounds  map[string]Tenant
+	ahead   demandQueue
+	// grants counts leases.
+	grants uint64
+	// blocked has the epochs whose waiting streams no worker can take, bound the prefetched ones that a quota stops. They are
+	// in no queue.
+	blocked, bound map[*demand]bool
+	dirtyEpochs    map[*demand]bool
 	// starting: absent workers of the configured list may still come.
 	starting bool
 }
 
-// New returns a scheduler over a state. positions is the length of the configured list of workers.
-func New(host Host, state *durable.State, positions int) *Scheduler {
+// New returns a scheduler over a state. positions is the length of the configured list of workers. A tenant without an
+// entry in tenants has weight 1 and no quota.
+func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
 		Host: host, state: state, positions: positions, workers: map[string]*load{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
+		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		usable: loadHeap{at: func(l *load) *int { return &l.usableAt }}, room: loadHeap{at: func(l *load) *int { return &l.roomAt }},
+		roomAhead: loadHeap{at: func(l *load) *int { return &l.aheadAt }, ahead: true},
 	}
 }
 
-// SetWorker adds a worker or changes it.
-func (s *Scheduler) SetWorker(worker Worker) {
+// SetWorker adds a worker or changes it. It returns whether anything changed.
+func (s *Scheduler) SetWorker(worker Worker) bool {
 	l := s.workers[worker.ID]
 	if l == nil {
-		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1}
+		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1, aheadAt: -1}
 		s.workers[worker.ID] = l
 	} else if l.Worker == worker {
-		return
+		return false
 	}
 	l.Worker = worker
 	s.WorkerChanged(worker.ID)
+	return true
+}
+
+// Load returns the number of streams that take slots of a worker.
+func (s *Scheduler) Load(id string) int {
+	if l := s.workers[id]; l != nil {
+		return l.running
+	}
+	return 0
 }
 
 // RemoveWorker removes a worker.
@@ -66,6 +91,7 @@ func (s *Scheduler) RemoveWorker(id string) {
 	if l := s.workers[id]; l != nil {
 		s.usable.set(l, false)
 		s.room.set(l, false)
+		s.roomAhead.set(l, false)
 		delete(s.workers, id)
 	}
 }
@@ -83,6 +109,7 @@ func (s *Scheduler) EpochChanged(epoch *durable.Epoch) {
 	d := s.epochs[epoch]
 	if d == nil {
 		d = &demand{epoch: epoch, at: -1, closings: map[uint32]bool{}, unsure: map[uint32]bool{}}
+		d.share = s.shareOf(d)
 		s.epochs[epoch] = d
 		for _, closing := range epoch.Closings() {
 			d.unsure[closing.Stream] = true
@@ -106,22 +133,82 @@ func (s *Scheduler) StreamChanged(epoch *durable.Epoch, stream uint32) {
 // EpochEnded notes that an epoch is closed.
 func (s *Scheduler) EpochEnded(epoch *durable.Epoch) {
 	if d := s.epochs[epoch]; d != nil {
-		s.queue.set(d, false)
+		s.ahead.set(d, false)
+		s.dropShare(d)
+		delete(s.blocked, d)
+		delete(s.bound, d)
+		s.freeBound()
 		delete(s.dirtyEpochs, d)
 		delete(s.epochs, epoch)
 	}
 }
 
-// refresh brings loads and demands up to date.
+// refresh brings the loads of workers up to date.
 func (s *Scheduler) refresh() {
 	for _, l := range s.dirtyWorkers {
-		if s.workers[l.ID] == l {
-			l.count(s.state.Leases(l.ID))
-			s.usable.set(l, l.Usable)
-			s.room.set(l, l.Usable && l.hasRoom())
+		if s.workers[l.ID] != l {
+			continue
+		}
+		hadRoom, running, held, ahead := l.roomAt >= 0, l.running, l.held, len(l.prefetchJobs)
+		l.count(s.state.Leases(l.ID))
+		s.usable.set(l, l.Usable)
+		s.room.set(l, l.Usable && l.hasRoom())
+		s.roomAhead.set(l, l.Usable && l.takesAhead())
+		gained := !hadRoom || l.running < running || l.held < held || len(l.prefetchJobs) < ahead
+		if l.roomAt < 0 || !gained {
+			continue
+		}
+		for d := range s.blocked {
+			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) && !s.Excluded(d.epoch.Job)[l.ID] {
+				s.unblock(d)
+			}
 		}
 	}
 	s.dirtyWorkers = s.dirtyWorkers[:0]
+}
+
+// Retry lets the epochs that no worker could take have their turn again, for reasons that no change shows.
+func (s *Scheduler) Retry() {
+	for d := range s.blocked {
+		if !d.prefetch {
+			s.unblock(d)
+		}
+	}
+}
+
+// enqueue moves an epoch to its place in its queue, or out of it.
+func (s *Scheduler) enqueue(d *demand, waits bool) {
+	running := d.running
+	if d.prefetch {
+		running = 0
+	}
+	freed := d.running < d.share.slots
+	d.share.set(running, d.running, waits && !d.prefetch)
+	s.ahead.set(d, waits && d.prefetch)
+	if freed {
+		s.freeBound()
+	}
+}
+
+// freeBound lets prefetched epochs that a quota stopped have their turn, because a slot is free.
+func (s *Scheduler) freeBound() {
+	for d := range s.bound {
+		delete(s.bound, d)
+		s.unblock(d)
+	}
+}
+
+// block sets an epoch aside until a worker has room for it. If the workers that serve its job change, the owner reports the
+// epoch.
+func (s *Scheduler) block(d *demand) {
+	s.blocked[d], d.members = true, s.Members(d.epoch.Job)
+	s.enqueue(d, false)
+}
+
+func (s *Scheduler) unblock(d *demand) {
+	delete(s.blocked, d)
+	delete(s.bound, d)
+	s.enqueue(d, d.waits())
 }
 
 func (s *Scheduler) refreshDemand(d *demand) {
@@ -144,16 +231,17 @@ func (s *Scheduler) refreshDemand(d *demand) {
 	}
 	clear(d.unsure)
 	d.running = d.epoch.Running() + len(d.closings)
-	s.queue.set(d, d.waits())
+	s.unblock(d)
 }
 
 // Run leases waiting streams to workers. First come those that must run under any load: all streams that must be open
 // at the same time, and one stream of every epoch that has none. Otherwise a trainer with a paused iterator could hold
 // all slots, and block the iterator that it waits for.
 //
-// Then Run shares the free slots: the epoch with the fewest running streams is next, and its streams go in order.
-// Prefetched epochs come last, take only free slots (see fits) and get at most one stream per worker, even if
-// they need all open. The rest is leased when a client adopts the epoch.
+// Then Run shares the free slots. The tenant with the fewest running streams for its weight is next, then the job of it with
+// the fewest for its weight, then the epoch of the job with the fewest. Its streams go in order. Tenants and jobs that have
+// reached their quota get none. Prefetched epochs come last, take only free slots (see fits) and get at most one stream per
+// worker, even if they need all open. The rest is leased when a client adopts the epoch.
 func (s *Scheduler) Run(starting bool) {
 	s.starting = starting
 	changed := make([]*demand, 0, len(s.dirtyEpochs))
@@ -168,7 +256,7 @@ func (s *Scheduler) Run(starting bool) {
 	for _, d := range changed {
 		unmet[d] = !s.leaseUrgent(d)
 	}
-	s.share()
+	s.shareSlots()
 	for d := range s.dirtyEpochs {
 		if _, known := unmet[d]; !known {
 			changed = append(changed, d)
@@ -193,6 +281,10 @@ func sortDemands(list []*demand) {
 // grant leases a stream and brings the load of its worker and the demand of its epoch up to date.
 func (s *Scheduler) grant(d *demand, stream uint32, id string) {
 	s.Grant(d.epoch, stream, id)
+	s.grants++
+	for n := d.share; n != nil; n = n.parent {
+		n.last = s.grants
+	}
 	s.refreshDemand(d)
 	s.refresh()
 }
@@ -227,18 +319,23 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 	return met
 }
 
-// share leases the free slots.
-func (s *Scheduler) share() {
-	var blocked []*demand
-	for len(s.queue) > 0 && len(s.room.loads) > 0 {
-		d := s.queue[0]
-		if !s.leaseNext(d) {
-			s.queue.set(d, false)
-			blocked = append(blocked, d)
+// shareSlots leases the free slots.
+func (s *Scheduler) shareSlots() {
+	for len(s.room.loads) > 0 {
+		d := s.all.next()
+		if d == nil && len(s.ahead) > 0 {
+			d = s.ahead[0]
 		}
-	}
-	for _, d := range blocked {
-		heap.Push(&s.queue, d)
+		if d == nil {
+			return
+		}
+		switch {
+		case d.prefetch && d.share.bounded():
+			s.ahead.set(d, false)
+			s.bound[d] = true
+		case !s.leaseNext(d):
+			s.block(d)
+		}
 	}
 }
 
@@ -283,84 +380,4 @@ func (s *Scheduler) leaseClosings(d *demand) (met bool) {
 		s.grant(d, closing, id)
 		from = closing + 1
 	}
-}
-
-// pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then
-// the one that registered first. Workers that failed the stream come last.
-func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
-	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
-		return id
-	}
-	avoid, excluded := s.Avoid(d.epoch, stream), s.Excluded(d.epoch.Job)
-	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
-	if !d.prefetch && !off && len(avoid) == 0 && len(excluded) == 0 {
-		best := s.usable.top()
-		if needRoom {
-			best = s.room.top()
-		}
-		if best == nil {
-			return ""
-		}
-		return best.ID
-	}
-	best, bestRank := (*load)(nil), [3]int{}
-	for id, l := range s.workers {
-		if !l.Usable || excluded[id] || !d.fits(l, needRoom) {
-			continue
-		}
-		rank := [3]int{}
-		if slices.Contains(avoid, id) {
-			rank[0] = 1
-		}
-		if d.prefetch {
-			rank[1] = len(l.prefetchJobs)
-		}
-		if off {
-			rank[2] = s.streamsOn(d.epoch, id)
-		}
-		if order := slices.Compare(rank[:], bestRank[:]); best == nil || order < 0 || order == 0 && l.compare(best) < 0 {
-			best, bestRank = l, rank
-		}
-	}
-	if best == nil {
-		return ""
-	}
-	return best.ID
-}
-
-// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch needs a free slot
-// in any case, and each job gets one per worker. So all jobs together have at most as many prefetched streams on
-// a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
-func (d *demand) fits(l *load, needRoom bool) bool {
-	if d.prefetch {
-		return l.hasRoom() && l.running+len(l.prefetchJobs) < l.MaxStreams && !l.prefetchJobs[d.epoch.Job.JobId]
-	}
-	return !needRoom || l.hasRoom()
-}
-
-func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {
-	for _, held := range s.state.Leases(workerID) {
-		if held.Epoch == epoch && !epoch.Find(held.Stream).Delivered {
-			n++
-		}
-	}
-	return n
-}
-
-// pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
-// While the service starts it waits for that worker. Later any worker may take the stream.
-func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool) (id string, decided bool) {
-	if s.positions == 0 || !static(d.epoch.Job) || d.epoch.Job.Plan.IsClosing(stream) {
-		return "", false
-	}
-	position := int(stream) % s.positions
-	for id, l := range s.workers {
-		if l.Position == position && l.Usable {
-			if !d.fits(l, needRoom) {
-				return "", true
-			}
-			return id, true
-		}
-	}
-	return "", s.starting
 }

@@ -32,13 +32,16 @@ type load struct {
 	prefetchJobs map[string]bool
 	// dirty: the counts may be wrong.
 	dirty bool
-	// usableAt and roomAt are the positions in the two heaps, -1 where the worker is not in it.
-	usableAt, roomAt int
+	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 where the worker is not in it.
+	usableAt, roomAt, aheadAt int
 }
 
 func (l *load) hasRoom() bool {
 	return l.running < l.MaxStreams && l.held < maxHeldPerSlot*l.MaxStreams
 }
+
+// takesAhead reports whether the worker may get a stream of some prefetched epoch.
+func (l *load) takesAhead() bool { return l.hasRoom() && l.running+len(l.prefetchJobs) < l.MaxStreams }
 
 // count counts the streams of a worker again.
 func (l *load) count(leases []durable.Ref) {
@@ -72,13 +75,21 @@ type loadHeap struct {
 	loads []*load
 	// at returns where a load keeps its position.
 	at func(*load) *int
+	// ahead: the worker with streams of the fewest prefetched epochs is on top.
+	ahead bool
 }
 
 // Len implements heap.Interface.
 func (h *loadHeap) Len() int { return len(h.loads) }
 
 // Less implements heap.Interface.
-func (h *loadHeap) Less(i, j int) bool { return h.loads[i].compare(h.loads[j]) < 0 }
+func (h *loadHeap) Less(i, j int) bool {
+	a, b := h.loads[i], h.loads[j]
+	if h.ahead && len(a.prefetchJobs) != len(b.prefetchJobs) {
+		return len(a.prefetchJobs) < len(b.prefetchJobs)
+	}
+	return a.compare(b) < 0
+}
 
 // Swap implements heap.Interface.
 func (h *loadHeap) Swap(i, j int) {
@@ -112,6 +123,24 @@ func (h *loadHeap) set(l *load, in bool) {
 	case at >= 0:
 		heap.Remove(h, at)
 	}
+}
+
+// first returns the worker nearest to the top for which the condition holds; nil if there is none.
+func (h *loadHeap) first(holds func(*load) bool) (found *load) {
+	if top := h.top(); top == nil || holds(top) {
+		return top
+	}
+	var popped []*load
+	for found == nil && len(h.loads) > 0 {
+		l := heap.Pop(h).(*load)
+		if popped = append(popped, l); holds(l) {
+			found = l
+		}
+	}
+	for _, l := range popped {
+		heap.Push(h, l)
+	}
+	return found
 }
 
 func (h *loadHeap) top() *load {

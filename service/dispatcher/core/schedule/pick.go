@@ -1,0 +1,105 @@
+package schedule
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then
+// the one that registered first. Workers that failed the stream come last.
+func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
+	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
+		return id
+	}
+	avoid, members, excluded := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job), s.Excluded(d.epoch.Job)
+	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
+	if !off && len(avoid) == 0 && members == nil && 2*len(excluded) <= len(s.workers) {
+		heap := &s.usable
+		switch {
+		case d.prefetch:
+			heap = &s.roomAhead
+		case needRoom:
+			heap = &s.room
+		}
+		if best := heap.first(func(l *load) bool { return !excluded[l.ID] && d.fits(l, needRoom) }); best != nil {
+			return best.ID
+		}
+		return ""
+	}
+	best, bestRank := (*load)(nil), [3]int{}
+	consider := func(l *load) {
+		if l == nil || !l.Usable || excluded[l.ID] || !d.fits(l, needRoom) {
+			return
+		}
+		rank := [3]int{}
+		if slices.Contains(avoid, l.ID) {
+			rank[0] = 1
+		}
+		if d.prefetch {
+			rank[1] = len(l.prefetchJobs)
+		}
+		if off {
+			rank[2] = s.streamsOn(d.epoch, l.ID)
+		}
+		if order := slices.Compare(rank[:], bestRank[:]); best == nil || order < 0 || order == 0 && l.compare(best) < 0 {
+			best, bestRank = l, rank
+		}
+	}
+	switch {
+	case members != nil:
+		for id := range members {
+			consider(s.workers[id])
+		}
+	case d.prefetch || needRoom:
+		for _, l := range s.room.loads {
+			consider(l)
+		}
+	default:
+		for _, l := range s.usable.loads {
+			consider(l)
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.ID
+}
+
+// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch needs a free slot
+// in any case, and each job gets one per worker. So all jobs together have at most as many prefetched streams on
+// a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
+func (d *demand) fits(l *load, needRoom bool) bool {
+	if d.prefetch {
+		return l.takesAhead() && !l.prefetchJobs[d.epoch.Job.JobId]
+	}
+	return !needRoom || l.hasRoom()
+}
+
+func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {
+	for _, held := range s.state.Leases(workerID) {
+		if held.Epoch == epoch && !epoch.Find(held.Stream).Delivered {
+			n++
+		}
+	}
+	return n
+}
+
+// pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
+// While the service starts it waits for that worker. Later any worker may take the stream.
+func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool) (id string, decided bool) {
+	if s.positions == 0 || !static(d.epoch.Job) || d.epoch.Job.Plan.IsClosing(stream) {
+		return "", false
+	}
+	position := int(stream) % s.positions
+	for id, l := range s.workers {
+		if l.Position == position && l.Usable {
+			if !d.fits(l, needRoom) {
+				return "", true
+			}
+			return id, true
+		}
+	}
+	return "", s.starting
+}

@@ -1,0 +1,195 @@
+package schedule
+
+import (
+	"cmp"
+	"container/heap"
+
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// Tenant is what one tenant may use.
+type Tenant struct {
+	// Weight is the tenant's part of the free slots, compared with those of other tenants.
+	Weight float64
+	// MaxSlots bounds the slots of the tenant, and MaxSlotsPerJob those of each of its jobs. 0: no bound.
+	MaxSlots, MaxSlotsPerJob int
+}
+
+// share is a node of the tree of shares: all tenants, a tenant, a job or an epoch.
+type share struct {
+	parent *share
+	// last is the number of the last lease of a slot; of two nodes with the same part, the one that has waited longer is next.
+	// name and number order nodes that are equal otherwise.
+	last   uint64
+	name   string
+	number uint64
+	weight float64
+	// most bounds slots; 0: no bound.
+	most int
+	// running counts the streams that take slots. slots counts those of prefetched epochs too.
+	running, slots int
+	// children counts the nodes below. queue has those of them that may get a slot.
+	children int
+	queue    shareQueue
+	// at is the position in the queue of the parent, -1 outside of it.
+	at int
+	// demand is that of an epoch, nil in other nodes. waits: it has a stream that waits for a slot.
+	demand *demand
+	waits  bool
+}
+
+// part is what the node has, compared with its weight.
+func (n *share) part() float64 { return float64(n.running) / n.weight }
+
+func (n *share) full() bool { return n.most > 0 && n.slots >= n.most }
+
+// wants reports whether the node may get a slot.
+func (n *share) wants() bool { return (n.waits || len(n.queue) > 0) && !n.full() }
+
+// set changes the numbers of an epoch, and adjusts all nodes above it.
+func (n *share) set(running, slots int, waits bool) {
+	running, slots = running-n.running, slots-n.slots
+	n.waits = waits
+	for ; n.parent != nil; n = n.parent {
+		n.running += running
+		n.slots += slots
+		n.parent.queue.set(n, n.wants())
+	}
+}
+
+// bounded reports whether a quota forbids a further slot.
+func (n *share) bounded() bool {
+	for ; n != nil; n = n.parent {
+		if n.full() {
+			return true
+		}
+	}
+	return false
+}
+
+// next returns the epoch whose turn is next; nil without one.
+func (n *share) next() *demand {
+	for n.demand == nil {
+		if len(n.queue) == 0 {
+			return nil
+		}
+		n = n.queue[0]
+	}
+	return n.demand
+}
+
+// before orders nodes: the one with the least of its share comes first, and of these the one that has waited longest for a
+// slot.
+func (n *share) before(other *share) bool {
+	return cmp.Or(cmp.Compare(n.part(), other.part()), cmp.Compare(n.last, other.last), cmp.Compare(n.name, other.name), cmp.Compare(n.number, other.number)) < 0
+}
+
+// shareOf returns the node of an epoch.
+func (s *Scheduler) shareOf(d *demand) *share {
+	job := d.epoch.Job
+	name := job.Options.EffectiveTenant()
+	tenant := s.tenants[name]
+	if tenant == nil {
+		bounds := s.BoundsOf(name)
+		tenant = s.all.add(&share{name: name, weight: bounds.Weight, most: bounds.MaxSlots})
+		s.tenants[name] = tenant
+	}
+	node := s.jobs[job]
+	if node == nil {
+		node = tenant.add(&share{number: job.Sequence, weight: job.Options.EffectiveWeight(), most: s.BoundsOf(name).MaxSlotsPerJob})
+		s.jobs[job] = node
+	}
+	return node.add(&share{number: d.epoch.Epoch, weight: 1, demand: d})
+}
+
+// BoundsOf returns the weight and the quotas of a tenant.
+func (s *Scheduler) BoundsOf(tenant string) Tenant {
+	if bounds, known := s.bounds[tenant]; known {
+		return bounds
+	}
+	return Tenant{Weight: 1}
+}
+
+func (n *share) add(child *share) *share {
+	child.parent, child.at = n, -1
+	n.children++
+	return child
+}
+
+// dropShare removes the node of an epoch, and those of its job and its tenant with their last epoch.
+func (s *Scheduler) dropShare(d *demand) {
+	d.share.set(0, 0, false)
+	job := d.share.parent
+	if job.children--; job.children > 0 {
+		return
+	}
+	delete(s.jobs, d.epoch.Job)
+	if job.parent.children--; job.parent.children == 0 {
+		delete(s.tenants, job.parent.name)
+	}
+}
+
+// Usage is what a tenant or a job uses.
+type Usage struct {
+	// Running streams take slots. Slots counts those of prefetched epochs too.
+	Running, Slots int
+	// Bounded: a quota forbids further slots.
+	Bounded bool
+}
+
+// OfJob returns what a job uses.
+func (s *Scheduler) OfJob(job *durable.Job) Usage { return s.jobs[job].usage() }
+
+// OfTenant returns what a tenant uses.
+func (s *Scheduler) OfTenant(name string) Usage { return s.tenants[name].usage() }
+
+func (n *share) usage() Usage {
+	if n == nil {
+		return Usage{}
+	}
+	return Usage{Running: n.running, Slots: n.slots, Bounded: n.bounded()}
+}
+
+// shareQueue is a heap. The node whose turn is next is on top.
+type shareQueue []*share
+
+// Len implements heap.Interface.
+func (q shareQueue) Len() int { return len(q) }
+
+// Less implements heap.Interface.
+func (q shareQueue) Less(i, j int) bool { return q[i].before(q[j]) }
+
+// Swap implements heap.Interface.
+func (q shareQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].at, q[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (q *shareQueue) Push(x any) {
+	n := x.(*share)
+	n.at = len(*q)
+	*q = append(*q, n)
+}
+
+// Pop implements heap.Interface.
+func (q *shareQueue) Pop() any {
+	last := len(*q) - 1
+	n := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	n.at = -1
+	return n
+}
+
+// set moves a node to its place, or out of the queue.
+func (q *shareQueue) set(n *share, in bool) {
+	switch {
+	case in && n.at < 0:
+		heap.Push(q, n)
+	case in:
+		heap.Fix(q, n.at)
+	case n.at >= 0:
+		heap.Remove(q, n.at)
+	}
+}
