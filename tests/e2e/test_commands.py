@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import IO
 
@@ -188,6 +190,27 @@ def test_private_jobs_rejoin_at_a_dispatcher_that_lost_its_state(dispatcher):
 def test_a_dispatcher_without_a_work_directory_logs_that(dispatcher):
     _, log = dispatcher.stop()
     assert "memory" in log
+
+
+def test_a_worker_continues_while_nobody_reads_its_log(dispatcher):
+    """It logs two lines for each stream, and 8 KiB of them fill the pipe."""
+    worker = Program("pecan-worker", "--dispatcher", dispatcher.address)
+    try:
+        fcntl.fcntl(worker.process.stderr, fcntl.F_SETPIPE_SZ, 8192)
+        distributed = tf.data.Dataset.range(1000).apply(pecan.distribute(dispatcher.address, streams=200))
+        seen: list[int] = []
+        reader = threading.Thread(target=lambda: seen.extend(map(int, distributed)), daemon=True)
+        reader.start()
+        reader.join(60)
+        assert not reader.is_alive(), f"only {len(seen)} of 1000 elements came"
+        assert sorted(seen) == list(range(1000))
+        # The lines waited for a reader of the log.
+        code, log = worker.stop()
+        assert code == 0
+        assert all(f" stream={i} " in log for i in range(200)), log
+    finally:
+        worker.process.kill()
+        worker.process.communicate(timeout=180)
 
 
 def test_pecanctl_reports_an_unreachable_dispatcher():

@@ -21,7 +21,7 @@ func run(ctx context.Context, o *options, args []string) error {
 	if err := o.validate(args); err != nil {
 		return err
 	}
-	log, err := cli.SetupLog(os.Stderr, o.logLevel)
+	log, err := cli.SetupLog(cli.Stderr, o.logLevel)
 	if err != nil {
 		return err
 	}

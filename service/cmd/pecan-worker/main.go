@@ -25,7 +25,7 @@ func run(ctx context.Context, o *options, args []string) (err error) {
 	if err := o.validate(args); err != nil {
 		return err
 	}
-	if o.config.Log, err = cli.SetupLog(os.Stderr, o.logLevel); err != nil {
+	if o.config.Log, err = cli.SetupLog(cli.Stderr, o.logLevel); err != nil {
 		return err
 	}
 	if o.exitWithParent {

@@ -1,8 +1,8 @@
 // Package cli has the common parts of Pecan's commands: flags and --help, signals, logging, listening and the line that announces the
 // address, and ending together with the parent process.
 //
-// Files: cli.go runs a command, listen.go opens its address, log.go its logger, parent.go watches its parent. Only this package and main
-// functions end the process.
+// Files: cli.go runs a command, listen.go opens its address, log.go its logger, which does not wait for a reader, parent.go watches its
+// parent. Only this package and main functions end the process.
 package cli
 
 import (
@@ -25,6 +25,9 @@ const Version = "0.1.0"
 
 // stopGrace is the time that a command may take to stop. After it the process exits with an error.
 const stopGrace = 20 * time.Second
+
+// lastWords is how long the end of the process waits for the reader of its log.
+const lastWords = 2 * time.Second
 
 // Command is one program.
 type Command struct {
@@ -53,7 +56,9 @@ func Main(c Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	os.Exit(execute(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
+	code := execute(ctx, c, os.Args[1:], os.Stdout, Stderr)
+	Stderr.Flush(lastWords)
+	os.Exit(code)
 }
 
 // execute is Main for tests: it returns the exit code.

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
 )
 
 // LogLevels has the values of --log-level, for help texts.
@@ -16,4 +20,105 @@ func SetupLog(w io.Writer, level string) (*slog.Logger, error) {
 		return nil, fmt.Errorf("log level %q: want %s", level, LogLevels)
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}
+
+// Stderr is standard error, for the logs of programs that serve others.
+var Stderr = NewLogWriter(os.Stderr)
+
+// These bounds hold for a log that is not read: how long the first line waits for its reader, and how many bytes of later
+// lines wait in memory.
+const (
+	logPatience   = 100 * time.Millisecond
+	maxWaitingLog = 1 << 20
+)
+
+// LogWriter writes lines to a file or pipe that may stop accepting them, such as a pipe that nobody reads. The program
+// continues: lines wait in memory, and those without room are counted and left out. As long as the lines are accepted, Write
+// returns after its line was written, so that a crash loses none.
+type LogWriter struct {
+	to io.Writer
+
+	mu      sync.Mutex
+	waiting [][]byte
+	bytes   int
+	// dropped counts the lines without room after those that wait.
+	dropped int
+	// behind: a call returned before its line was written. Later calls do not wait until all lines were written.
+	behind bool
+	// written is closed when no line waits; nil if none does.
+	written chan struct{}
+}
+
+// NewLogWriter returns a writer to w. Each call of Write is one line.
+func NewLogWriter(w io.Writer) *LogWriter { return &LogWriter{to: w} }
+
+// Write implements io.Writer. It never fails, and waits for a bounded time.
+func (l *LogWriter) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	if l.dropped > 0 || l.bytes+len(line) > maxWaitingLog {
+		l.dropped++
+	} else {
+		l.waiting = append(l.waiting, append([]byte(nil), line...))
+		l.bytes += len(line)
+	}
+	if l.written == nil {
+		l.written = make(chan struct{})
+		go l.writeAll(l.written)
+	}
+	wait := !l.behind
+	l.mu.Unlock()
+	if wait && !l.Flush(logPatience) {
+		l.mu.Lock()
+		l.behind = l.written != nil
+		l.mu.Unlock()
+	}
+	return len(line), nil
+}
+
+// Flush waits until all lines were written, but no longer than a time. It reports whether they were.
+func (l *LogWriter) Flush(atMost time.Duration) bool {
+	l.mu.Lock()
+	written := l.written
+	l.mu.Unlock()
+	if written == nil {
+		return true
+	}
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-written:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// writeAll writes lines until none waits.
+func (l *LogWriter) writeAll(written chan struct{}) {
+	for {
+		l.mu.Lock()
+		lines, dropped := l.waiting, l.dropped
+		l.waiting, l.bytes, l.dropped = nil, 0, 0
+		if len(lines) == 0 && dropped == 0 {
+			l.written, l.behind = nil, false
+			close(written)
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if dropped > 0 {
+			lines = append(lines, missing(dropped))
+		}
+		for _, line := range lines {
+			// There is no other place for an error of the log.
+			_, _ = l.to.Write(line)
+		}
+	}
+}
+
+// missing returns the line that stands for lines without room.
+func missing(n int) []byte {
+	var line strings.Builder
+	slog.New(slog.NewTextHandler(&line, nil)).Warn("lines of the log are missing because nothing read standard error; read it, or send it to a file", "lines", n)
+	return []byte(line.String())
 }

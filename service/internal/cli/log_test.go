@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// logged logs lines 0 to n-1, and fails the test if that does not return.
+func logged(t *testing.T, w *LogWriter, n int) {
+	t.Helper()
+	log, err := SetupLog(w, "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range n {
+			log.Info("stream starts", "stream", i, "padding", strings.Repeat("x", 200))
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the program waits for the reader of its log")
+	}
+}
+
+var streamOf = regexp.MustCompile(` stream=(\d+) `)
+
+func TestAnUnreadLogDoesNotStopTheProgram(t *testing.T) {
+	for name, c := range map[string]struct {
+		lines int
+		drops bool
+	}{
+		"what fits into memory is kept": {lines: 2000},
+		"what does not fit is counted":  {lines: 10_000, drops: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			w := NewLogWriter(writer)
+			logged(t, w, c.lines)
+			// The reader returns: it gets the first lines in order, how many are missing, and what comes later.
+			var lines []string
+			read := make(chan struct{})
+			go func() {
+				defer close(read)
+				for scan := bufio.NewScanner(reader); scan.Scan(); {
+					lines = append(lines, scan.Text())
+				}
+			}()
+			w.Flush(30 * time.Second)
+			fmt.Fprintln(w, "the last line")
+			w.Flush(30 * time.Second)
+			writer.Close()
+			<-read
+			kept, dropped := 0, 0
+			for kept < len(lines) {
+				found := streamOf.FindStringSubmatch(lines[kept])
+				if found == nil {
+					break
+				}
+				if found[1] != strconv.Itoa(kept) {
+					t.Fatalf("line %d is %q", kept, lines[kept])
+				}
+				kept++
+			}
+			rest := lines[kept:]
+			if c.drops {
+				if len(rest) == 0 || !strings.Contains(rest[0], `msg="lines of the log are missing`) {
+					t.Fatalf("after %d lines comes %q", kept, rest)
+				}
+				if dropped, err = strconv.Atoi(rest[0][strings.LastIndex(rest[0], "=")+1:]); err != nil || dropped == 0 {
+					t.Fatalf("%q: %v", rest[0], err)
+				}
+				rest = rest[1:]
+			}
+			if kept+dropped != c.lines {
+				t.Errorf("%d lines came and %d are missing, of %d", kept, dropped, c.lines)
+			}
+			if len(rest) != 1 || rest[0] != "the last line" {
+				t.Errorf("the end is %q", rest)
+			}
+		})
+	}
+}
+
+// slowBuffer takes a while for each line.
+type slowBuffer struct{ bytes.Buffer }
+
+func (s *slowBuffer) Write(line []byte) (int, error) {
+	time.Sleep(time.Millisecond)
+	return s.Buffer.Write(line)
+}
+
+func TestALineIsWrittenWhenTheCallReturns(t *testing.T) {
+	const lines = 100
+	out := new(slowBuffer)
+	w, written := NewLogWriter(out), 0
+	for i := range lines {
+		fmt.Fprintln(w, i)
+		// On a busy machine some lines are late.
+		w.mu.Lock()
+		if w.written == nil && strings.HasSuffix(out.String(), fmt.Sprintln(i)) {
+			written++
+		}
+		w.mu.Unlock()
+		// After a late line, later ones do not wait until all were written.
+		if !w.Flush(30 * time.Second) {
+			t.Fatalf("line %d is not written", i)
+		}
+	}
+	if written < lines/2 {
+		t.Errorf("%d of %d lines were written when the call returned", written, lines)
+	}
+	if !w.Flush(30*time.Second) || strings.Count(out.String(), "\n") != lines {
+		t.Errorf("the log is %q", out.String())
+	}
+}
