@@ -13,7 +13,8 @@ CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch
 PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs
 # process_tests runs the tests that drive real processes and have these marks.
 define process_tests
-	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test -n "$(RERUN)" && \
+	@rm -f .pytest_cache/v/cache/lastfailed
+	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
 	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
 	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none -m "$(1)" $(PROCESS_TESTS); }
 endef

@@ -33,7 +33,9 @@ TFRecord files.
 
 *workers*: every element sleeps for 20 ms, and N worker processes of one slot run one job of one trainer on this host.
 With two slots, 32 workers need more than the two cores: an element that comes alone costs all processes 0.8 ms of CPU.
-Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits.
+Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits. In mode
+deterministic, a worker opens all streams of a group, so few workers sleep for more elements at a time than they have
+slots.
 
 *fleet*, *jobs*: a dispatcher with its store on disk, and the program `benchmarks/fleet`, which plays 1,000 workers of 8
 slots and the trainers over real connections. Nobody computes or sends elements. *Utilisation* is the work done divided

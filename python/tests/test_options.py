@@ -94,6 +94,21 @@ MISTAKES = {
     "limits without an objective": (dict(worker_limits={"remote": (1, 2)}), ValueError, "without an `objective`"),
     "limits of another kind": (dict(objective="cost", worker_limits={"far": (1, 2)}), ValueError, "worker_limits"),
     "limits that contradict": (dict(objective="cost", worker_limits={"local": (3, 2)}), ValueError, "at least 0"),
+    "an objective with fixed parts": (
+        dict(objective="cost", sharding=pecan.ShardingPolicy.FILE),
+        ValueError,
+        "ShardingPolicy.FILE does not allow that",
+    ),
+    "an objective that gives every worker everything": (
+        dict(objective="cost", processing_mode="off"),
+        ValueError,
+        "leave `objective` out",
+    ),
+    "a private cluster that may have no worker": (
+        dict(service=None, objective="cost", worker_limits={"local": (0, 0)}),
+        ValueError,
+        "leaves the private cluster without workers",
+    ),
     "one limit": (dict(objective="cost", worker_limits={"local": 3}), ValueError, "least, most"),
     "streams with a hint": (dict(streams=4, sharding=pecan.ShardingPolicy.HINT), ValueError, "choose another policy"),
     "paper with a tolerance": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),

@@ -213,6 +213,22 @@ def test_a_worker_continues_while_nobody_reads_its_log(dispatcher):
         worker.process.communicate(timeout=180)
 
 
+def test_programs_continue_after_the_reader_of_their_log_has_ended():
+    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--log-level", "debug")]
+    target = programs[0].address
+    try:
+        programs.append(Program("pecan-worker", "--dispatcher", target, "--log-level", "debug"))
+        for program in programs:
+            program.process.stderr.close()
+        distributed = tf.data.Dataset.range(100).apply(pecan.distribute(target, streams=8))
+        assert sorted(map(int, distributed)) == list(range(100))
+        assert [program.process.poll() for program in programs] == [None, None]
+    finally:
+        for program in programs:
+            program.process.kill()
+            program.process.wait(180)
+
+
 def test_pecanctl_reports_an_unreachable_dispatcher():
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = f"127.0.0.1:{server.getsockname()[1]}"

@@ -108,15 +108,25 @@ def test_the_dispatcher_starts_local_workers_and_gives_them_back(tmp_path: pathl
 
 
 def test_an_objective_sizes_the_private_cluster():
+    """A step with a cache runs only on workers with a cache directory, so one worker stays whatever is decided."""
     with Script(
         """
-        dataset = D.range(1000).apply(pecan.distribute(objective="time", worker_limits={"local": (0, 1)}))
-        say(sorted(int(x) for x in dataset) == list(range(1000)))
-        say(*[p.pid for p in private_cluster.running().processes])
+        from pecan._src.client import session
+        dataset = D.range(1000).apply(pecan.cache()).apply(pecan.distribute(objective="time", worker_limits={"local": (0, 1)}))
+        for _ in range(2):
+            say(sorted(int(x) for x in dataset) == list(range(1000)))
+        cluster = private_cluster.running()
+        link = session.connect(cluster.target, 10)
+        iterator = iter(dataset)
+        while link.local_workers(1, 1)[1] < 0:
+            time.sleep(0.1)
+        say("decided")
+        dispatcher, worker = (process.pid for process in cluster.processes)
+        say(os.getpriority(os.PRIO_PROCESS, worker) - os.getpriority(os.PRIO_PROCESS, dispatcher))
+        say(dispatcher, worker)
         """
     ) as script:
-        assert script.line() == "True"
+        assert [script.line() for _ in range(4)] == ["True", "True", "decided", "10"]
         pids = [int(pid) for pid in script.line().split()]
-        assert len(pids) == 2
         assert script.rest()[0] == 0
         _wait_until_ended(pids, 5)

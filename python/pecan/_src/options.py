@@ -324,6 +324,12 @@ def read_options(
             "element"
         )
     placement = workers.placement(objective, budget_per_hour, worker_limits, trainer_type)
+    own = workers.local(local_workers, local_worker_nice, service is None, placement)
+    if placement is not None and policy not in ("unspecified", "dynamic"):
+        raise errors.InvalidArgumentError(
+            "`objective` needs workers that may take any part of the dataset, and ShardingPolicy."
+            f"{policy.upper()} does not allow that: leave `objective` out, or give ShardingPolicy.DYNAMIC or no policy"
+        )
     requests = -1
     if max_outstanding_requests is not None:
         requests = checks.integer("max_outstanding_requests", max_outstanding_requests)
@@ -361,7 +367,7 @@ def read_options(
         weight=_weight(weight),
         tenant=_tenant(tenant),
         target_workers=workers.target(target_workers),
-        local_workers=workers.local(local_workers, local_worker_nice, service is None, placement is not None),
+        local_workers=own,
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )

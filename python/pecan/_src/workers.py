@@ -81,15 +81,20 @@ def target(value: Any) -> str:
     return "local" if value.upper() == "LOCAL" else "unspecified"
 
 
-def local(value: Any, nice: Any, private: bool, objective: bool) -> LocalWorkers:
+def local(value: Any, nice: Any, private: bool, placement: dict[str, Any] | None) -> LocalWorkers:
     """Returns which local workers this process runs.
 
     Args:
         value: The argument `local_workers`.
         nice: The argument `local_worker_nice`.
         private: Whether they are those of the private cluster.
-        objective: Whether the job has an objective.
+        placement: What the job wants of its workers; None without an objective.
     """
+    if private and placement is not None and placement.get("max_local") == -1:
+        raise errors.InvalidArgumentError(
+            '`worker_limits`={"local": (0, 0)} leaves the private cluster without workers: allow at least 1, or give '
+            "the `service` whose workers run the dataset"
+        )
     number = None
     if not (isinstance(value, str) and value == "auto"):
         if isinstance(value, str) or value is None:
@@ -106,6 +111,6 @@ def local(value: Any, nice: Any, private: bool, objective: bool) -> LocalWorkers
         nice = checks.integer("local_worker_nice", nice)
         if not 0 <= nice <= _LARGEST_NICE:
             raise errors.InvalidArgumentError(f"`local_worker_nice` must be from 0 to {_LARGEST_NICE}, got {nice}")
-    elif objective or not private:
+    elif placement is not None or not private:
         nice = DEFAULT_NICE
-    return LocalWorkers(number, number is None and objective, nice, private)
+    return LocalWorkers(number, number is None and placement is not None, nice, private)

@@ -12,7 +12,7 @@ import (
 func main() {
 	o := newOptions()
 	cli.Main(cli.Command{
-		Name: "pecan-dispatcher", Usage: "[flags]", About: about, Examples: examples, Flags: o.register,
+		Name: "pecan-dispatcher", Usage: "[flags]", About: about, Examples: examples, Flags: o.register, Serves: true,
 		Run: func(ctx context.Context, args []string) error { return run(ctx, o, args) },
 	})
 }

@@ -16,7 +16,7 @@ import (
 func main() {
 	o := new(options)
 	cli.Main(cli.Command{
-		Name: "pecan-worker", Usage: "--dispatcher HOST:PORT [flags]", About: about, Examples: examples, Flags: o.register, Drain: &o.config.DrainTimeout,
+		Name: "pecan-worker", Usage: "--dispatcher HOST:PORT [flags]", About: about, Examples: examples, Flags: o.register, Serves: true, Drain: &o.config.DrainTimeout,
 		Run: func(ctx context.Context, args []string) error { return run(ctx, o, args) },
 	})
 }

@@ -59,8 +59,10 @@ func redraw(ctx context.Context, o *options, shown *pecanv1.StatusResponse, out 
 		defer func() { _, _ = io.WriteString(out, closeScreen) }()
 	}
 	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH)
-	defer signal.Stop(resized)
+	if live {
+		signal.Notify(resized, syscall.SIGWINCH)
+		defer signal.Stop(resized)
+	}
 	next := time.NewTicker(o.interval)
 	defer next.Stop()
 	problem, since := "", time.Now()

@@ -41,6 +41,8 @@ type Command struct {
 	Flags func(*pflag.FlagSet)
 	// Drain, if not nil, is the time for which Run may continue its work after its context ended. stopGrace comes on top.
 	Drain *time.Duration
+	// Serves: the program continues if the reader of its standard error ends.
+	Serves bool
 	// Run does the work until ctx ends; args are the arguments without flags. A nil error or the error of ctx is a clean stop.
 	Run func(ctx context.Context, args []string) error
 }
@@ -56,6 +58,10 @@ func Main(c Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
+	if c.Serves {
+		// Without this, the first line of the log after the end of its reader would end the process.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 	code := execute(ctx, c, os.Args[1:], os.Stdout, Stderr)
 	Stderr.Flush(lastWords)
 	os.Exit(code)

@@ -90,14 +90,15 @@ def distribute(
         allow_nondeterministic: Accepts a dataset that cannot keep the guarantee of its mode, and runs it in a weaker
             mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
             a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
-        local_workers: Workers that this process starts on its host, 0 to 1024. They serve only this process and end
-            with it. All its datasets that read from one service share them. A number is the least; with an
-            `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many as the
-            service wants, at most one per two cores and 8. "auto" without one starts none for a service, and a number
-            that depends on the cores for the private cluster.
+        local_workers: Workers that this process starts on its host, 0 to 1024. They serve only jobs that this process
+            reads, and end with it. All its datasets that read from one service share them. A number is the least;
+            with an `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many
+            as the service wants, at most one per two cores and 8. "auto" without one starts none for a service, and a
+            number that depends on the cores for the private cluster.
         local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
-            first. If it is not 0, they also get a cgroup with a tenth of the usual weight, where permitted. None adds
-            10; in a private cluster without an `objective` it adds nothing.
+            first. A running worker keeps its value if a later one is smaller. If it is not 0, they also get a cgroup
+            with a tenth of the usual weight, where permitted. None adds 10; in a private cluster without an
+            `objective` it adds nothing.
         max_outstanding_bytes: Bytes of memory that one iterator uses for elements that it has requested and not yet
             returned.
         max_element_bytes: Size of the largest accepted element in bytes. None means 2 GiB, which is also the maximum.
@@ -126,9 +127,10 @@ def distribute(
             A number overrides that, up to the number of splits. The number of workers does not change it. `explain`
             shows the number and what limits it.
         objective: What the service minimises when it chooses how many of its workers serve the job: "cost" (the price
-            of an element), "time" (between two elements) or "budget" (the time, below a price per hour). Prices are in
-            the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few workers.
-            None (the default) lets all workers serve the job. See `local_workers` for what this process starts.
+            of an element), "time" (between two elements) or "budget" (the time, below a price per hour). Prices are
+            in the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few
+            workers. None (the default) lets all workers serve the job. It needs ShardingPolicy.DYNAMIC or no policy.
+            See `local_workers` for what this process starts.
         budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
         worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
             None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.
@@ -234,12 +236,13 @@ def _session(target: str | None, timeout_s: float, local: workers.LocalWorkers =
                 own.follow(link)
         return link
     cluster = private_cluster.cluster()
-    usual = 0 if local.decided else private_cluster.default_workers()
+    # One worker stays whatever the dispatcher decides: without any, it could not know that they have a cache directory.
+    usual = 1 if local.decided else private_cluster.default_workers()
     cluster.workers.keep(usual if local.number is None else local.number, local.nice)
     cluster.check()
     link = session.connect(cluster.target, timeout_s)
     if local.decided:
-        cluster.workers.follow(link, first=1)
+        cluster.workers.follow(link)
     return link
 
 

@@ -1,4 +1,4 @@
-"""Local workers: child processes of the trainer that run streams on its host and serve only this trainer.
+"""Local workers: child processes of the trainer that run streams on its host, and only of jobs that this trainer reads.
 
 A user gives their number, or the dispatcher decides on it for jobs with an objective. The workers connect to a running
 service, or to the private cluster.
@@ -69,6 +69,9 @@ class LocalWorkers:
         self._stopped = threading.Event()
         self._gave_up = False
         self._follower: threading.Thread | None = None
+        # When a dataset last wanted the workers.
+        self._used = time.monotonic()
+        self._pid = os.getpid()
         _all.add(self)
 
     @property
@@ -78,7 +81,7 @@ class LocalWorkers:
             return [worker for worker in self._workers if worker.running]
 
     def keep(self, least: int, nice: int | None) -> None:
-        """Starts workers in the background until there are at least `least`.
+        """Starts workers in the background until there are at least `least`, also after an earlier attempt failed.
 
         Args:
             least: Number of workers.
@@ -90,18 +93,14 @@ class LocalWorkers:
                 for worker in self._workers:
                     priority.lower(worker.pid, nice)
             self._least = max(self._least, least)
+            self._gave_up = False
+            self._deaths.clear()
             self._adjust()
 
-    def follow(self, link: session.Session, first: int = 0) -> None:
-        """Runs as many workers as the dispatcher wants from now on.
-
-        Args:
-            link: The session with the dispatcher.
-            first: Number of workers before the dispatcher has decided.
-        """
+    def follow(self, link: session.Session) -> None:
+        """Runs as many workers as the dispatcher wants from now on."""
         with self._lock:
-            self._wanted = max(self._wanted, first)
-            self._adjust()
+            self._used = time.monotonic()
             if self._follower is None or not self._follower.is_alive():
                 self._ask(link)  # the first heartbeat of the job has the limit
                 self._follower = threading.Thread(
@@ -110,7 +109,9 @@ class LocalWorkers:
                 self._follower.start()
 
     def stop(self) -> None:
-        """Stops all workers, and waits for them."""
+        """Stops all workers, and waits for them. A forked child does nothing: they are not its children."""
+        if self._pid != os.getpid():
+            return
         self._stopped.set()
         workers = self.processes
         for worker in workers:
@@ -124,20 +125,21 @@ class LocalWorkers:
 
     def _follow(self, link: session.Session) -> None:
         """Adjusts the workers until the session ends. Runs on its own thread."""
-        last = time.monotonic()
         while not self._stopped.wait(_POLL_S):
             try:
                 with self._lock:
                     jobs, number, why = self._ask(link)
                     if jobs:
-                        last = time.monotonic()
-                    elif time.monotonic() - last > _LINGER_S:
+                        self._used = time.monotonic()
+                    elif time.monotonic() - self._used > _LINGER_S:
                         number, why = 0, "no dataset needs them"
-                    if number >= 0 and number != self._wanted:
-                        before, self._wanted = len(self._workers), number
-                        self._adjust()
-                        if len(self._workers) != before:
-                            _log.info("%s: %d local workers instead of %d: %s", self.target, number, before, why)
+                    before = sum(worker.running and not worker.stopping for worker in self._workers)
+                    if number >= 0:
+                        self._wanted = number
+                    self._adjust()
+                    if len(self._workers) != before:
+                        now = len(self._workers)
+                        _log.info("%s: local workers: %d instead of %d: %s", self.target, now, before, why)
             except errors.PecanError:
                 return  # the session is closed
 
@@ -148,7 +150,12 @@ class LocalWorkers:
         while len(self._workers) > number:
             self._workers.pop().request_stop()
         while len(self._workers) < number and not self._gave_up and not self._stopped.is_set():
-            worker = Process(programs.WORKER, self._arguments, self._on_death)
+            try:
+                worker = Process(programs.WORKER, self._arguments, self._on_death)
+            except (OSError, RuntimeError) as error:  # no memory or no process is left
+                self._gave_up = True
+                _log.error("no local worker can be started: %s; distribute() tries again", error)
+                break
             priority.lower(worker.pid, self.nice)
             self._workers.append(worker)
 
@@ -215,7 +222,8 @@ def _address_towards(target: str) -> str:
 def _start_no_more() -> None:
     """Runs when the interpreter exits, before process.py stops all children."""
     for workers in list(_all):
-        workers._stopped.set()
+        if workers._pid == os.getpid():
+            workers._stopped.set()
 
 
 atexit.register(_start_no_more)
