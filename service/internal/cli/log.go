@@ -55,7 +55,7 @@ func NewLogWriter(w io.Writer) *LogWriter { return &LogWriter{to: w} }
 // Write implements io.Writer. It never fails, and waits for a bounded time.
 func (l *LogWriter) Write(line []byte) (int, error) {
 	l.mu.Lock()
-	if l.dropped > 0 || l.bytes+len(line) > maxWaitingLog {
+	if l.dropped > 0 || l.bytes > 0 && l.bytes+len(line) > maxWaitingLog {
 		l.dropped++
 	} else {
 		l.waiting = append(l.waiting, append([]byte(nil), line...))

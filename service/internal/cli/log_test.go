@@ -128,3 +128,15 @@ func TestALineIsWrittenWhenTheCallReturns(t *testing.T) {
 		t.Errorf("the log is %q", out.String())
 	}
 }
+
+func TestALongLineIsWrittenIfNothingWaits(t *testing.T) {
+	var written bytes.Buffer
+	l := NewLogWriter(&written)
+	line := append(bytes.Repeat([]byte("x"), 2*maxWaitingLog), '\n')
+	if _, err := l.Write(line); err != nil || !l.Flush(time.Minute) {
+		t.Fatal("the line was not written", err)
+	}
+	if !bytes.Equal(written.Bytes(), line) {
+		t.Errorf("%d bytes were written, want %d", written.Len(), len(line))
+	}
+}

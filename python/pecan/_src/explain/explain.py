@@ -14,7 +14,8 @@ def explain(
     *,
     dispatcher_timeout_s: float | None = None,
 ) -> explanation.Explanation:
-    """Explains what was decided for a job: the order of its dataset's steps, and how many workers serve it where.
+    """Explains what was decided for a job: the order of its dataset's steps, and how many local and
+    remote workers serve it.
 
     Args:
         dataset_or_job: A dataset from `distribute()`, a dataset built on one, or the name or id of a job.

@@ -17,7 +17,7 @@ class Explanation:
     The attributes of `order` are attributes of the explanation too: `explanation.moved` is `explanation.order.moved`.
 
     Attributes:
-        order: The order of the job's steps. It is equal to the job's option, for example `"auto"`.
+        order: The order of the job's steps. It compares equal to the job's `order` option, such as `"auto"`.
         placement: How many workers serve the job, and where; None if the job has no objective, so that all workers do.
         response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """

@@ -85,7 +85,8 @@ def pecan() -> NoReturn:
     usage = "pecan explain JOB [--dispatcher HOST:PORT] [--json]"
     arguments = sys.argv[1:]
     if arguments in (["--help"], ["-h"]):
-        sys.stdout.write(f"Usage: {usage}\n\nShows why the steps of a job run in the order in which they do.\n")
+        about = "Shows why the steps of a job run in their order, how many workers serve the job, and why."
+        sys.stdout.write(f"Usage: {usage}\n\n{about}\n")
         sys.exit(0)
     if arguments[:1] != ["explain"]:
         sys.exit(f"pecan: want {usage}, got {' '.join(arguments) or 'nothing'} (pecanctl has more)")
