@@ -64,13 +64,13 @@ def grown(target: str) -> dict | None:
 
 
 class Trainer(threading.Thread):
-    """A training loop in the background, over a pipeline that sleeps."""
+    """A training loop in the background, over a pipeline that sleeps. It starts no workers of its own."""
 
     def __init__(self, target: str, elements: int = ELEMENTS) -> None:
         super().__init__(daemon=True)
         dataset = tf.data.Dataset.range(elements).apply(testing.sleep(int(1e6 * ELEMENT_S)))
         dataset = dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
-        self.dataset = dataset.apply(pecan.distribute(target, streams=48, max_outstanding_bytes=WINDOW, objective="time"))
+        self.dataset = dataset.apply(pecan.distribute(target, streams=48, max_outstanding_bytes=WINDOW, objective="time", local_workers=0))
         self.elements, self.step_s, self.taken, self.failure = elements, STEP_S, [], None
 
     def run(self) -> None:
