@@ -50,7 +50,7 @@ func (c *Core) wantedWorkers() (wanted int, keep bool) {
 // remote worker that serves it meanwhile is needed until a local one is there.
 func (c *Core) lacksLocal(job *durable.Job) bool {
 	p := c.placements[job.JobId]
-	if p == nil {
+	if p == nil || c.returns(job, p) {
 		return false
 	}
 	if _, local := c.fleetOf(job); len(local) > 0 {
