@@ -27,7 +27,8 @@ func (c *Core) wantedWorkers() (wanted int, keep bool) {
 	least := 0
 	for _, job := range c.state.Jobs() {
 		switch {
-		case !isRead(job):
+		case !isRead(job) || targetsLocal(job):
+			// The provider does not choose the trainer's host.
 		case !placeable(job):
 			keep, least = true, 1
 		case job.Placement != nil:

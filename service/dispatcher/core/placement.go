@@ -87,7 +87,10 @@ func (c *Core) stepPlacements() {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
-	most, attainable := c.mayRun(job), c.fleet.Attainable(c.now, len(remote))
+	most, attainable := c.mayRun(job), len(remote)
+	if !targetsLocal(job) {
+		attainable = c.fleet.Attainable(c.now, len(remote))
+	}
 	if attainable+len(local) == 0 {
 		// A local worker is there before a remote one.
 		c.wantLocal(job, p, max(1, int(job.Placement.GetLocal())), nil, most)
