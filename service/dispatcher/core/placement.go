@@ -119,7 +119,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, attainable, c.localLimit(local, most), len(remote))
+			c.askPlacement(job, p, nil, attainable, len(remote), c.localLimit(local, most), len(local))
 		}
 		return
 	}
@@ -138,7 +138,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from, p.shares = c.now, nil
-		c.askPlacement(job, p, w, attainable, c.localLimit(local, most), len(remote))
+		c.askPlacement(job, p, w, attainable, len(remote), c.localLimit(local, most), len(local))
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *Core) returns(job *durable.Job, p *placementState) bool {
 	})
 }
 
-func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local, registered int) {
+func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, registered, local, registeredLocal int) {
 	c.versions++
 	p.asked = c.versions
 	known := c.state.KnownPlacement(c.placementKey(job))
@@ -169,8 +169,8 @@ func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Wind
 		known.Remote, known.Local = job.Placement.Remote, job.Placement.Local
 	}
 	c.effect(PlacementRequest{
-		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Registered: registered, Window: w,
-		Plan: c.planNumber(job), Now: c.now,
+		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Registered: registered, Local: local,
+		RegisteredLocal: registeredLocal, Window: w, Plan: c.planNumber(job), Now: c.now,
 	})
 }
 
