@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // localStartTime is how long a search waits for the local workers that trainers start. They load TensorFlow first.
@@ -136,7 +137,7 @@ func (c *Core) moveStream(job *durable.Job, epoch *durable.Epoch, stream *pecanv
 	}
 	closing := job.Plan.IsClosing(stream.Stream)
 	strategy := job.Plan.GetResume().GetStrategy()
-	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
+	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
 	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || job.Plan.GetCache() != nil {
 		return !closing
 	}
