@@ -109,10 +109,11 @@ func (f *Fleet) Answered(now time.Duration, a Answer) {
 	}
 }
 
-// Attainable returns how many remote workers a job may count on, of which some are registered.
+// Attainable returns how many remote workers a job may count on, of which some are registered. A provider that cannot be asked
+// gives no more.
 func (f *Fleet) Attainable(now time.Duration, registered int) int {
 	switch {
-	case !f.Provided() || !f.known || f.limits.Fixed:
+	case !f.Provided() || !f.known || f.limits.Fixed || f.err != "":
 		return registered
 	case now < f.boundEnd:
 		return max(registered, min(f.bound, f.limits.Max))
