@@ -31,8 +31,8 @@ func (d *Dispatcher) placeNow(asked core.PlacementRequest) (placed core.Placed) 
 	defer d.placingMu.Unlock()
 	placed = core.Placed{Number: asked.Number, JobID: asked.JobID}
 	request := placing.Request{
-		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Local: asked.Local, Registered: asked.Registered, Window: asked.Window,
-		Plan: asked.Plan, Now: asked.Now,
+		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Registered: asked.Registered, Local: asked.Local,
+		RegisteredLocal: asked.RegisteredLocal, Window: asked.Window, Plan: asked.Plan, Now: asked.Now,
 	}
 	defer func() {
 		if p := recover(); p != nil {

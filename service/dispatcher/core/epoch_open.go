@@ -88,6 +88,10 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
 			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId,
 		}}})
+		// It took nothing before, because it read an earlier epoch.
+		if known := c.clients[req.ClientId].passes[passKey{job.JobId, req.Epoch}]; known != nil {
+			known.took = c.now
+		}
 	}
 	return nil
 }

@@ -50,9 +50,9 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist or
-		// that trainers may start.
-		Remote, Local, Registered int
+		// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist,
+		// which are RegisteredLocal, or that trainers may start.
+		Remote, Registered, Local, RegisteredLocal int
 		// Window is nil before the first one.
 		Window *measure.Window
 		// Plan changes with the division, the order of steps and the cache of the job.

@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // localStartTime is how long a search waits for the local workers that trainers start. They load TensorFlow first.
@@ -136,7 +137,7 @@ func (c *Core) moveStream(job *durable.Job, epoch *durable.Epoch, stream *pecanv
 	}
 	closing := job.Plan.IsClosing(stream.Stream)
 	strategy := job.Plan.GetResume().GetStrategy()
-	cheap := strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL
+	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
 	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || job.Plan.GetCache() != nil {
 		return !closing
 	}
@@ -225,7 +226,7 @@ func (c *Core) localLimit(local []string, most map[string]int) (n int) {
 }
 
 // wantLocal divides the wanted local workers among the trainers that may start them, in turn. Workers that no trainer of
-// these started come first.
+// these started come first, and then trainers whose workers serve the job.
 func (c *Core) wantLocal(job *durable.Job, p *placementState, wanted int, local []string, most map[string]int) {
 	if !c.trainersKnown(job) {
 		return
@@ -236,7 +237,7 @@ func (c *Core) wantLocal(job *durable.Job, p *placementState, wanted int, local 
 		}
 	}
 	want := map[string]int{}
-	trainers := slices.Sorted(maps.Keys(most))
+	trainers := c.inOrderOfUse(p, most)
 	for given := true; given && wanted > 0; {
 		given = false
 		for _, trainer := range trainers {
@@ -256,6 +257,23 @@ func (c *Core) wantLocal(job *durable.Job, p *placementState, wanted int, local 
 		}
 	}
 	p.wanted, p.decides = want, true
+}
+
+// inOrderOfUse returns trainers: first those whose local workers serve a job, and then those that have registered ones.
+func (c *Core) inOrderOfUse(p *placementState, trainers map[string]int) []string {
+	list := slices.Sorted(maps.Keys(trainers))
+	if len(list) < 2 {
+		return list
+	}
+	use := map[string]int{}
+	for id := range c.localWorkers {
+		trainer := c.workers[id].trainer
+		if use[trainer] = max(use[trainer], 1); p.serves[id] {
+			use[trainer] = 2
+		}
+	}
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(use[b], use[a]) })
+	return list
 }
 
 // startsLocal reports whether trainers are starting local workers that a search waits for.

@@ -43,6 +43,8 @@ type placementState struct {
 	wanted        map[string]int
 	decides       bool
 	startingSince time.Duration
+	// returnUntil bounds the wait for the trainers and workers that were there before a restart.
+	returnUntil time.Duration
 	// stable is when members last changed, from the begin of the window, due the next look.
 	stable, from, due time.Duration
 	// last is the newest decision with its candidates.
@@ -73,6 +75,9 @@ func (c *Core) stepPlacements() {
 		}
 		if p == nil {
 			p = &placementState{}
+			if job.Placement != nil {
+				p.returnUntil = c.now + c.cfg.DeadAfter
+			}
 			c.placements[job.JobId] = p
 		}
 		p.due = c.now + placementPeriod
@@ -82,16 +87,24 @@ func (c *Core) stepPlacements() {
 
 func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	remote, local := c.fleetOf(job)
-	most, attainable := c.mayRun(job), c.fleet.Attainable(c.now, len(remote))
+	most, attainable := c.mayRun(job), len(remote)
+	if !targetsLocal(job) {
+		attainable = c.fleet.Attainable(c.now, len(remote))
+	}
 	if attainable+len(local) == 0 {
 		// A local worker is there before a remote one.
 		c.wantLocal(job, p, max(1, int(job.Placement.GetLocal())), nil, most)
 		return
 	}
 	if job.Placement != nil {
-		moved := c.chooseMembers(job, p, remote, local)
-		if c.leaveMembers(job, p) || moved {
+		if len(remote)+len(local) == 0 || c.returns(job, p) {
+			// Those that serve the job may come back.
 			p.stable = c.now
+		} else {
+			moved := c.chooseMembers(job, p, remote, local)
+			if c.leaveMembers(job, p) || moved {
+				p.stable = c.now
+			}
 		}
 		serving := 0
 		for _, id := range local {
@@ -106,7 +119,7 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if p.last == nil {
 		if p.asked == 0 {
-			c.askPlacement(job, p, nil, attainable, c.localLimit(local, most), len(remote))
+			c.askPlacement(job, p, nil, attainable, len(remote), c.localLimit(local, most), len(local))
 		}
 		return
 	}
@@ -125,11 +138,25 @@ func (c *Core) stepPlacement(job *durable.Job, p *placementState) {
 	}
 	if w := c.windowOf(job, p, local); w != nil {
 		p.from, p.shares = c.now, nil
-		c.askPlacement(job, p, w, attainable, c.localLimit(local, most), len(remote))
+		c.askPlacement(job, p, w, attainable, len(remote), c.localLimit(local, most), len(local))
 	}
 }
 
-func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, local, registered int) {
+// returns reports whether trainers of a job, or workers that hold its streams, may still come back after a restart. Nobody
+// knows before which workers should serve it.
+func (c *Core) returns(job *durable.Job, p *placementState) bool {
+	if p.serves != nil || c.now >= p.returnUntil {
+		return false
+	}
+	return !c.trainersKnown(job) || slices.ContainsFunc(job.Epochs, func(epoch *durable.Epoch) bool {
+		return epoch.AnyActive(func(stream *pecanv1.StoredStream) bool {
+			worker := c.workers[stream.Worker.GetWorkerId()]
+			return worker != nil && worker.unheardSinceRestart
+		})
+	})
+}
+
+func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Window, remote, registered, local, registeredLocal int) {
 	c.versions++
 	p.asked = c.versions
 	known := c.state.KnownPlacement(c.placementKey(job))
@@ -142,8 +169,8 @@ func (c *Core) askPlacement(job *durable.Job, p *placementState, w *measure.Wind
 		known.Remote, known.Local = job.Placement.Remote, job.Placement.Local
 	}
 	c.effect(PlacementRequest{
-		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Local: local, Registered: registered, Window: w,
-		Plan: c.planNumber(job), Now: c.now,
+		Number: p.asked, JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Registered: registered, Local: local,
+		RegisteredLocal: registeredLocal, Window: w, Plan: c.planNumber(job), Now: c.now,
 	})
 }
 
@@ -191,7 +218,8 @@ func (c *Core) placed(in Placed) {
 }
 
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
-// where they are. It returns whether such a worker still runs one.
+// where they are, and so do those of a worker that leaves, because it hands them over itself. A worker that is away keeps its
+// streams as long as it may come back. It returns whether such a worker still runs one.
 func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
 	if !p.leaving {
 		return false
@@ -199,7 +227,12 @@ func (c *Core) leaveMembers(job *durable.Job, p *placementState) (runs bool) {
 	for _, epoch := range job.Epochs {
 		for _, stream := range epoch.Active() {
 			id := stream.Worker.GetWorkerId()
-			if stream.Worker == nil || c.workers[id] == nil || p.serves[id] {
+			worker := c.workers[id]
+			if stream.Worker == nil || worker == nil || p.serves[id] {
+				continue
+			}
+			if worker.away || worker.departure != nil {
+				runs = runs || !stream.Produced && !stream.Delivered
 				continue
 			}
 			if c.moveStream(job, epoch, stream, "worker "+id+" no longer serves the job") {

@@ -183,7 +183,11 @@ func showEffect(effect core.Effect) string {
 	case rollout.PlanRequest:
 		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
 	case core.PlacementRequest:
-		return fmt.Sprintf("place %d: %s among %d remote and %d local workers, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, e.Known != nil, showWindow(e.Window))
+		exist := ""
+		if e.Registered != e.Remote || e.RegisteredLocal != e.Local {
+			exist = fmt.Sprintf(" (%d and %d exist)", e.Registered, e.RegisteredLocal)
+		}
+		return fmt.Sprintf("place %d: %s among %d remote and %d local workers%s, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, exist, e.Known != nil, showWindow(e.Window))
 	case fleet.Request:
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)
 	case core.WorkerLeft:

@@ -49,13 +49,17 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		}
 		away = append(away, where)
 	}
+	provider := ""
+	if !targetsLocal(job) {
+		provider = c.fleet.Waiting()
+	}
 	switch {
 	case len(unread) > 0:
 		return fmt.Sprintf("the trainer cannot read from registered workers; check their advertised addresses (%s)", shorten(unread)), false
 	case len(away) > 0:
 		return fmt.Sprintf("waiting for workers with a broken connection to return or to be replaced (%s)", shorten(away)), false
-	case len(c.workers) == 0 && c.fleet.Waiting() != "":
-		return c.fleet.Waiting(), !c.fleet.Coming()
+	case len(c.workers) == 0 && provider != "":
+		return provider, !c.fleet.Coming()
 	case len(c.workers) == 0:
 		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lossReason(epoch), true
 	case !mine && epoch.Total() == 0:
@@ -75,12 +79,14 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		}
 	}
 	switch {
-	case usable == 0 && c.fleet.Coming():
-		return c.fleet.Waiting(), false
+	case usable == 0 && provider != "" && c.fleet.Coming():
+		return provider, false
 	case usable == 0:
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	case usable == excluded && targetsLocal(job):
-		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is there; give local_workers=1, start one there (pecan-worker --placement local), or give target_workers="ANY"`, usable), true
+		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is on the trainer's host and may serve it; give local_workers=1, start one there (pecan-worker --placement local), or give target_workers="ANY"`, usable), true
+	case usable == excluded && provider != "":
+		return provider, !c.fleet.Coming()
 	case usable == excluded:
 		return fmt.Sprintf("all %d workers that answer are local workers of other trainers; start a worker (pecan-worker --dispatcher HOST:PORT), or give local_workers=1", usable), true
 	}

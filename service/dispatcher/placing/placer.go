@@ -22,9 +22,9 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist or
-	// that trainers may start.
-	Remote, Local, Registered int
+	// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist,
+	// which are RegisteredLocal, or that trainers may start.
+	Remote, Registered, Local, RegisteredLocal int
 	// Prices may be zero.
 	Prices autoscale.Prices
 	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
@@ -103,7 +103,12 @@ func (p *Placer) Seen(r Request) (autoscale.Goal, autoscale.Window) {
 
 // Unchanged keeps the workers that exist, because no decision is possible. A job has one at least.
 func Unchanged(r Request, why string) *pecanv1.Placement {
-	return &pecanv1.Placement{Remote: uint32(min(max(r.Registered, 1), r.Remote)), Local: uint32(r.Local), State: "start", Why: why}
+	remote, local := min(r.Registered, r.Remote), min(r.RegisteredLocal, r.Local)
+	if remote+local == 0 {
+		remote = min(1, r.Remote)
+		local = min(1-remote, r.Local)
+	}
+	return &pecanv1.Placement{Remote: uint32(remote), Local: uint32(local), State: "start", Why: why}
 }
 
 func message(d autoscale.Decision) *pecanv1.Placement {

@@ -108,9 +108,23 @@ func TestLimitsAreKept(t *testing.T) {
 		}
 	}
 	// A budget needs prices. Without them, the job keeps its workers.
-	d, _ := New().Decide(Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}, Remote: 9, Registered: 5, Local: 2})
-	if d.Remote != 5 || d.Local != 2 || !strings.Contains(d.Why, "needs prices") {
-		t.Errorf("a budget without prices gives %v", d)
+	for _, c := range []struct {
+		r             Request
+		remote, local uint32
+	}{
+		{Request{Remote: 9, Registered: 5, Local: 2, RegisteredLocal: 2}, 5, 2},
+		// None is started.
+		{Request{Remote: 9, Registered: 1, Local: 4, RegisteredLocal: 2}, 1, 2},
+		{Request{Remote: 9, Local: 4, RegisteredLocal: 2}, 0, 2},
+		{Request{Remote: 9, Registered: 5, Local: 4}, 5, 0},
+		// A job needs one.
+		{Request{Remote: 9, Local: 4}, 1, 0},
+		{Request{Local: 4}, 0, 1},
+	} {
+		c.r.JobID, c.r.Options = "j", &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}
+		if d, _ := New().Decide(c.r); d.Remote != c.remote || d.Local != c.local || !strings.Contains(d.Why, "needs prices") {
+			t.Errorf("of %d remote workers with %d registered, and %d local ones with %d, a budget without prices gives %v", c.r.Remote, c.r.Registered, c.r.Local, c.r.RegisteredLocal, d)
+		}
 	}
 }
 

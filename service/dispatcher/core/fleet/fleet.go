@@ -109,10 +109,11 @@ func (f *Fleet) Answered(now time.Duration, a Answer) {
 	}
 }
 
-// Attainable returns how many remote workers a job may count on, of which some are registered.
+// Attainable returns how many remote workers a job may count on, of which some are registered. A provider that cannot be asked
+// gives no more.
 func (f *Fleet) Attainable(now time.Duration, registered int) int {
 	switch {
-	case !f.Provided() || !f.known || f.limits.Fixed:
+	case !f.Provided() || !f.known || f.limits.Fixed || f.err != "":
 		return registered
 	case now < f.boundEnd:
 		return max(registered, min(f.bound, f.limits.Max))
@@ -163,9 +164,9 @@ func (f *Fleet) Waiting() string {
 	case !f.Provided() || f.limits.Fixed:
 		return ""
 	case f.err != "":
-		return fmt.Sprintf("no worker is registered, and the provider of workers (%s) cannot be asked: %s", f.limits.Provider, f.err)
+		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot be asked: %s", f.limits.Provider, f.err)
 	case s.Stuck > 0 && s.expected() == 0:
-		return fmt.Sprintf("no worker is registered, and the provider of workers (%s) cannot give one now: %s", f.limits.Provider, s.Why)
+		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot give one now: %s", f.limits.Provider, s.Why)
 	}
 	return fmt.Sprintf("waiting for workers of the provider (%s): %d requested, %d pending", f.limits.Provider, max(s.Requested, f.desired-s.Pending-s.Ready), s.Pending)
 }

@@ -157,7 +157,15 @@ func TestG9WhatCannotBeHadIsNotCountedOn(t *testing.T) {
 	if s := f.Status(); s.Stuck != 3 || s.Requested != 3 || s.Ready != 3 {
 		t.Errorf("the status shows %v", s)
 	}
+	at += time.Hour
+	f.Answered(at, Answer{State: State{Desired: 6, Ready: 3}})
+	if got := f.Attainable(at, 2); got != 9 {
+		t.Errorf("a job may count on %d workers, want 9", got)
+	}
 	f.Answered(at, Answer{Error: "away", State: State{}})
+	if got := f.Attainable(at, 2); got != 2 {
+		t.Errorf("a job may count on %d workers of a provider that cannot be asked, want the 2 registered ones", got)
+	}
 	if f.Coming() || f.Status().Ready != 3 {
 		t.Errorf("a provider that is away is waited for, or its last state is lost: %v", f.Status())
 	}
