@@ -22,6 +22,8 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
+	// registered counts the workers that have registered or were restored; it gives each its place in their order.
+	registered uint64
 	// epochs has the volatile state of open epochs.
 	epochs map[passKey]*epochState
 	// profiles has the reported metrics by job.
@@ -203,7 +205,7 @@ func (c *Core) start(in Start) {
 	for _, id := range c.state.Holders() {
 		held := c.state.Leases(id)[0]
 		address := held.Epoch.Find(held.Stream).Worker
-		c.workers[id] = &workerState{address: address, away: true, unheardSinceRestart: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
+		c.workers[id] = &workerState{order: c.nextOrder(), address: address, away: true, unheardSinceRestart: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
 		c.refreshWorker(id)
 	}
 	for _, id := range c.state.NamedWorkers() {

@@ -38,7 +38,7 @@ func (h *servingHeap) Len() int { return len(h.ids) }
 // Less implements heap.Interface.
 func (h *servingHeap) Less(i, j int) bool {
 	a, b := h.ids[i], h.ids[j]
-	return cmp.Or(cmp.Compare(h.c.candidates.serving[a], h.c.candidates.serving[b]), cmp.Compare(h.c.workers[a].order, h.c.workers[b].order)) < 0
+	return cmp.Or(cmp.Compare(h.c.candidates.serving[a], h.c.candidates.serving[b]), h.c.compareOrder(a, b)) < 0
 }
 
 // Swap implements heap.Interface.
@@ -159,7 +159,12 @@ func (c *Core) servingOf(job *durable.Job, ids []string) (serving []string) {
 
 // sortByOrder sorts workers by the order of registration.
 func (c *Core) sortByOrder(ids []string) {
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(c.workers[a].order, c.workers[b].order) })
+	slices.SortFunc(ids, c.compareOrder)
+}
+
+// compareOrder orders two workers by their registration.
+func (c *Core) compareOrder(a, b string) int {
+	return cmp.Or(cmp.Compare(c.workers[a].order, c.workers[b].order), cmp.Compare(a, b))
 }
 
 // chooseMembers chooses the workers that serve the job, as many as were decided. While no worker of a decided kind exists,

@@ -1,6 +1,8 @@
 package core_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,5 +31,45 @@ func TestManyJobsLoseAWorker(t *testing.T) {
 	}
 	if f.windows == 0 {
 		t.Error("no window was measured")
+	}
+}
+
+// The workers of a restarted dispatcher have an order, so that equal inputs give equal decisions.
+func TestARestartedCoreOrdersItsWorkers(t *testing.T) {
+	const workers = 8
+	decided := func() string {
+		s := newScript(t)
+		run := func(format string, a ...any) []string { return s.run(fmt.Sprintf(format, a...)) }
+		run("start cluster=c")
+		run("dataset fingerprint=f1")
+		hello := func(restarts int) {
+			for i := range workers {
+				run("hello session=%d worker=w%d slots=1 placement=remote held=j1/0/%d:%d", restarts*workers+i+1, i, i, i+1)
+			}
+		}
+		for i := range workers {
+			run("hello session=%d worker=w%d slots=1 placement=remote", i+1, i)
+		}
+		run("job client=a request=r1 dataset=f1 streams=%d sharding=dynamic objective=cost begins cardinality=100000", workers)
+		run("open client=a request=o1 job=j1")
+		run("restart")
+		hello(1)
+		var lines []string
+		for _, effect := range s.decide(core.Tick{}).Effects {
+			if asked, is := effect.(core.PlacementRequest); is {
+				lines = run("placed asked=%d job=j1 remote=3 state=search why=probe", asked.Number)
+			}
+		}
+		lines = append(lines, run("wait 400ms")...)
+		return strings.Join(lines, "\n")
+	}
+	want := decided()
+	if strings.Count(want, "no longer serves") != workers-3 {
+		t.Fatalf("not all other workers leave the job:\n%s", want)
+	}
+	for range 10 {
+		if got := decided(); got != want {
+			t.Fatalf("one core decides\n%s\nand an equal one\n%s", want, got)
+		}
 	}
 }

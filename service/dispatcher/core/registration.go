@@ -27,8 +27,7 @@ func (c *Core) hello(in Hello) error {
 	}
 	worker := c.workers[id]
 	if worker == nil {
-		worker = &workerState{order: uint64(len(c.workers)) + c.versions}
-		c.versions++
+		worker = &workerState{order: c.nextOrder()}
 		c.workers[id] = worker
 	} else if worker.session != 0 {
 		c.endSession(worker.session, reason.New(reason.Closed, "worker %s registered again on a newer connection", id))
@@ -55,6 +54,12 @@ func (c *Core) hello(in Hello) error {
 	c.reconcile(id, msg.Held)
 	c.dirty = true
 	return nil
+}
+
+// nextOrder returns the place of a further worker in the order of registration.
+func (c *Core) nextOrder() uint64 {
+	c.registered++
+	return c.registered
 }
 
 // nameWorker gives a worker a number, if it has none at this address.
