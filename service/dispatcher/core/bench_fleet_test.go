@@ -17,13 +17,17 @@ import (
 )
 
 // BenchmarkFleet plays 10,000 workers of 4 slots and 1,000 jobs of 80 streams, of 20 tenants and with weights. Half of the
-// jobs have an objective. One operation is one second: 10,000 heartbeats of workers and 1,000 of trainers, 10 ticks,
+// jobs have an objective. In the last case, 100 more workers are local ones of other trainers, so they stay idle. One operation is one second: 10,000 heartbeats of workers and 1,000 of trainers, 10 ticks,
 // about 2,000 streams that end and others that start, epochs that are prefetched, adopted and closed, and decisions on workers.
 // The metrics are the median, the 99th percentile and the greatest of the CPU times of single decisions in ms, without garbage
 // collection in the background, the CPU that heartbeats take of one core, and the memory. With -v, the times of each kind.
 func BenchmarkFleet(b *testing.B) {
-	for _, c := range []struct{ workers, jobs int }{{1000, 100}, {10_000, 1000}} {
-		b.Run(fmt.Sprintf("%d_workers_%d_jobs", c.workers, c.jobs), func(b *testing.B) { benchmarkFleet(b, c.workers, c.jobs) })
+	for _, c := range []struct{ workers, jobs, local int }{{1000, 100, 0}, {10_000, 1000, 0}, {10_000, 1000, 100}} {
+		name := fmt.Sprintf("%d_workers_%d_jobs", c.workers, c.jobs)
+		if c.local > 0 {
+			name += fmt.Sprintf("_%d_local", c.local)
+		}
+		b.Run(name, func(b *testing.B) { benchmarkFleet(b, c.workers, c.jobs, c.local) })
 	}
 }
 
@@ -74,13 +78,17 @@ type largeFleet struct {
 	took    map[string][]time.Duration
 }
 
-func benchmarkFleet(b *testing.B, workers, jobs int) {
+func benchmarkFleet(b *testing.B, workers, jobs, local int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f := newFleet(b, workers, jobs)
+	for i := range local {
+		f.runs = append(f.runs, map[pecanv1.StreamKey]fleetRun{})
+		f.helloAs(workers+i, "local")
+	}
 	for range 12 {
 		f.second()
 	}
@@ -146,12 +154,15 @@ func newFleet(b testing.TB, workers, jobs int) *largeFleet {
 	return f
 }
 
-// hello registers a worker.
-func (f *largeFleet) hello(w int) {
+// hello registers a remote worker.
+func (f *largeFleet) hello(w int) { f.helloAs(w, "remote") }
+
+// helloAs registers a worker. A local one is alone on its host.
+func (f *largeFleet) helloAs(w int, placement string) {
 	id := fmt.Sprintf("%032d", w)
 	f.decide("hello", core.Hello{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerHello{
 		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.%d.%d:40000", w/256, w%256), Unix: "@pecan-worker-" + id, HostId: id},
-		MaxStreams: fleetSlots, Cores: fleetSlots, Placement: "remote",
+		MaxStreams: fleetSlots, Cores: fleetSlots, Placement: placement,
 	}})
 }
 

@@ -22,8 +22,8 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
-	// registered counts the workers that have registered or were restored; it gives each its place in their order.
-	registered uint64
+	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
+	lastOrder uint64
 	// epochs has the volatile state of open epochs.
 	epochs map[passKey]*epochState
 	// profiles has the reported metrics by job.
@@ -45,11 +45,11 @@ type Core struct {
 	candidates candidates
 	// memberChanges counts the jobs whose workers changed in this tick.
 	memberChanges int
-	// localWorkers has the registered local workers. fleetVersion changes with the workers and with the trainers of jobs;
-	// exclusions has what followed from it, and movedVersion is the version for which streams have moved.
-	localWorkers               map[string]bool
-	fleetVersion, movedVersion uint64
-	exclusions                 map[string]exclusion
+	// registered has the registered workers, and locals the local ones that may serve each job, as far as they were needed.
+	// localsMoved: local workers may hold streams of jobs that they no longer serve.
+	registered  registeredWorkers
+	locals      map[string]localsOfJob
+	localsMoved bool
 	// fleet is what a provider of workers is asked for.
 	fleet *fleet.Fleet
 	// orders takes other orders of steps to production.
@@ -77,8 +77,9 @@ func New(cfg Config, state *durable.State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		placements: map[string]*placementState{}, localWorkers: map[string]bool{}, exclusions: map[string]exclusion{}, fleet: fleet.New(cfg.Fleet),
+		placements: map[string]*placementState{}, locals: map[string]localsOfJob{}, fleet: fleet.New(cfg.Fleet),
 	}
+	c.registered = registeredWorkers{local: map[string]bool{}, near: map[localKey]map[string]bool{}}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
 	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
 	c.touched = newTouches()

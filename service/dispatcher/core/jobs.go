@@ -171,7 +171,7 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 		c.setMembers(p, nil)
 		delete(c.placements, job.JobId)
 	}
-	delete(c.exclusions, job.JobId)
+	delete(c.locals, job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 

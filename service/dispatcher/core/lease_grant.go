@@ -19,9 +19,10 @@ func (c *Core) addStreamsOfOffMode() {
 		if epoch.Job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || schedule.Final(epoch) {
 			continue
 		}
-		connected, excluded := 0, c.excludedFrom(epoch.Job)
+		connected := 0
+		locals, only := c.localsOf(epoch.Job)
 		for id, worker := range c.workers {
-			if !worker.away && !excluded[id] {
+			if !worker.away && (locals[id] || !only && worker.placement != "local") {
 				connected++
 			}
 		}

@@ -14,31 +14,75 @@ import (
 // localStartTime is how long a search waits for the local workers that trainers start. They load TensorFlow first.
 const localStartTime = 30 * time.Second
 
-// exclusion has the workers that do not serve a job, for one version of the fleet.
-type exclusion struct {
+// localsOfJob has the local workers that may serve a job, as of a version of the workers.
+type localsOfJob struct {
 	version uint64
 	workers map[string]bool
 }
 
-// fleetChanged notes that a worker has registered or is lost.
-func (c *Core) fleetChanged(id string) {
-	c.candidates.built = false
-	c.fleetVersion++
-	worker := c.workers[id]
-	if delete(c.localWorkers, id); worker == nil {
-		return
+// registeredWorkers has the registered workers by kind and place.
+type registeredWorkers struct {
+	// local has the local workers. near has all workers of each host, and those that each trainer started.
+	local map[string]bool
+	near  map[localKey]map[string]bool
+	// version changes with any worker, localVersion with local ones only.
+	version, localVersion uint64
+}
+
+// enterFleet notes that a worker has registered.
+func (c *Core) enterFleet(id string, worker *workerState) {
+	r := &c.registered
+	for _, key := range worker.localKeys() {
+		if r.near[key] == nil {
+			r.near[key] = map[string]bool{}
+		}
+		r.near[key][id] = true
 	}
 	if worker.placement == "local" {
-		c.localWorkers[id] = true
+		r.local[id] = true
 	}
+	c.fleetChanged(worker)
+}
+
+// leaveFleet notes that a worker is lost, or about to register again with what may be other properties.
+func (c *Core) leaveFleet(id string, worker *workerState) {
+	r := &c.registered
+	for _, key := range worker.localKeys() {
+		if delete(r.near[key], id); len(r.near[key]) == 0 {
+			delete(r.near, key)
+		}
+	}
+	delete(r.local, id)
+	c.fleetChanged(worker)
+}
+
+func (c *Core) fleetChanged(worker *workerState) {
+	c.candidates.built = false
+	c.registered.version++
+	if worker.placement == "local" {
+		c.registered.localVersion++
+		c.localsMoved = true
+	}
+}
+
+// localKeys returns the host of a worker, and the trainer that started it.
+func (w *workerState) localKeys() (keys []localKey) {
+	if host := w.address.GetHostId(); host != "" {
+		keys = append(keys, localKey{host: host})
+	}
+	if w.trainer != "" {
+		keys = append(keys, localKey{trainer: w.trainer})
+	}
+	return keys
 }
 
 // trainersChanged notes that a trainer of a job has come or gone, or has said where it is. Other workers may serve the job.
 func (c *Core) trainersChanged(job *durable.Job) {
-	c.fleetVersion++
-	if len(c.localWorkers) == 0 && !targetsLocal(job) {
+	delete(c.locals, job.JobId)
+	if len(c.registered.local) == 0 && !targetsLocal(job) {
 		return
 	}
+	c.localsMoved = true
 	for _, epoch := range job.Epochs {
 		c.schedule.EpochChanged(epoch)
 	}
@@ -75,45 +119,45 @@ func targetsLocal(job *durable.Job) bool {
 	return job.Options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 }
 
-// excludedFrom returns the workers that may not serve a job; nil if all may. It does not depend on decisions.
-func (c *Core) excludedFrom(job *durable.Job) map[string]bool {
-	if len(c.localWorkers) == 0 && !targetsLocal(job) {
-		return nil
+// localsOf returns the local workers that may serve a job. only: no other worker may, and the list has all workers on the host
+// of the job's trainers. It does not depend on decisions. The caller must not change the list.
+func (c *Core) localsOf(job *durable.Job) (workers map[string]bool, only bool) {
+	r, only := &c.registered, targetsLocal(job)
+	if len(r.local) == 0 && !only {
+		return nil, false
 	}
-	known := c.exclusions[job.JobId]
-	if known.version == c.fleetVersion && known.version > 0 {
-		return known.workers
+	version := r.localVersion
+	if only {
+		version = r.version
 	}
-	known = exclusion{version: c.fleetVersion}
-	exclude := func(id string) {
-		if !c.serves(c.workers[id], job) {
-			if known.workers == nil {
-				known.workers = map[string]bool{}
+	if known, is := c.locals[job.JobId]; is && known.version == version {
+		return known.workers, only
+	}
+	workers = map[string]bool{}
+	if len(job.ClientIds) > 0 {
+		// A worker that may serve the job is near to all its trainers, so it is near to the first one.
+		if first := c.clients[job.ClientIds[0]]; first != nil {
+			for _, key := range []localKey{{host: first.hostID}, {trainer: first.trainerID}} {
+				for id := range r.near[key] {
+					if worker := c.workers[id]; (only || worker.placement == "local") && c.serves(worker, job) {
+						workers[id] = true
+					}
+				}
 			}
-			known.workers[id] = true
 		}
 	}
-	if targetsLocal(job) {
-		for id := range c.workers {
-			exclude(id)
-		}
-	} else {
-		for id := range c.localWorkers {
-			exclude(id)
-		}
-	}
-	c.exclusions[job.JobId] = known
-	return known.workers
+	c.locals[job.JobId] = localsOfJob{version, workers}
+	return workers, only
 }
 
 // leaveOtherHosts takes streams from local workers that may no longer serve their job, because a trainer on another host
 // has joined it. Streams that cannot move end where they are.
 func (c *Core) leaveOtherHosts() {
-	if c.movedVersion == c.fleetVersion {
+	if !c.localsMoved {
 		return
 	}
-	c.movedVersion = c.fleetVersion
-	for _, id := range sortedKeys(c.localWorkers) {
+	c.localsMoved = false
+	for _, id := range sortedKeys(c.registered.local) {
 		c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 			if c.trainersKnown(job) && !c.serves(c.workers[id], job) {
 				c.moveStream(job, epoch, stream, "worker "+id+" serves other trainers only")
@@ -199,7 +243,7 @@ func (c *Core) mayRun(job *durable.Job) map[string]int {
 
 // cachesLocally reports whether some trainer's workers have a cache directory, as in a private cluster.
 func (c *Core) cachesLocally(trainers map[string]int) bool {
-	for id := range c.localWorkers {
+	for id := range c.registered.local {
 		worker := c.workers[id]
 		if _, known := trainers[worker.trainer]; known && worker.caches {
 			return true
@@ -266,7 +310,7 @@ func (c *Core) inOrderOfUse(p *placementState, trainers map[string]int) []string
 		return list
 	}
 	use := map[string]int{}
-	for id := range c.localWorkers {
+	for id := range c.registered.local {
 		trainer := c.workers[id].trainer
 		if use[trainer] = max(use[trainer], 1); p.serves[id] {
 			use[trainer] = 2

@@ -16,11 +16,8 @@ const recentTime = 5 * time.Second
 func (c *Core) reportConsumer(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	if client.hostID != req.HostId || client.trainerID != req.TrainerId {
 		client.hostID, client.trainerID = req.HostId, req.TrainerId
-		c.fleetVersion++
-		for _, id := range req.JobIds {
-			if job := c.state.Job(id); job != nil {
-				c.trainersChanged(job)
-			}
+		for _, id := range c.jobsOf(req.ClientId) {
+			c.trainersChanged(c.state.Job(id))
 		}
 	}
 	client.mayRun = req.LocalWorkers

@@ -33,13 +33,14 @@ func (c *Core) hello(in Hello) error {
 		c.endSession(worker.session, reason.New(reason.Closed, "worker %s registered again on a newer connection", id))
 		c.orders.LoseTrials(uint64(worker.session), "worker "+id+" registered again", true)
 	}
+	c.leaveFleet(id, worker)
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
 		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
-	c.fleetChanged(id)
+	c.enterFleet(id, worker)
 	c.refreshWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id
@@ -58,8 +59,8 @@ func (c *Core) hello(in Hello) error {
 
 // nextOrder returns the place of a further worker in the order of registration.
 func (c *Core) nextOrder() uint64 {
-	c.registered++
-	return c.registered
+	c.lastOrder++
+	return c.lastOrder
 }
 
 // nameWorker gives a worker a number, if it has none at this address.

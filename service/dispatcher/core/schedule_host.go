@@ -42,8 +42,10 @@ func (h scheduleHost) Members(job *durable.Job) map[string]bool {
 	return nil
 }
 
-// Excluded implements schedule.Host.
-func (h scheduleHost) Excluded(job *durable.Job) map[string]bool { return h.c.excludedFrom(job) }
+// Locals implements schedule.Host.
+func (h scheduleHost) Locals(job *durable.Job) (workers map[string]bool, only bool) {
+	return h.c.localsOf(job)
+}
 
 // Grant implements schedule.Host.
 func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
@@ -55,6 +57,7 @@ func (c *Core) refreshWorker(id string) {
 	worker := c.workers[id]
 	if c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
+		Local: worker.placement == "local",
 	}) {
 		c.candidates.built = false
 	}

@@ -145,7 +145,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
-	c.fleetChanged(id)
+	c.leaveFleet(id, worker)
 	c.schedule.RemoveWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })

@@ -18,11 +18,12 @@ import (
 // division is the rule of the scheduler, written without anything that is kept between two runs: it looks at all streams
 // of all epochs and at all workers for each lease.
 type division struct {
-	t                 *testing.T
-	state             *durable.State
-	workers           []schedule.Worker
-	tenants           map[string]schedule.Tenant
-	members, excluded map[string]map[string]bool
+	t               *testing.T
+	state           *durable.State
+	workers         []schedule.Worker
+	tenants         map[string]schedule.Tenant
+	members, locals map[string]map[string]bool
+	only            map[string]bool
 	// last has the number of the last lease of each tenant, job and epoch.
 	last    *lastLeases
 	epochs  []*epochDemand
@@ -202,8 +203,9 @@ func (d *division) pick(w *epochDemand, needRoom bool) string {
 		if w.prefetch {
 			fits = room && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.epoch.Job.JobId]
 		}
-		members, excluded := d.members[w.epoch.Job.JobId], d.excluded[w.epoch.Job.JobId]
-		if !worker.Usable || !fits || members != nil && !members[worker.ID] || excluded[worker.ID] {
+		job := w.epoch.Job.JobId
+		members, excluded := d.members[job], (worker.Local || d.only[job]) && !d.locals[job][worker.ID]
+		if !worker.Usable || !fits || members != nil && !members[worker.ID] || excluded {
 			continue
 		}
 		rank := [4]int{0, l.running, l.held, int(worker.Order)}
@@ -217,7 +219,7 @@ func (d *division) pick(w *epochDemand, needRoom bool) string {
 	return best
 }
 
-func grantTo(t *testing.T, state *durable.State, epoch *durable.Epoch, stream uint32, id string) {
+func grantTo(t testing.TB, state *durable.State, epoch *durable.Epoch, stream uint32, id string) {
 	t.Helper()
 	apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
 		Id: streamID(epoch, stream), Lease: state.LastLease() + 1, Worker: &pecanv1.WorkerAddress{WorkerId: id},
@@ -228,7 +230,7 @@ func streamID(epoch *durable.Epoch, stream uint32) *pecanv1.StreamId {
 	return &pecanv1.StreamId{JobId: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: stream}
 }
 
-func apply(t *testing.T, state *durable.State, record *pecanv1.Record) {
+func apply(t testing.TB, state *durable.State, record *pecanv1.Record) {
 	t.Helper()
 	if err := state.Apply(proto.CloneOf(record)); err != nil {
 		t.Fatal(err)
@@ -237,13 +239,14 @@ func apply(t *testing.T, state *durable.State, record *pecanv1.Record) {
 
 // host lets the scheduler grant leases, and reports every change to it.
 type host struct {
-	t        *testing.T
+	t        testing.TB
 	state    *durable.State
 	schedule *schedule.Scheduler
-	// members and excluded are those of each job.
-	members, excluded map[string]map[string]bool
-	last              *lastLeases
-	granted           []string
+	// members, locals and only are those of each job.
+	members, locals map[string]map[string]bool
+	only            map[string]bool
+	last            *lastLeases
+	granted         []string
 }
 
 func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) bool { return true } }
@@ -252,7 +255,9 @@ func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
 func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }
 
-func (h *host) Excluded(job *durable.Job) map[string]bool { return h.excluded[job.JobId] }
+func (h *host) Locals(job *durable.Job) (map[string]bool, bool) {
+	return h.locals[job.JobId], h.only[job.JobId]
+}
 
 func (h *host) Grant(epoch *durable.Epoch, stream uint32, id string) {
 	grantTo(h.t, h.state, epoch, stream, id)
@@ -270,7 +275,7 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 	leases := 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}, excluded: map[string]map[string]bool{}, last: &lastLeases{of: map[string]float64{}}}
+		h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}, locals: map[string]map[string]bool{}, only: map[string]bool{}, last: &lastLeases{of: map[string]float64{}}}
 		tenants := map[string]schedule.Tenant{"a": {Weight: 2, MaxSlots: 4}, "b": {Weight: 0.5, MaxSlotsPerJob: 2}}
 		h.schedule = schedule.New(h, h.state, 0, tenants)
 		var workers []schedule.Worker
@@ -284,7 +289,7 @@ func TestTheSchedulerGrantsWhatALookAtEverythingGrants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := &division{t: t, state: before, workers: workers, tenants: tenants, members: h.members, excluded: h.excluded, last: h.last.clone()}
+			d := &division{t: t, state: before, workers: workers, tenants: tenants, members: h.members, locals: h.locals, only: h.only, last: h.last.clone()}
 			d.run()
 			h.granted = nil
 			h.schedule.Run(false)
@@ -304,12 +309,16 @@ func change(t *testing.T, h *host, workers *[]schedule.Worker, rng *rand.Rand) {
 	jobs := h.state.Jobs()
 	switch n := rng.IntN(20); {
 	case n < 2 && len(*workers) < 5:
-		w := schedule.Worker{ID: fmt.Sprint("w", rng.Uint32()), Usable: true, MaxStreams: 1 + rng.IntN(3), Order: rng.Uint64() >> 40, Position: -1}
+		w := schedule.Worker{ID: fmt.Sprint("w", rng.Uint32()), Usable: true, MaxStreams: 1 + rng.IntN(3), Order: rng.Uint64() >> 40, Position: -1, Local: rng.IntN(2) == 0}
 		*workers = append(*workers, w)
 		h.schedule.SetWorker(w)
 	case n < 3 && len(*workers) > 0:
 		w := &(*workers)[rng.IntN(len(*workers))]
-		w.Usable = !w.Usable
+		if rng.IntN(4) == 0 {
+			w.Local = !w.Local
+		} else {
+			w.Usable = !w.Usable
+		}
 		h.schedule.SetWorker(*w)
 	case n < 4 && len(*workers) > 0:
 		i := rng.IntN(len(*workers))
@@ -351,10 +360,10 @@ func change(t *testing.T, h *host, workers *[]schedule.Worker, rng *rand.Rand) {
 		if h.members[job.JobId] = nil; rng.IntN(3) > 0 {
 			h.members[job.JobId] = map[string]bool{(*workers)[rng.IntN(len(*workers))].ID: true, (*workers)[rng.IntN(len(*workers))].ID: true}
 		}
-		h.excluded[job.JobId] = map[string]bool{}
+		h.locals[job.JobId], h.only[job.JobId] = map[string]bool{}, rng.IntN(4) == 0
 		for _, worker := range *workers {
-			if rng.IntN(4) == 0 {
-				h.excluded[job.JobId][worker.ID] = true
+			if (worker.Local || h.only[job.JobId]) && rng.IntN(4) > 0 {
+				h.locals[job.JobId][worker.ID] = true
 			}
 		}
 		for _, epoch := range job.Epochs {

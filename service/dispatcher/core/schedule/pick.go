@@ -13,24 +13,12 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
 		return id
 	}
-	avoid, members, excluded := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job), s.Excluded(d.epoch.Job)
+	avoid, members := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job)
+	locals, only := s.Locals(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
-	if !off && len(avoid) == 0 && members == nil && 2*len(excluded) <= len(s.workers) {
-		heap := &s.usable
-		switch {
-		case d.prefetch:
-			heap = &s.roomAhead
-		case needRoom:
-			heap = &s.room
-		}
-		if best := heap.first(func(l *load) bool { return !excluded[l.ID] && d.fits(l, needRoom) }); best != nil {
-			return best.ID
-		}
-		return ""
-	}
 	best, bestRank := (*load)(nil), [3]int{}
 	consider := func(l *load) {
-		if l == nil || !l.Usable || excluded[l.ID] || !d.fits(l, needRoom) {
+		if l == nil || !l.Usable || (l.Local || only) && !locals[l.ID] || !d.fits(l, needRoom) {
 			return
 		}
 		rank := [3]int{}
@@ -47,11 +35,26 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			best, bestRank = l, rank
 		}
 	}
+	if members == nil {
+		for id := range locals {
+			consider(s.workers[id])
+		}
+	}
 	switch {
 	case members != nil:
 		for id := range members {
 			consider(s.workers[id])
 		}
+	case only:
+	case !off && len(avoid) == 0:
+		heap := &s.usable
+		switch {
+		case d.prefetch:
+			heap = &s.roomAhead
+		case needRoom:
+			heap = &s.room
+		}
+		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
 	case d.prefetch || needRoom:
 		for _, l := range s.room.loads {
 			consider(l)
@@ -75,6 +78,12 @@ func (d *demand) fits(l *load, needRoom bool) bool {
 		return l.takesAhead() && !l.prefetchJobs[d.epoch.Job.JobId]
 	}
 	return !needRoom || l.hasRoom()
+}
+
+// serves reports whether a worker may get streams of a job by its kind.
+func (s *Scheduler) serves(l *load, job *durable.Job) bool {
+	locals, only := s.Locals(job)
+	return !l.Local && !only || locals[l.ID]
 }
 
 func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {

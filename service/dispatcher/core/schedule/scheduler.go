@@ -14,8 +14,9 @@ type Host interface {
 	Avoid(epoch *durable.Epoch, stream uint32) []string
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Excluded has the workers that may not serve a job, even if they were chosen for it; nil if all may.
-	Excluded(job *durable.Job) map[string]bool
+	// Locals has the local workers that may serve a job. only: no other worker may, even if it was chosen for the job, and the
+	// list has all workers on the host of the job's trainers.
+	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
 	Grant(epoch *durable.Epoch, stream uint32, workerID string)
@@ -30,9 +31,10 @@ type Scheduler struct {
 	positions int
 
 	workers map[string]*load
-	// usable has the workers that may get streams, room those with a free slot, and roomAhead those with one for a prefetched
-	// epoch.
+	// usable has the workers that may get streams of all jobs, room those with a free slot, and roomAhead those with one for a
+	// prefetched epoch. localRoom has the local workers with a free slot.
 	usable, room, roomAhead loadHeap
+	localRoom               map[*load]bool
 	dirtyWorkers            []*load
 
 	epochs map[*durable.Epoch]*demand
@@ -57,7 +59,7 @@ type Scheduler struct {
 // entry in tenants has weight 1 and no quota.
 func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
-		Host: host, state: state, positions: positions, workers: map[string]*load{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
+		Host: host, state: state, positions: positions, workers: map[string]*load{}, localRoom: map[*load]bool{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
 		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		usable: loadHeap{at: func(l *load) *int { return &l.usableAt }}, room: loadHeap{at: func(l *load) *int { return &l.roomAt }},
 		roomAhead: loadHeap{at: func(l *load) *int { return &l.aheadAt }, ahead: true},
@@ -72,6 +74,9 @@ func (s *Scheduler) SetWorker(worker Worker) bool {
 		s.workers[worker.ID] = l
 	} else if l.Worker == worker {
 		return false
+	} else if l.Local != worker.Local {
+		// It serves other jobs now, so its room is new to them.
+		s.takeOut(l)
 	}
 	l.Worker = worker
 	s.WorkerChanged(worker.ID)
@@ -89,11 +94,16 @@ func (s *Scheduler) Load(id string) int {
 // RemoveWorker removes a worker.
 func (s *Scheduler) RemoveWorker(id string) {
 	if l := s.workers[id]; l != nil {
-		s.usable.set(l, false)
-		s.room.set(l, false)
-		s.roomAhead.set(l, false)
+		s.takeOut(l)
 		delete(s.workers, id)
 	}
+}
+
+func (s *Scheduler) takeOut(l *load) {
+	s.usable.set(l, false)
+	s.room.set(l, false)
+	s.roomAhead.set(l, false)
+	delete(s.localRoom, l)
 }
 
 // WorkerChanged notes that the streams of a worker have changed.
@@ -149,17 +159,21 @@ func (s *Scheduler) refresh() {
 		if s.workers[l.ID] != l {
 			continue
 		}
-		hadRoom, running, held, ahead := l.roomAt >= 0, l.running, l.held, len(l.prefetchJobs)
+		hadRoom, running, held, ahead := l.roomAt >= 0 || s.localRoom[l], l.running, l.held, len(l.prefetchJobs)
 		l.count(s.state.Leases(l.ID))
-		s.usable.set(l, l.Usable)
-		s.room.set(l, l.Usable && l.hasRoom())
-		s.roomAhead.set(l, l.Usable && l.takesAhead())
+		shared, room := l.Usable && !l.Local, l.Usable && l.hasRoom()
+		s.usable.set(l, shared)
+		s.room.set(l, shared && room)
+		s.roomAhead.set(l, shared && l.takesAhead())
+		if delete(s.localRoom, l); room && l.Local {
+			s.localRoom[l] = true
+		}
 		gained := !hadRoom || l.running < running || l.held < held || len(l.prefetchJobs) < ahead
-		if l.roomAt < 0 || !gained {
+		if !room || !gained {
 			continue
 		}
 		for d := range s.blocked {
-			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) && !s.Excluded(d.epoch.Job)[l.ID] {
+			if (d.members == nil || d.members[l.ID]) && d.fits(l, true) && s.serves(l, d.epoch.Job) {
 				s.unblock(d)
 			}
 		}
@@ -321,7 +335,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 
 // shareSlots leases the free slots.
 func (s *Scheduler) shareSlots() {
-	for len(s.room.loads) > 0 {
+	for len(s.room.loads)+len(s.localRoom) > 0 {
 		d := s.all.next()
 		if d == nil && len(s.ahead) > 0 {
 			d = s.ahead[0]

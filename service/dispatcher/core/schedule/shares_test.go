@@ -25,7 +25,7 @@ type market struct {
 	used map[string]int
 }
 
-func newMarket(t *testing.T, seed uint64, workers, slots int, tenants map[string]schedule.Tenant) *market {
+func newMarket(t testing.TB, seed uint64, workers, slots int, tenants map[string]schedule.Tenant) *market {
 	h := &host{t: t, state: durable.NewState(), members: map[string]map[string]bool{}}
 	h.schedule = schedule.New(h, h.state, 0, tenants)
 	for i := range workers {
@@ -68,11 +68,7 @@ func (m *market) run(steps int, look func()) {
 						continue
 					}
 					delete(m.ends, ref)
-					id, worker := streamID(epoch, stream.Stream), stream.Worker.WorkerId
-					apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{Id: id, Lease: stream.Lease}}})
-					apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamsDelivered{StreamsDelivered: &pecanv1.StreamsDelivered{Opened: epoch.Opened, Streams: []int64{int64(stream.Stream)}}}})
-					m.schedule.StreamChanged(epoch, stream.Stream)
-					m.schedule.WorkerChanged(worker)
+					m.end(epoch, stream.Stream)
 				}
 			}
 		}
@@ -92,6 +88,17 @@ func (m *market) run(steps int, look func()) {
 			look()
 		}
 	}
+}
+
+// end ends a stream and delivers it.
+func (m *market) end(epoch *durable.Epoch, number uint32) {
+	m.t.Helper()
+	stream := epoch.Find(number)
+	id, worker := streamID(epoch, number), stream.Worker.WorkerId
+	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{Id: id, Lease: stream.Lease}}})
+	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamsDelivered{StreamsDelivered: &pecanv1.StreamsDelivered{Opened: epoch.Opened, Streams: []int64{int64(number)}}}})
+	m.schedule.StreamChanged(epoch, number)
+	m.schedule.WorkerChanged(worker)
 }
 
 // lengths draws lengths of streams from several distributions, with a mean up to 40 steps.

@@ -20,6 +20,8 @@ type Worker struct {
 	Order uint64
 	// Position is the worker's position in the configured list of workers, -1 without one.
 	Position int
+	// Local: the worker serves only the jobs for which Host.Locals has it.
+	Local bool
 }
 
 // load is a worker with the number of its streams.
@@ -32,7 +34,8 @@ type load struct {
 	prefetchJobs map[string]bool
 	// dirty: the counts may be wrong.
 	dirty bool
-	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 where the worker is not in it.
+	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 where the worker is not in it. Local workers are in
+	// none: those that serve other jobs only would lie on top.
 	usableAt, roomAt, aheadAt int
 }
 
