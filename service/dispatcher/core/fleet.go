@@ -14,7 +14,9 @@ func (c *Core) stepFleet() {
 	}
 	wanted, keep := c.wantedWorkers()
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
-	c.tellLeavers(sortedKeys(c.workers)...)
+	if c.fleet.AnyLeaves() {
+		c.tellLeavers(sortedKeys(c.workers)...)
+	}
 	if request != nil {
 		c.effect(*request)
 		c.event("workers requested", "desired", request.Desired, "leaving", len(request.Leaving), "wanted", wanted)

@@ -70,6 +70,7 @@ type Fleet struct {
 	most  int
 	// leaving are the workers that leave, by the provider's addresses.
 	leaving []string
+	leaves  places
 	// bound is the number of workers that can be had until boundEnd; boundFor is its length.
 	bound              int
 	boundEnd, boundFor time.Duration
@@ -90,13 +91,13 @@ func (f *Fleet) Answered(now time.Duration, a Answer) {
 	}
 	if !f.known {
 		// An earlier process asked for that.
-		f.known, f.desired, f.leaving = true, min(max(a.State.Desired, f.limits.Min), f.limits.Max), slices.Clone(a.State.Leaving)
+		f.known, f.desired = true, min(max(a.State.Desired, f.limits.Min), f.limits.Max)
+		f.setLeaving(slices.Clone(a.State.Leaving))
 	}
 	f.state = a.State
 	if a.Asked != nil {
-		f.leaving = slices.DeleteFunc(f.leaving, func(address string) bool {
-			return slices.Contains(a.Asked.Leaving, address) && !slices.Contains(a.State.Leaving, address) && !slices.Contains(a.State.Removable, address)
-		})
+		asked, left := setOf(a.Asked.Leaving), setOf(slices.Concat(a.State.Leaving, a.State.Removable))
+		f.setLeaving(slices.DeleteFunc(f.leaving, func(address string) bool { return asked[address] && !left[address] }))
 	}
 	switch {
 	case a.State.Stuck > 0:

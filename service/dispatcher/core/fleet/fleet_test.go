@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,10 @@ func TestAddressesOfOneWorker(t *testing.T) {
 		{"10.0.0.1", "10.0.0.1:7", true}, {"10.0.0.1:7", "10.0.0.1:7", true}, {"10.0.0.1:8", "10.0.0.1:7", false}, {"10.0.0.1", "10.0.0.2:7", false},
 		{"fd00::7", "[fd00::7]:5051", true}, {"[fd00::7]:1", "[fd00::7]:5051", false}, {"fd00::8", "[fd00::7]:5051", false}, {"", ":7", true},
 	} {
+		same := func(a, b string) bool {
+			_, found := newPlaces(1, func(int) string { return a }).find(b)
+			return found
+		}
 		if same(c.a, c.b) != c.want || same(c.b, c.a) != c.want {
 			t.Errorf("%q and %q name the same worker: %v, want %v", c.a, c.b, !c.want, c.want)
 		}
@@ -168,5 +173,30 @@ func TestG9WhatCannotBeHadIsNotCountedOn(t *testing.T) {
 	}
 	if f.Coming() || f.Status().Ready != 3 {
 		t.Errorf("a provider that is away is waited for, or its last state is lost: %v", f.Status())
+	}
+}
+
+// BenchmarkLeaving lets half of 10,000 workers on one host leave, and asks for each whether it leaves.
+func BenchmarkLeaving(b *testing.B) {
+	const workers = 10_000
+	var ready []string
+	var registered []Worker
+	for i := range workers {
+		ready = append(ready, fmt.Sprint("10.0.0.1:", i+1))
+		registered = append(registered, Worker{ID: fmt.Sprint(i), Address: ready[i], Order: uint64(i)})
+	}
+	for b.Loop() {
+		f := opened(Limits{Max: workers}, State{Desired: workers / 2, Ready: workers, Removable: ready})
+		r := f.Decide(0, workers/2, false, func() []Worker { return registered })
+		left := 0
+		for _, w := range registered {
+			if f.Leaves(w.Address) {
+				left++
+			}
+		}
+		f.Answered(1, Answer{Asked: r, State: State{Desired: workers / 2, Ready: workers, Leaving: r.Leaving, Removable: ready[:workers/2]}})
+		if left != workers/2 {
+			b.Fatalf("%d workers leave", left)
+		}
 	}
 }

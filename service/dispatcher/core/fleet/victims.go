@@ -20,21 +20,23 @@ func (f *Fleet) dismiss(workers func() []Worker) {
 	if f.limits.Fixed {
 		return
 	}
-	candidates := slices.DeleteFunc(slices.Clone(f.state.Removable), func(address string) bool { return slices.Contains(f.leaving, address) })
+	leaving := setOf(f.leaving)
+	candidates := slices.DeleteFunc(slices.Clone(f.state.Removable), func(address string) bool { return leaving[address] })
 	excess := len(candidates) - f.desired
 	if excess <= 0 {
 		return
 	}
 	if !f.state.Ordered {
 		registered, behind := workers(), map[string]*Worker{}
+		places := newPlaces(len(registered), func(i int) string { return registered[i].Address })
 		for _, address := range candidates {
-			if at := slices.IndexFunc(registered, func(w Worker) bool { return same(address, w.Address) }); at >= 0 {
+			if at, found := places.find(address); found {
 				behind[address] = &registered[at]
 			}
 		}
 		slices.SortStableFunc(candidates, func(a, b string) int { return compare(behind[a], behind[b]) })
 	}
-	f.leaving = append(f.leaving, candidates[:excess]...)
+	f.setLeaving(append(f.leaving, candidates[:excess]...))
 }
 
 // compare orders workers by what they have to hand over, the least first. A worker that is not registered has nothing. Of
@@ -56,14 +58,58 @@ func (f *Fleet) AnyLeaves() bool { return len(f.leaving) > 0 }
 
 // Leaves reports whether the worker at an address leaves.
 func (f *Fleet) Leaves(address string) bool {
-	return slices.ContainsFunc(f.leaving, func(leaving string) bool { return same(leaving, address) })
+	_, leaves := f.leaves.find(address)
+	return leaves
 }
 
-// same reports whether two addresses name the same worker. One that has no port names the worker of a whole host.
-func same(a, b string) bool {
-	hostA, portA := split(a)
-	hostB, portB := split(b)
-	return hostA == hostB && (portA == portB || portA == "" || portB == "")
+func (f *Fleet) setLeaving(addresses []string) {
+	f.leaving, f.leaves = addresses, newPlaces(len(addresses), func(i int) string { return addresses[i] })
+}
+
+// places finds addresses in a list. Two addresses name the same worker if host and port are equal. One that has no port names
+// the worker of a whole host.
+type places struct {
+	// exact has the first position of each address, ofHost that of each host.
+	exact  map[place]int
+	ofHost map[string]int
+}
+
+type place struct{ host, port string }
+
+func newPlaces(n int, address func(i int) string) places {
+	p := places{make(map[place]int, n), map[string]int{}}
+	for i := range n {
+		host, port := split(address(i))
+		if _, known := p.exact[place{host, port}]; !known {
+			p.exact[place{host, port}] = i
+		}
+		if _, known := p.ofHost[host]; !known {
+			p.ofHost[host] = i
+		}
+	}
+	return p
+}
+
+// find returns the first position in the list with the same worker as an address.
+func (p places) find(address string) (position int, found bool) {
+	host, port := split(address)
+	if port == "" {
+		position, found = p.ofHost[host]
+		return position, found
+	}
+	position, found = p.exact[place{host, port}]
+	if whole, known := p.exact[place{host, ""}]; known && (!found || whole < position) {
+		return whole, true
+	}
+	return position, found
+}
+
+func setOf(addresses []string) map[string]bool {
+	set := make(map[string]bool, len(addresses))
+	for _, address := range addresses {
+		set[address] = true
+	}
+	return set
 }
 
 // split reads HOST:PORT, [HOST]:PORT or HOST.
