@@ -73,8 +73,8 @@ func (c *Core) nameWorker(worker *workerState) {
 }
 
 // takeAddress gives a worker the address of a lost one, because its process now listens there. A worker with
-// heartbeats keeps its address. Otherwise two workers with one address would take it from each other forever,
-// with all their streams.
+// heartbeats keeps its address, even if it is about to leave. Otherwise two workers with one address would take it from each
+// other forever, with all their streams.
 func (c *Core) takeAddress(id, tcp string) error {
 	if tcp == "" {
 		return nil
@@ -88,7 +88,7 @@ func (c *Core) takeAddress(id, tcp string) error {
 	slices.Sort(same)
 	for _, otherID := range same {
 		other := c.workers[otherID]
-		if c.usable(other) {
+		if c.answers(other) {
 			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
 		}
 		c.loseWorker(otherID, true, "worker "+id+" took over its address")

@@ -101,7 +101,12 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 
 // usable reports whether a worker may get streams.
 func (c *Core) usable(worker *workerState) bool {
-	return !worker.away && worker.departure == nil && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
+	return worker.departure == nil && c.answers(worker)
+}
+
+// answers reports whether a worker is connected and was heard recently.
+func (c *Core) answers(worker *workerState) bool {
+	return !worker.away && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
 }
 
 // sessionEnded gives the worker time to reconnect.
