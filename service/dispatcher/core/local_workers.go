@@ -14,6 +14,10 @@ import (
 // localStartTime is how long a search waits for the local workers that trainers start. They load TensorFlow first.
 const localStartTime = 30 * time.Second
 
+// maxLocalWorkers bounds the local workers that count for a job. The search looks at each number of them, and a trainer may
+// claim to start any.
+const maxLocalWorkers = 1024
+
 // localsOfJob has the local workers that may serve a job, as of a version of the workers.
 type localsOfJob struct {
 	version uint64
@@ -253,7 +257,7 @@ func (c *Core) cachesLocally(trainers map[string]int) bool {
 }
 
 // localLimit returns the number of local workers that may serve a job: those that exist, and those that trainers may
-// start.
+// start, at most maxLocalWorkers in all.
 func (c *Core) localLimit(local []string, most map[string]int) (n int) {
 	exist := map[string]int{}
 	for _, id := range local {
@@ -266,7 +270,7 @@ func (c *Core) localLimit(local []string, most map[string]int) (n int) {
 	for trainer, limit := range most {
 		n += max(limit, exist[trainer])
 	}
-	return n
+	return min(n, maxLocalWorkers)
 }
 
 // wantLocal divides the wanted local workers among the trainers that may start them, in turn. Workers that no trainer of
