@@ -1,0 +1,85 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// The index of local workers names those that a look at all workers names, whatever workers and trainers come, go and change.
+func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
+	compared := 0
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		c, now := New(DefaultConfig(), durable.NewState()), time.Second
+		c.Decide(Start{ClusterID: "c"}, now)
+		c.Decide(AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}}, now)
+		place := func() (host, trainer string) {
+			return []string{"", "h1", "h2"}[rng.IntN(3)], []string{"", "t1", "t2"}[rng.IntN(3)]
+		}
+		sessions, beats := SessionID(0), uint64(0)
+		for range 200 {
+			now += time.Duration(rng.IntN(300)) * time.Millisecond
+			var input any = Tick{}
+			client, job := fmt.Sprint("c", rng.IntN(3)), fmt.Sprint("j", rng.IntN(4))
+			switch rng.IntN(6) {
+			case 0:
+				host, trainer := place()
+				sessions++
+				id := fmt.Sprint("w", rng.IntN(5))
+				input = Hello{Session: sessions, Message: &pecanv1.WorkerHello{
+					Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1", HostId: host}, MaxStreams: 2, TrainerId: trainer,
+					Placement: []string{"local", "remote"}[rng.IntN(2)], Caches: rng.IntN(2) == 0,
+				}}
+			case 1:
+				input = FromWorker{Session: SessionID(rng.IntN(int(sessions) + 1)), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}}
+			case 2:
+				options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}
+				if job == "j0" {
+					options.TargetWorkers = pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
+				}
+				plan := &pecanv1.Plan{NumStreams: 2}
+				if job == "j1" {
+					plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: "k"}
+				}
+				beats++
+				input = CreateJob{JobID: job, Plan: plan, Request: &pecanv1.CreateJobRequest{
+					RequestId: fmt.Sprint("r", beats), ClientId: client, DatasetId: "f", JobName: job, Options: options,
+				}}
+			case 3, 4:
+				beats++
+				host, trainer := place()
+				input = &pecanv1.ClientHeartbeatRequest{ClientId: client, JobIds: []string{job}, Number: beats, HostId: host, TrainerId: trainer}
+			case 5:
+				if rng.IntN(3) == 0 {
+					input = &pecanv1.ClientGoodbyeRequest{ClientId: client}
+				}
+			}
+			c.Decide(input, now)
+			for _, job := range c.state.Jobs() {
+				locals, only := c.localsOf(job)
+				for _, id := range sortedKeys(c.workers) {
+					worker := c.workers[id]
+					named := locals[id] || worker.placement != "local" && !only
+					if want := c.serves(worker, job); named != want {
+						t.Fatalf("seed %d: worker %s of job %s: the index says %v, a look at it %v", seed, id, job.JobId, named, want)
+					}
+					if locals[id] {
+						compared++
+					}
+				}
+				if slices.ContainsFunc(sortedKeys(locals), func(id string) bool { return c.workers[id] == nil }) {
+					t.Fatalf("seed %d: a lost worker serves job %s: %v", seed, job.JobId, locals)
+				}
+			}
+		}
+	}
+	if compared < 1000 {
+		t.Errorf("%d local workers served a job", compared)
+	}
+}
