@@ -8,7 +8,8 @@
 // when the streams that they join have workers.
 //
 // A run costs what changed since the last one: the owner reports changed epochs and workers, and heaps keep both in order. An
-// epoch whose streams no worker can take is set aside until a worker has room for it.
+// epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have the workers that serve
+// any job. The few local workers that may serve a job are compared with the top.
 //
 // Files: scheduler.go holds the phases of a run, share.go the tree of shares, demand.go the epochs and their waiting streams.
 // pick.go chooses workers, worker.go has their loads. need.go says which streams need a worker at all.
