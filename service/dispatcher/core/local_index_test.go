@@ -83,3 +83,48 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 		t.Errorf("%d local workers served a job", compared)
 	}
 }
+
+// What cannot change the local workers of a job costs it nothing: a remote worker that registers, and a trainer that joins
+// another job.
+func TestOtherJobsAndRemoteWorkersKeepTheLocalWorkersOfAJob(t *testing.T) {
+	c, session := New(DefaultConfig(), durable.NewState()), SessionID(0)
+	decide := func(input any) {
+		t.Helper()
+		if result := c.Decide(input, time.Second); result.Err != nil {
+			t.Fatal(result.Err)
+		}
+	}
+	hello := func(id, host, placement string) {
+		session++
+		decide(Hello{Session: session, Message: &pecanv1.WorkerHello{
+			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1", HostId: host}, MaxStreams: 1, Placement: placement,
+		}})
+	}
+	job := func(id string) {
+		decide(CreateJob{JobID: id, Plan: &pecanv1.Plan{NumStreams: 1}, Request: &pecanv1.CreateJobRequest{
+			RequestId: "r", ClientId: "c" + id, DatasetId: "f", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE},
+		}})
+		decide(&pecanv1.ClientHeartbeatRequest{ClientId: "c" + id, JobIds: []string{id}, Number: 1, HostId: "host of " + id})
+	}
+	decide(Start{ClusterID: "c"})
+	decide(AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
+	job("j1")
+	hello("w1", "host of j1", "local")
+	has := func() int {
+		workers, _ := c.localsOf(c.state.Job("j1"))
+		return len(workers)
+	}
+	known := func() bool { return c.locals["j1"].version == c.registered.localVersion }
+	if has() != 1 || !known() {
+		t.Fatalf("%d local workers serve the job", has())
+	}
+	hello("w2", "host of j1", "remote")
+	job("j2")
+	if !known() {
+		t.Error("the local workers of a job are looked for again, and nothing has changed for it")
+	}
+	hello("w3", "host of j1", "local")
+	if known() || has() != 2 {
+		t.Errorf("%d local workers serve the job after a further one has come", has())
+	}
+}
