@@ -92,12 +92,18 @@ func TestOnlyTheFirstOfTwoGraphsSkipsElements(t *testing.T) {
 	}
 }
 
-// A random op restarts in a stream that begins at an index. With the same seed it would repeat the values of
+// A random op without a key restarts in a stream that begins at an index. With the same seed it would repeat the values of
 // the first elements.
 func TestAStreamFromAnIndexDrawsOtherValuesThanFromItsStart(t *testing.T) {
+	g := graphtest.Parse(t, "noise")
+	plan := graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: 1}, 0)
 	seeds := func(start uint64) []int64 {
 		var out []int64
-		for _, f := range graphtest.Stream(t, "noise", rewrite.At{Start: start}).GetLibrary().GetFunction() {
+		graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Start: start, Mode: graphtest.ExactlyOnce})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range graphtest.Decode(t, graphs.A).GetLibrary().GetFunction() {
 			for _, n := range f.GetNodeDef() {
 				if strings.HasPrefix(n.GetOp(), "RandomUniform") {
 					out = append(out, n.GetAttr()["seed"].GetI(), n.GetAttr()["seed2"].GetI())

@@ -89,9 +89,9 @@ func TestASavedPositionKeepsItsDivision(t *testing.T) {
 	}
 }
 
-// In groups, a stream with random steps must not keep a state. All other plans stay as they were, because saved positions
-// and the values of a local run depend on it.
-func TestRandomStepsAreKeyedInGroupsAlone(t *testing.T) {
+// A stream with random steps keeps no state, so that streams share iterators. A plan with one stream has the values of a
+// local run.
+func TestRandomStepsAreKeyedIfThereAreSeveralStreams(t *testing.T) {
 	long := graphtest.Changed(t, "noise", func(def *tf.GraphDef) {
 		for _, n := range def.GetNode() {
 			if v := n.GetAttr()["value"].GetTensor(); slices.Equal(v.GetInt64Val(), []int64{20}) {
@@ -108,13 +108,13 @@ func TestRandomStepsAreKeyedInGroupsAlone(t *testing.T) {
 		keyed   bool
 	}{
 		"one stream":                       {streams: 1, want: 1},
-		"one group":                        {streams: 16, want: 16},
-		"little work":                      {want: 16},
+		"one group":                        {streams: 16, want: 16, keyed: true},
+		"little work":                      {want: 16, keyed: true},
 		"much work":                        {env: split.Env{Profile: measured}, want: 100, keyed: true},
 		"as many as the job asks for":      {streams: 40, want: 40, keyed: true},
 		"a position in groups":             {env: split.Env{Division: &pecanv1.Division{NumStreams: 40, Group: 16}}, want: 40, keyed: true},
-		"a position without groups":        {env: split.Env{Division: &pecanv1.Division{NumStreams: 40}}, want: 40},
-		"a position of a smaller plan":     {env: split.Env{Division: &pecanv1.Division{NumStreams: 16}, Profile: measured}, want: 16},
+		"a position without groups":        {env: split.Env{Division: &pecanv1.Division{NumStreams: 40}}, want: 40, keyed: true},
+		"a position of a smaller plan":     {env: split.Env{Division: &pecanv1.Division{NumStreams: 16}, Profile: measured}, want: 16, keyed: true},
 		"a cache in groups":                {env: split.Env{CacheStreams: 60}, want: 60, keyed: true},
 		"a mode that promises less":        {mode: pecanv1.Mode_MODE_AT_LEAST_ONCE, streams: 40, want: 40},
 		"deterministic mode in one stream": {mode: pecanv1.Mode_MODE_DETERMINISTIC, streams: 1, want: 1, keyed: true},

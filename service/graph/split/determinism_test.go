@@ -19,7 +19,7 @@ func TestDeterminismClasses(t *testing.T) {
 		"nothing random":                                        {"range", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"an unseeded shuffle gets a seed":                       {"map_batch", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"random values drawn in sequence":                       {"noise_sequential", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"random values drawn in parallel":                       {"noise", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
+		"random values drawn in parallel":                       {"noise", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"deterministic mode puts them in order":                 {"noise", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"random values that decide the count are put in order":  {"noise_filter", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"not in a mode that does not need it":                   {"noise_filter", graphtest.AtLeastOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},

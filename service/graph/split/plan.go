@@ -47,10 +47,10 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 }
 
 func keyedPlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, carry bool) (*pecanv1.Plan, error) {
-	// In groups, every step that can be keyed is keyed, so that it keeps no state and streams share iterators. Other plans
-	// keep the random values of a local run, and the hash that saved positions name.
+	// Of several streams, every step that can be keyed is keyed, so that it keeps no state and the streams share iterators.
+	// A plan with one stream keeps the random values of a local run.
 	plan, err := makePlan(g, opts, env, true, carry)
-	if err != nil || plan.Mode == pecanv1.Mode_MODE_DETERMINISTIC || len(plan.Keyed) == 0 || plan.Group > 0 {
+	if err != nil || plan.Mode == pecanv1.Mode_MODE_DETERMINISTIC || len(plan.Keyed) == 0 || plan.NumStreams > 1 {
 		return plan, err
 	}
 	return makePlan(g, opts, env, false, carry)

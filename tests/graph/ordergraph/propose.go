@@ -85,6 +85,10 @@ func proposeOne(name string) error {
 		Order:          pecanv1.Order(pecanv1.Order_value["ORDER_"+asked.Order]),
 		OrderTolerance: pecanv1.OrderTolerance(pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+asked.Tolerance]),
 	}
+	if !asked.Streams {
+		// The test runs the ordered graph without keys. A plan with one stream has none in exactly-once mode.
+		options.Streams = 1
+	}
 	plan, err := split.MakePlan(g, options, split.Env{})
 	if err != nil {
 		return err
