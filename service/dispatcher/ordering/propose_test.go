@@ -128,7 +128,7 @@ func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY)
 	for why, nodes := range map[string][]*pecanv1.NodeMetrics{
 		"not known yet":                    nil,
-		"would save at least 2 % of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
+		"would save at least 4 % of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
 	} {
 		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, nodes)
 		if err != nil {
