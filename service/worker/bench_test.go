@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/pecan-ml/pecan/proto/frame"
@@ -86,7 +87,8 @@ func BenchmarkFirstElement(b *testing.B) {
 }
 
 // BenchmarkOpenStream is the CPU of a further stream of a job: from its StartStream to the end of its one batch at a
-// connected reader. cpu-ms/opening leaves out the batch, whose CPU follows from streams of four batches.
+// connected reader, while as many streams run as there are cores. cpu-ms/opening leaves out the batch, whose CPU follows
+// from streams of four batches.
 func BenchmarkOpenStream(b *testing.B) {
 	for _, name := range []string{"light", "images", "records"} {
 		b.Run(name, func(b *testing.B) {
@@ -118,28 +120,41 @@ func openStreams(b *testing.B, name string, n int32) float64 {
 	plan.NumStreams = n
 	plan.Hash = split.PlanHash(plan)
 	r := dialTCP(b, w)
-	cpu := cpuSeconds()
-	for channel := range uint32(b.N) + 32 {
-		if channel == 32 {
-			cpu = cpuSeconds()
-			b.ResetTimer()
-		}
+	running := map[uint32]*pecanv1.StartStream{}
+	start := func(channel uint32) {
 		o := startCommand(name)
 		o.Id.Epoch, o.Id.Stream = uint64(channel)/uint64(n)+1, channel%uint32(n)
 		o.Plan, o.Options = plan, options
 		w.streams.Start(o)
 		r.open(channel+1, opening(o))
-		for {
-			g, err := r.next()
-			if err != nil || g.failure != nil {
-				b.Fatal(err, g.failure)
-			}
-			if g.header.Type == frame.End {
-				break
-			}
+		running[channel+1] = o
+	}
+	const warmUp = 32
+	last := uint32(b.N) + warmUp
+	next := uint32(runtime.NumCPU())
+	for channel := range next {
+		start(channel)
+	}
+	cpu := cpuSeconds()
+	for ended := uint32(0); ended < last; {
+		g, err := r.next()
+		if err != nil || g.failure != nil {
+			b.Fatal(err, g.failure)
 		}
-		r.send(frame.Header{Type: frame.Close, Channel: channel + 1}, nil)
-		w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
+		if g.header.Type != frame.End {
+			continue
+		}
+		if ended++; ended == warmUp {
+			cpu = cpuSeconds()
+			b.ResetTimer()
+		}
+		r.send(frame.Header{Type: frame.Close, Channel: g.header.Channel}, nil)
+		w.streams.Stop(&pecanv1.StopStream{Id: running[g.header.Channel].GetId()})
+		delete(running, g.header.Channel)
+		if next < last {
+			start(next)
+			next++
+		}
 	}
 	return (cpuSeconds() - cpu) / float64(b.N) * 1e3
 }
