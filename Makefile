@@ -81,8 +81,9 @@ test-python: build ## Run the tests of the Python package and of the wheel
 e2e: build ## Run the quick tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
 	$(call process_tests,not slow)
 
-slow: build ## Run the slow tests that drive real processes
+slow: build ## Run the tests that `make test` leaves out: slow ones that drive real processes, 200 seeds of the simulation, its teeth
 	$(call process_tests,slow)
+	$(WITH_TENSORFLOW) go test -timeout 15m ./tests/sim -run 'Simulation|Teeth' -seeds 200 -teeth
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

@@ -3,4 +3,4 @@
 package sim
 
 // usualSeeds is the number of seeds in every run of the tests.
-const usualSeeds = 200
+const usualSeeds = 40
