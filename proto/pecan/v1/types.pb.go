@@ -1882,7 +1882,10 @@ type Plan struct {
 	OrderHash string `protobuf:"bytes,23,opt,name=order_hash,json=orderHash,proto3" json:"order_hash,omitempty"`
 	// An endless repeat upstream of the batch was removed, so batches go on from one epoch to the next. The last closing
 	// stream sends full batches only, and the next epoch sends the rows that are left.
-	Carry         bool `protobuf:"varint,24,opt,name=carry,proto3" json:"carry,omitempty"`
+	Carry bool `protobuf:"varint,24,opt,name=carry,proto3" json:"carry,omitempty"`
+	// The plan has groups, and a shuffle runs in its streams. Each stream has a part of the buffer, so the streams of the
+	// group that is read are open together. The hash leaves it out.
+	Shuffled      bool `protobuf:"varint,25,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2081,6 +2084,13 @@ func (x *Plan) GetOrderHash() string {
 func (x *Plan) GetCarry() bool {
 	if x != nil {
 		return x.Carry
+	}
+	return false
+}
+
+func (x *Plan) GetShuffled() bool {
+	if x != nil {
+		return x.Shuffled
 	}
 	return false
 }
@@ -3362,7 +3372,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tper_local\x18\x02 \x01(\x01R\bperLocal\x12\x1d\n" +
 	"\n" +
 	"per_remote\x18\x03 \x01(\x01R\tperRemote\x12\x1a\n" +
-	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xd1\x06\n" +
+	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xed\x06\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -3394,7 +3404,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"streamsWhy\x12\x1d\n" +
 	"\n" +
 	"order_hash\x18\x17 \x01(\tR\torderHash\x12\x14\n" +
-	"\x05carry\x18\x18 \x01(\bR\x05carry\"\xcc\x01\n" +
+	"\x05carry\x18\x18 \x01(\bR\x05carry\x12\x1a\n" +
+	"\bshuffled\x18\x19 \x01(\bR\bshuffled\"\xcc\x01\n" +
 	"\x06Resume\x125\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x19.pecan.v1.Resume.StrategyR\bstrategy\x12\x1d\n" +
 	"\n" +

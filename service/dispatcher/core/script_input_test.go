@@ -185,7 +185,7 @@ func (s *script) createJob(a args) any {
 		s.jobs--
 		return input
 	}
-	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"], OrderHash: a["order_hash"]}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), Shuffled: a.has("shuffled"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"], OrderHash: a["order_hash"]}
 	if a.has("runs") {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}
@@ -202,6 +202,9 @@ func (s *script) createJob(a args) any {
 		input.Plan.Cardinality = int64(a.number("cardinality"))
 	} else {
 		input.Plan.Cardinality = -2
+	}
+	if a.has("group") {
+		input.Plan.Group = int32(a.number("group"))
 	}
 	if a.has("closing") {
 		input.Plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING

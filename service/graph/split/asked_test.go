@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
@@ -136,5 +138,24 @@ func TestRandomStepsAreKeyedIfThereAreSeveralStreams(t *testing.T) {
 				t.Errorf("class %v", p.Determinism)
 			}
 		})
+	}
+}
+
+// The dispatcher keeps the streams of a group open together if a shuffle mixes them. In mode deterministic it does so anyway.
+func TestAPlanWithGroupsSaysWhetherItsStreamsShuffle(t *testing.T) {
+	for _, c := range []struct {
+		graph   string
+		streams int32
+		want    bool
+	}{{"shuffle_fixed", 17, true}, {"shuffle_fixed", 16, false}, {"noise", 20, false}} {
+		plan := planOf(t, c.graph, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: c.streams}, split.Env{})
+		if plan.NumStreams != c.streams || plan.Shuffled != c.want {
+			t.Errorf("%s in %d streams: shuffled %v", c.graph, plan.NumStreams, plan.Shuffled)
+		}
+		other := proto.Clone(plan).(*pecanv1.Plan)
+		other.Shuffled = !plan.Shuffled
+		if split.PlanHash(other) != plan.Hash {
+			t.Error("the hash of the plan depends on it")
+		}
 	}
 }

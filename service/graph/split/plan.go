@@ -219,6 +219,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 		return nil
 	}
 	p.writeCut(plan, w, n)
+	plan.Shuffled = plan.Group > 0 && p.shufflesAfter(pushed, w)
 	p.planResume(plan, pushed, w)
 	return nil
 }

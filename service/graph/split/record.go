@@ -14,9 +14,9 @@ import (
 // PlanHash is the hash of everything in a plan that affects elements.
 func PlanHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
-	// Neither the resume strategy nor the cache changes an element. The order of the steps is decided per epoch,
+	// Neither the resume strategy nor the cache nor the number of open streams changes an element. The order of the steps is decided per epoch,
 	// for the same plan.
-	bare.Hash, bare.OrderHash, bare.Reasons, bare.StreamsWhy, bare.Resume, bare.Cache, bare.Order = "", "", nil, "", nil, nil, nil
+	bare.Hash, bare.OrderHash, bare.Reasons, bare.StreamsWhy, bare.Resume, bare.Cache, bare.Order, bare.Shuffled = "", "", nil, "", nil, nil, nil, false
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.

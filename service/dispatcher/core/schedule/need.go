@@ -43,21 +43,20 @@ func RunningStreams(epoch *durable.Epoch) int {
 	return n
 }
 
-// mustBeOpen returns the streams that must be open at the same time, from first on, below below. Mode deterministic
-// reads the groups one after the other, so only the streams of the group that is read must be open.
+// mustBeOpen returns the streams that must be open at the same time: the numbers in [first, below). Of a plan with groups,
+// these are the streams of the group that is read. Mode deterministic reads them in turn, and a shuffle mixes them.
 func mustBeOpen(epoch *durable.Epoch) (first, below uint32) {
-	switch mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan; {
-	case plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
-		return 0, epoch.Total()
-	case mode != pecanv1.Mode_MODE_DETERMINISTIC:
-		return 0, 0
-	case plan.Groups() == 1:
-		return 0, epoch.Total()
-	default:
+	mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan
+	deterministic := mode == pecanv1.Mode_MODE_DETERMINISTIC
+	switch {
+	case plan.Groups() > 1 && (deterministic || plan.GetShuffled()):
 		group := uint32(plan.GetGroup())
 		first = epoch.FirstUndelivered() / group * group
 		return first, min(first+group, epoch.Regular())
+	case deterministic || plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
+		return 0, epoch.Total()
 	}
+	return 0, 0
 }
 
 // static reports whether the shards of a job belong to the configured workers, if there is a list of them.
