@@ -36,15 +36,48 @@ func BenchmarkEpochsOfJobs(b *testing.B) { benchmarkEpochs(b, 100, 1000, 1000, 1
 func BenchmarkClosingEpoch(b *testing.B) {
 	for _, rows := range []uint64{0, 1} {
 		b.Run(fmt.Sprintf("16384_streams_1000_workers_%d_rows", rows), func(b *testing.B) {
-			p := newPlayed(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING})
+			p := newPlayed(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, pecanv1.Mode_MODE_EXACTLY_ONCE)
 			p.rows = rows
 			benchmarkPlayed(b, p, 16384, 1)
 		})
 	}
 }
 
+// An epoch of 65,536 streams opens, runs and closes without a message or a record of more than 1 MiB.
+func TestNoMessageOfALargeEpochIsLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("65,536 streams take seconds")
+	}
+	for name, c := range map[string]struct {
+		mode    pecanv1.Mode
+		workers int
+		plan    *pecanv1.Plan
+		rows    uint64
+	}{
+		"many workers":       {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16}, 0},
+		"mode deterministic": {pecanv1.Mode_MODE_DETERMINISTIC, 2, &pecanv1.Plan{Group: 16, AllOpen: true}, 0},
+		"closing streams":    {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.plan.NumStreams = 1 << 16
+			p := newPlayed(t, 1, c.workers, 8, c.plan, c.mode)
+			p.rows = c.rows
+			p.epoch(32)
+			t.Logf("the largest has %d bytes", p.largest)
+			if p.largest > 1<<20 {
+				t.Errorf("a message or a record has %d bytes", p.largest)
+			}
+			// Closing streams wait without a slot.
+			if most := 8*c.workers + 16; p.most > most && !c.plan.HasClosing() {
+				t.Errorf("%d streams run at the same time, want at most %d", p.most, most)
+			}
+		})
+	}
+}
+
 func benchmarkEpochs(b *testing.B, jobs, streams, workers, listed int) {
-	benchmarkPlayed(b, newPlayed(b, jobs, workers, 8, &pecanv1.Plan{NumStreams: int32(streams)}), streams, listed)
+	benchmarkPlayed(b, newPlayed(b, jobs, workers, 8, &pecanv1.Plan{NumStreams: int32(streams)}, pecanv1.Mode_MODE_EXACTLY_ONCE), streams, listed)
 }
 
 func benchmarkPlayed(b *testing.B, p *played, streams, listed int) {
@@ -78,7 +111,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 // played is a core with workers and trainers that are played.
 type played struct {
-	b           *testing.B
+	b           testing.TB
 	core        *core.Core
 	jobs, slots int
 	workers     int
@@ -86,6 +119,8 @@ type played struct {
 	// rows are what each stream keeps back.
 	rows    uint64
 	running int
+	// most is the highest number of streams that ran at the same time.
+	most int
 	// starts are the streams that workers run.
 	starts []playedStart
 	// opening sums the time of the calls that open an epoch.
@@ -103,7 +138,7 @@ func playedClient(job int) string { return fmt.Sprintf("%032d", job) }
 
 func playedJob(job int) string { return fmt.Sprintf("j%032d", job) }
 
-func newPlayed(b *testing.B, jobs, workers, slots int, plan *pecanv1.Plan) *played {
+func newPlayed(b testing.TB, jobs, workers, slots int, plan *pecanv1.Plan, mode pecanv1.Mode) *played {
 	plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_B
 	p := &played{b: b, core: core.New(core.DefaultConfig(), durable.NewState()), jobs: jobs, workers: workers, slots: slots}
 	p.decide(core.Start{ClusterID: "c"})
@@ -112,7 +147,7 @@ func newPlayed(b *testing.B, jobs, workers, slots int, plan *pecanv1.Plan) *play
 		p.decide(core.CreateJob{
 			JobID: playedJob(job), Plan: plan,
 			Request: &pecanv1.CreateJobRequest{
-				RequestId: "r", ClientId: playedClient(job), DatasetId: "f", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE},
+				RequestId: "r", ClientId: playedClient(job), DatasetId: "f", Options: &pecanv1.JobOptions{Mode: mode},
 			},
 		})
 	}
@@ -149,6 +184,7 @@ func (p *played) decide(input any) {
 				for _, start := range starts.Starts(nil) {
 					p.starts = append(p.starts, playedStart{e.Session, start})
 					p.running++
+					p.most = max(p.most, p.running)
 				}
 			}
 		}
