@@ -8,8 +8,9 @@ Importing this package loads neither TensorFlow nor Pecan's shared object. The f
 from typing import TYPE_CHECKING, Any
 
 from pecan._src.dataset.cache import cache
-from pecan._src.dataset.distribute import distribute, from_dataset_id, register_dataset
+from pecan._src.dataset.distribute import distribute
 from pecan._src.dataset.keep_position import keep_position, keep_position_of
+from pecan._src.dataset.registered import from_dataset_id, register_dataset
 from pecan._src.errors import (
     AuthError,
     DataLossError,
