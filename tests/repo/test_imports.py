@@ -45,8 +45,12 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops"),
         "dataflow analyses values in functions and needs no plan or order",
     ),
-    "service/graph/split": (
+    "service/graph/cacheable": (
         ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops", "service/graph/analysis"),
+        "whether a step may be cached follows from the graph and the place of the cut, and whether it pays is decided elsewhere",
+    ),
+    "service/graph/split": (
+        ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops", "service/graph/analysis", "service/graph/cacheable"),
         "a plan depends only on the graph and the options, not on the graphs of its streams or on an order",
     ),
     "service/graph/rewrite": (
@@ -307,6 +311,7 @@ def test_go_packages_follow_the_import_rules():
         ("service/graph/ops", "service/graph"),
         ("service/graph/split", "service/graph/rewrite"),
         ("service/graph/split", "service/graph/order"),
+        ("service/graph/cacheable", "service/graph/split"),
         ("service/graph/rewrite", "service/graph/dataflow"),
         ("service/graph/order", "service/graph/split"),
         ("service/store", "proto/pecan/v1"),

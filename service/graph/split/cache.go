@@ -1,20 +1,10 @@
 package split
 
 import (
-	"fmt"
-	"strings"
-
-	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
-	"github.com/pecan-ml/pecan/service/graph/nodedef"
-	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/cacheable"
 )
-
-// packBytes is the largest size of elements that travel in packs. For a small element, one call per element
-// costs more than the element.
-const packBytes = 16 << 10
 
 // planCache decides whether and how the cached step is used. It runs after the cut is decided. root is the
 // tree that was cut.
@@ -23,7 +13,17 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
 	if marks == 0 {
 		return
 	}
-	mark, why := p.cachedStep(plan, root)
+	w := Division{}
+	if plan.GetNumStreams() > 1 && plan.GetCut().GetKind() != pecanv1.Cut_HINT {
+		found, err := p.FindDivision(root, plan)
+		if err != nil {
+			addReason(plan, "cache() does nothing here: the cut was not found.")
+			return
+		}
+		w = found
+	}
+	rules := cacheable.New(p.g, p.Analysis)
+	mark, why := rules.CachedStep(plan, root, cacheable.Division{Cuts: w.Cuts, Batch: w.Batch})
 	if why != "" {
 		addReason(plan, "cache() does nothing here: %s.", why)
 		return
@@ -31,9 +31,8 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
 	if marks > 1 {
 		addReason(plan, "The dataset has %d cache() steps. Only the last one, %s, has an effect: remove the others.", marks, mark.Node.GetName())
 	}
-	types, shapes := p.g.OutputTypes(mark.OutputOf), p.g.OutputShapes(mark.OutputOf)
-	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: p.drawsSeeds(mark), Packed: fitsInPacks(types, shapes)}
-	plan.Cache.Key = p.cacheKey(plan)
+	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: rules.DrawsSeeds(mark), Packed: rules.FitsInPacks(mark)}
+	plan.Cache.Key = cacheable.Key(p.g, plan)
 	again := ""
 	if plan.Cache.Seeded {
 		again = " and the same seed, because steps upstream of cache() draw from the seed"
@@ -50,120 +49,4 @@ func (p *Planner) cacheMarks(root *graph.Step) (n int) {
 		}
 	})
 	return n
-}
-
-// cachedStep finds the step whose elements can be cached. If there is none, why is the reason.
-func (p *Planner) cachedStep(plan *pecanv1.Plan, root *graph.Step) (mark *graph.Step, why string) {
-	if plan.GetCut().GetKind() == pecanv1.Cut_HINT {
-		return nil, "with sharding HINT the user divides the dataset. Use another sharding policy"
-	}
-	w := Division{}
-	if plan.GetNumStreams() > 1 {
-		found, err := p.FindDivision(root, plan)
-		if err != nil {
-			return nil, "the cut was not found"
-		}
-		w = found
-	}
-	// The batch whose short last elements are joined must be downstream of the cached step.
-	below := w.Batch == nil
-	for s := root; ; s = s.In[0] {
-		if _, cut := w.Cuts[s]; cut {
-			return nil, fmt.Sprintf("it is upstream of %s, where the dataset is divided, so every stream would cache the same elements. Move it after that step", s.Node.GetName())
-		}
-		if p.g.IsCacheMark(s.Node) {
-			if !below {
-				return nil, fmt.Sprintf("it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", w.Batch.Node.GetName())
-			}
-			return s, p.whyNotCached(s, plan.GetMode())
-		}
-		if !readsOnce(s) || len(s.In) != 1 {
-			return nil, fmt.Sprintf("it comes before %s, which may read it more than once, or not to its end. Move it after that step", s.Node.GetName())
-		}
-		below = below || s == w.Batch
-	}
-}
-
-// readsOnce reports whether a step reads its only input exactly once, to the end.
-func readsOnce(s *graph.Step) bool {
-	switch s.Rule.Kind {
-	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
-		return true
-	case ops.Shuffled:
-		return s.Node.GetOp() != "SnapshotDatasetV2"
-	}
-	return false
-}
-
-// whyNotCached returns the reason why the elements of a step cannot be cached, "" if they can.
-func (p *Planner) whyNotCached(mark *graph.Step, mode pecanv1.Mode) string {
-	for _, t := range p.g.OutputTypes(mark.OutputOf) {
-		if t != tf.DataType_DT_STRING && frame.Width(uint32(t)) == 0 {
-			return fmt.Sprintf("its elements have a component of dtype %s, which cannot be written. Flatten ragged and sparse values before it", frame.DTypeName(uint32(t)))
-		}
-	}
-	if p.MayBeEndless(mark) {
-		return "its input never ends. Put repeat() after it"
-	}
-	if p.DeterminismClass(mark, mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
-		return "its input produces other elements in each run"
-	}
-	why := ""
-	mark.Walk(func(s *graph.Step) {
-		f := p.Facts(s)
-		switch {
-		case f.Stateful || f.WritesVariables || f.Unrepeatable:
-			why = fmt.Sprintf("%s, which comes before it, produces other values in each run", s.Node.GetName())
-		case f.ListsFiles || s.Node.GetOp() == "MatchingFilesDataset":
-			why = fmt.Sprintf("%s, which comes before it, looks for files while it runs, so changed files would not be noticed. Use list_files", s.Node.GetName())
-		}
-	})
-	if why == "" && p.namesRemoteFiles() {
-		why = "the dataset names files by URL, so changed files would not be noticed"
-	}
-	return why
-}
-
-func (p *Planner) namesRemoteFiles() bool {
-	remote := false
-	_ = p.g.EachNode(func(n *tf.NodeDef, _ string) error {
-		values, _ := nodedef.Strings(n)
-		for _, v := range values {
-			scheme, _, found := strings.Cut(string(v), "://")
-			remote = remote || found && scheme != "" && !strings.ContainsAny(scheme, "/ ")
-		}
-		return nil
-	})
-	return remote
-}
-
-// drawsSeeds reports whether the elements of a step depend on seeds.
-func (p *Planner) drawsSeeds(mark *graph.Step) bool {
-	draws := false
-	mark.Walk(func(s *graph.Step) {
-		takes := p.g.InputIndex(s.Node, "seed") >= 0 && p.g.InputIndex(s.Node, "seed2") >= 0
-		draws = draws || takes || p.Facts(s).Seeded
-	})
-	return draws
-}
-
-// fitsInPacks reports whether elements are small and all of one shape.
-func fitsInPacks(types []tf.DataType, shapes []*tf.TensorShapeProto) bool {
-	total := uint64(0)
-	for i, t := range types {
-		size := frame.Width(uint32(t))
-		if size == 0 || i >= len(shapes) || shapes[i].GetUnknownRank() {
-			return false
-		}
-		for _, dim := range shapes[i].GetDim() {
-			if dim.GetSize() < 1 || dim.GetSize() > packBytes {
-				return false
-			}
-			if size *= uint64(dim.GetSize()); size > packBytes {
-				return false
-			}
-		}
-		total += size
-	}
-	return total <= packBytes
 }

@@ -1,4 +1,4 @@
-package split
+package cacheable
 
 import (
 	"crypto/sha256"
@@ -10,16 +10,16 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/analysis"
 )
 
-// cacheKey hashes everything that decides which elements pass a stream's cached step, except the source files
+// Key hashes everything that decides which elements pass a stream's cached step, except the source files
 // and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. If steps
 // draw from seeds, the key covers the whole dataset, because seeds depend on the names of nodes.
-func (p *Planner) cacheKey(plan *pecanv1.Plan) string {
-	h := graph.NewHasher(p.g)
+func Key(g *graph.Graph, plan *pecanv1.Plan) string {
+	h := graph.NewHasher(g)
 	sum := sha256.New()
 	graph.WriteHashPart(sum, []byte("pecan cache 1"))
 	graph.WriteHashPart(sum, h.Node(plan.GetCache().GetNode()))
 	if plan.GetCache().GetSeeded() {
-		graph.WriteHashPart(sum, []byte(p.g.Fingerprint()))
+		graph.WriteHashPart(sum, []byte(g.Fingerprint()))
 		graph.WriteHashPart(sum, []byte(plan.GetCache().GetNode()))
 	}
 	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
