@@ -993,7 +993,7 @@ type EpochUpdate struct {
 	Waiting string `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// True if the epoch waits for workers: none is registered, or none of them answers.
 	NoWorkers bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
-	// Why pecan.cache() cannot work, and the remedy, for people. Empty if it works.
+	// Why nothing can be cached at pecan.cache() or at a candidate, and the remedy, for people. Empty if it can.
 	CacheProblem string `protobuf:"bytes,9,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
 	// The first part of a snapshot. A stream that is in no part of it is no longer the client's, unless
 	// the client has finished it.

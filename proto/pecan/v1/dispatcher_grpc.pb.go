@@ -84,7 +84,7 @@ type DispatcherClient interface {
 	WorkerSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkerMessage, WorkerCommand], error)
 	// Returns everything that an operator sees.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
-	// Explains the order in which the steps of a job's dataset run.
+	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -341,7 +341,7 @@ type DispatcherServer interface {
 	WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error
 	// Returns everything that an operator sees.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
-	// Explains the order in which the steps of a job's dataset run.
+	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedDispatcherServer()
 }

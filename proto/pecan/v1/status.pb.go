@@ -91,7 +91,14 @@ type ExplainResponse struct {
 	// The objective and the limits of the job. Absent without an objective.
 	PlacementOptions *PlacementOptions `protobuf:"bytes,21,opt,name=placement_options,json=placementOptions,proto3" json:"placement_options,omitempty"`
 	// As in JobStatus.
-	Fleet         *JobFleet `protobuf:"bytes,22,opt,name=fleet,proto3" json:"fleet,omitempty"`
+	Fleet *JobFleet `protobuf:"bytes,22,opt,name=fleet,proto3" json:"fleet,omitempty"`
+	// Which steps may be cached, and those of the plan.
+	Cache           Cache             `protobuf:"varint,40,opt,name=cache,proto3,enum=pecan.v1.Cache" json:"cache,omitempty"`
+	CacheCandidates []*CacheCandidate `protobuf:"bytes,41,rep,name=cache_candidates,json=cacheCandidates,proto3" json:"cache_candidates,omitempty"`
+	// As in JobStatus.
+	CacheStatus *CacheStatus `protobuf:"bytes,42,opt,name=cache_status,json=cacheStatus,proto3" json:"cache_status,omitempty"`
+	// Why nothing can be cached, and the remedy. Empty if it can, or if there is no candidate.
+	CacheProblem  string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +222,34 @@ func (x *ExplainResponse) GetFleet() *JobFleet {
 		return x.Fleet
 	}
 	return nil
+}
+
+func (x *ExplainResponse) GetCache() Cache {
+	if x != nil {
+		return x.Cache
+	}
+	return Cache_CACHE_UNSPECIFIED
+}
+
+func (x *ExplainResponse) GetCacheCandidates() []*CacheCandidate {
+	if x != nil {
+		return x.CacheCandidates
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCacheStatus() *CacheStatus {
+	if x != nil {
+		return x.CacheStatus
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCacheProblem() string {
+	if x != nil {
+		return x.CacheProblem
+	}
+	return ""
 }
 
 type ExplainedStep struct {
@@ -1723,7 +1758,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xc5\x04\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x90\x06\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1740,7 +1775,11 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"production\x121\n" +
 	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12G\n" +
 	"\x11placement_options\x18\x15 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\x10placementOptions\x12(\n" +
-	"\x05fleet\x18\x16 \x01(\v2\x12.pecan.v1.JobFleetR\x05fleet\"\xc0\x01\n" +
+	"\x05fleet\x18\x16 \x01(\v2\x12.pecan.v1.JobFleetR\x05fleet\x12%\n" +
+	"\x05cache\x18( \x01(\x0e2\x0f.pecan.v1.CacheR\x05cache\x12C\n" +
+	"\x10cache_candidates\x18) \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\x128\n" +
+	"\fcache_status\x18* \x01(\v2\x15.pecan.v1.CacheStatusR\vcacheStatus\x12#\n" +
+	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\"\xc0\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1918,14 +1957,16 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(*OrderProduction)(nil),  // 20: pecan.v1.OrderProduction
 	(*Placement)(nil),        // 21: pecan.v1.Placement
 	(*PlacementOptions)(nil), // 22: pecan.v1.PlacementOptions
-	(*NodeMetrics)(nil),      // 23: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 24: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 25: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 26: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 27: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 28: pecan.v1.JobOptions
-	(*Plan)(nil),             // 29: pecan.v1.Plan
-	(*Recovery)(nil),         // 30: pecan.v1.Recovery
+	(Cache)(0),               // 23: pecan.v1.Cache
+	(*CacheCandidate)(nil),   // 24: pecan.v1.CacheCandidate
+	(*NodeMetrics)(nil),      // 25: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 26: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 27: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 28: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 29: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),       // 30: pecan.v1.JobOptions
+	(*Plan)(nil),             // 31: pecan.v1.Plan
+	(*Recovery)(nil),         // 32: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
 	17, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
@@ -1936,34 +1977,37 @@ var file_pecan_v1_status_proto_depIdxs = []int32{
 	21, // 5: pecan.v1.ExplainResponse.placement:type_name -> pecan.v1.Placement
 	22, // 6: pecan.v1.ExplainResponse.placement_options:type_name -> pecan.v1.PlacementOptions
 	9,  // 7: pecan.v1.ExplainResponse.fleet:type_name -> pecan.v1.JobFleet
-	23, // 8: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	7,  // 9: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	8,  // 10: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	16, // 11: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	5,  // 12: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
-	6,  // 13: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
-	24, // 14: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	25, // 15: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	26, // 16: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	27, // 17: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	28, // 18: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	29, // 19: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	14, // 20: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	23, // 21: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	30, // 22: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	13, // 23: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	12, // 24: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	11, // 25: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	21, // 26: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	9,  // 27: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	10, // 28: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	26, // 29: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	15, // 30: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	23, // 8: pecan.v1.ExplainResponse.cache:type_name -> pecan.v1.Cache
+	24, // 9: pecan.v1.ExplainResponse.cache_candidates:type_name -> pecan.v1.CacheCandidate
+	13, // 10: pecan.v1.ExplainResponse.cache_status:type_name -> pecan.v1.CacheStatus
+	25, // 11: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	7,  // 12: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	8,  // 13: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	16, // 14: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 15: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
+	6,  // 16: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	26, // 17: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	27, // 18: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	28, // 19: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	29, // 20: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	30, // 21: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	31, // 22: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	14, // 23: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	25, // 24: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	32, // 25: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	13, // 26: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	12, // 27: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	11, // 28: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	21, // 29: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	9,  // 30: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	10, // 31: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	28, // 32: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	15, // 33: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }

@@ -312,6 +312,68 @@ func (OrderTolerance) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
+// Which steps of a dataset may be cached. It never changes an element.
+type Cache int32
+
+const (
+	// As candidates.
+	Cache_CACHE_UNSPECIFIED Cache = 0
+	// Those that pecan.cache_candidate() and pecan.cache() mark.
+	Cache_CACHE_CANDIDATES Cache = 1
+	// Also those that the planner finds.
+	Cache_CACHE_AUTO Cache = 2
+	// As auto, but the planner finds only the first step after the source and the end of the pipeline, the candidates of
+	// Cachew (USENIX ATC 2022).
+	Cache_CACHE_PAPER Cache = 3
+	// None: pecan.cache() passes elements on, too.
+	Cache_CACHE_OFF Cache = 4
+)
+
+// Enum value maps for Cache.
+var (
+	Cache_name = map[int32]string{
+		0: "CACHE_UNSPECIFIED",
+		1: "CACHE_CANDIDATES",
+		2: "CACHE_AUTO",
+		3: "CACHE_PAPER",
+		4: "CACHE_OFF",
+	}
+	Cache_value = map[string]int32{
+		"CACHE_UNSPECIFIED": 0,
+		"CACHE_CANDIDATES":  1,
+		"CACHE_AUTO":        2,
+		"CACHE_PAPER":       3,
+		"CACHE_OFF":         4,
+	}
+)
+
+func (x Cache) Enum() *Cache {
+	p := new(Cache)
+	*p = x
+	return p
+}
+
+func (x Cache) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Cache) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (Cache) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[5]
+}
+
+func (x Cache) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Cache.Descriptor instead.
+func (Cache) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
 // How widely an order is used after its trial succeeded.
 type OrderStage int32
 
@@ -349,11 +411,11 @@ func (x OrderStage) String() string {
 }
 
 func (OrderStage) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (OrderStage) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[5]
+	return &file_pecan_v1_types_proto_enumTypes[6]
 }
 
 func (x OrderStage) Number() protoreflect.EnumNumber {
@@ -362,7 +424,7 @@ func (x OrderStage) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OrderStage.Descriptor instead.
 func (OrderStage) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 // The workers that may serve a job.
@@ -398,11 +460,11 @@ func (x TargetWorkers) String() string {
 }
 
 func (TargetWorkers) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (TargetWorkers) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[6]
+	return &file_pecan_v1_types_proto_enumTypes[7]
 }
 
 func (x TargetWorkers) Number() protoreflect.EnumNumber {
@@ -411,7 +473,105 @@ func (x TargetWorkers) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TargetWorkers.Descriptor instead.
 func (TargetWorkers) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+// Why a step cannot be cached. docs/reference/errors.md has a row for each.
+type CacheRefusal int32
+
+const (
+	CacheRefusal_CACHE_REFUSAL_UNSPECIFIED CacheRefusal = 0
+	// Something upstream draws other values in each epoch, and nothing freezes it.
+	CacheRefusal_CACHE_REFUSAL_RANDOM CacheRefusal = 1
+	// Something upstream gives other values in each run, whatever the seeds are.
+	CacheRefusal_CACHE_REFUSAL_UNREPEATABLE CacheRefusal = 2
+	// It is upstream of the cut.
+	CacheRefusal_CACHE_REFUSAL_UNDIVIDED CacheRefusal = 3
+	// It is upstream of a step that may read it more than once, or not to its end.
+	CacheRefusal_CACHE_REFUSAL_PARTIAL CacheRefusal = 4
+	// It is downstream of a batch whose number of rows is not known beforehand.
+	CacheRefusal_CACHE_REFUSAL_REMAINDERS CacheRefusal = 5
+	CacheRefusal_CACHE_REFUSAL_ENDLESS    CacheRefusal = 6
+	CacheRefusal_CACHE_REFUSAL_DTYPE      CacheRefusal = 7
+	// The sharding policy, OFF or HINT, does not allow it.
+	CacheRefusal_CACHE_REFUSAL_SHARDING CacheRefusal = 8
+	// Files are looked for while the pipeline runs.
+	CacheRefusal_CACHE_REFUSAL_LISTED_FILES CacheRefusal = 9
+	// The names of files are computed while the pipeline runs. Only steps that the planner found are refused for it.
+	CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES CacheRefusal = 10
+	// Files are named by URL.
+	CacheRefusal_CACHE_REFUSAL_REMOTE_FILES CacheRefusal = 11
+	// The mark is inside a function.
+	CacheRefusal_CACHE_REFUSAL_FUNCTION CacheRefusal = 12
+	// A pecan.cache() downstream of it stores the elements.
+	CacheRefusal_CACHE_REFUSAL_NOT_LAST CacheRefusal = 13
+	// The job has cache="off".
+	CacheRefusal_CACHE_REFUSAL_OFF CacheRefusal = 14
+)
+
+// Enum value maps for CacheRefusal.
+var (
+	CacheRefusal_name = map[int32]string{
+		0:  "CACHE_REFUSAL_UNSPECIFIED",
+		1:  "CACHE_REFUSAL_RANDOM",
+		2:  "CACHE_REFUSAL_UNREPEATABLE",
+		3:  "CACHE_REFUSAL_UNDIVIDED",
+		4:  "CACHE_REFUSAL_PARTIAL",
+		5:  "CACHE_REFUSAL_REMAINDERS",
+		6:  "CACHE_REFUSAL_ENDLESS",
+		7:  "CACHE_REFUSAL_DTYPE",
+		8:  "CACHE_REFUSAL_SHARDING",
+		9:  "CACHE_REFUSAL_LISTED_FILES",
+		10: "CACHE_REFUSAL_COMPUTED_FILES",
+		11: "CACHE_REFUSAL_REMOTE_FILES",
+		12: "CACHE_REFUSAL_FUNCTION",
+		13: "CACHE_REFUSAL_NOT_LAST",
+		14: "CACHE_REFUSAL_OFF",
+	}
+	CacheRefusal_value = map[string]int32{
+		"CACHE_REFUSAL_UNSPECIFIED":    0,
+		"CACHE_REFUSAL_RANDOM":         1,
+		"CACHE_REFUSAL_UNREPEATABLE":   2,
+		"CACHE_REFUSAL_UNDIVIDED":      3,
+		"CACHE_REFUSAL_PARTIAL":        4,
+		"CACHE_REFUSAL_REMAINDERS":     5,
+		"CACHE_REFUSAL_ENDLESS":        6,
+		"CACHE_REFUSAL_DTYPE":          7,
+		"CACHE_REFUSAL_SHARDING":       8,
+		"CACHE_REFUSAL_LISTED_FILES":   9,
+		"CACHE_REFUSAL_COMPUTED_FILES": 10,
+		"CACHE_REFUSAL_REMOTE_FILES":   11,
+		"CACHE_REFUSAL_FUNCTION":       12,
+		"CACHE_REFUSAL_NOT_LAST":       13,
+		"CACHE_REFUSAL_OFF":            14,
+	}
+)
+
+func (x CacheRefusal) Enum() *CacheRefusal {
+	p := new(CacheRefusal)
+	*p = x
+	return p
+}
+
+func (x CacheRefusal) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CacheRefusal) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
+}
+
+func (CacheRefusal) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[8]
+}
+
+func (x CacheRefusal) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CacheRefusal.Descriptor instead.
+func (CacheRefusal) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // How batches stay equal to those of a local run (docs/architecture.md).
@@ -454,11 +614,11 @@ func (x BatchStrategy) String() string {
 }
 
 func (BatchStrategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[7].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (BatchStrategy) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[7]
+	return &file_pecan_v1_types_proto_enumTypes[9]
 }
 
 func (x BatchStrategy) Number() protoreflect.EnumNumber {
@@ -467,7 +627,7 @@ func (x BatchStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BatchStrategy.Descriptor instead.
 func (BatchStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 type DeterminismClass int32
@@ -509,11 +669,11 @@ func (x DeterminismClass) String() string {
 }
 
 func (DeterminismClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (DeterminismClass) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[8]
+	return &file_pecan_v1_types_proto_enumTypes[10]
 }
 
 func (x DeterminismClass) Number() protoreflect.EnumNumber {
@@ -522,7 +682,7 @@ func (x DeterminismClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeterminismClass.Descriptor instead.
 func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 type Resume_Strategy int32
@@ -564,11 +724,11 @@ func (x Resume_Strategy) String() string {
 }
 
 func (Resume_Strategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[9].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (Resume_Strategy) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[9]
+	return &file_pecan_v1_types_proto_enumTypes[11]
 }
 
 func (x Resume_Strategy) Number() protoreflect.EnumNumber {
@@ -578,6 +738,61 @@ func (x Resume_Strategy) Number() protoreflect.EnumNumber {
 // Deprecated: Use Resume_Strategy.Descriptor instead.
 func (Resume_Strategy) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14, 0}
+}
+
+type CacheCandidate_Origin int32
+
+const (
+	CacheCandidate_ORIGIN_UNSPECIFIED CacheCandidate_Origin = 0
+	// pecan.cache()
+	CacheCandidate_FORCED CacheCandidate_Origin = 1
+	// pecan.cache_candidate()
+	CacheCandidate_MARKED CacheCandidate_Origin = 2
+	// The planner found it.
+	CacheCandidate_FOUND CacheCandidate_Origin = 3
+)
+
+// Enum value maps for CacheCandidate_Origin.
+var (
+	CacheCandidate_Origin_name = map[int32]string{
+		0: "ORIGIN_UNSPECIFIED",
+		1: "FORCED",
+		2: "MARKED",
+		3: "FOUND",
+	}
+	CacheCandidate_Origin_value = map[string]int32{
+		"ORIGIN_UNSPECIFIED": 0,
+		"FORCED":             1,
+		"MARKED":             2,
+		"FOUND":              3,
+	}
+)
+
+func (x CacheCandidate_Origin) Enum() *CacheCandidate_Origin {
+	p := new(CacheCandidate_Origin)
+	*p = x
+	return p
+}
+
+func (x CacheCandidate_Origin) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CacheCandidate_Origin) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[12].Descriptor()
+}
+
+func (CacheCandidate_Origin) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[12]
+}
+
+func (x CacheCandidate_Origin) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CacheCandidate_Origin.Descriptor instead.
+func (CacheCandidate_Origin) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type Cut_Kind int32
@@ -627,11 +842,11 @@ func (x Cut_Kind) String() string {
 }
 
 func (Cut_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[10].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (Cut_Kind) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[10]
+	return &file_pecan_v1_types_proto_enumTypes[13]
 }
 
 func (x Cut_Kind) Number() protoreflect.EnumNumber {
@@ -640,7 +855,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // One tensor of a flattened element.
@@ -1156,6 +1371,7 @@ type JobOptions struct {
 	Weight float64 `protobuf:"fixed64,30,opt,name=weight,proto3" json:"weight,omitempty"`
 	// Who the job belongs to. Tenants share the slots of the workers. Empty: "default".
 	Tenant        string `protobuf:"bytes,31,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Cache         Cache  `protobuf:"varint,40,opt,name=cache,proto3,enum=pecan.v1.Cache" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,6 +1516,13 @@ func (x *JobOptions) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *JobOptions) GetCache() Cache {
+	if x != nil {
+		return x.Cache
+	}
+	return Cache_CACHE_UNSPECIFIED
 }
 
 // What a job wants of its workers.
@@ -1885,9 +2108,12 @@ type Plan struct {
 	Carry bool `protobuf:"varint,24,opt,name=carry,proto3" json:"carry,omitempty"`
 	// The plan has groups, and a shuffle runs in its streams. Each stream has a part of the buffer, so the streams of the
 	// group that is read are open together. The hash leaves it out.
-	Shuffled      bool `protobuf:"varint,25,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Shuffled bool `protobuf:"varint,25,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
+	// The steps whose elements may be cached, and those where a mark cannot be followed, from the source on. There are at
+	// most 12. The hash leaves them out.
+	CacheCandidates []*CacheCandidate `protobuf:"bytes,40,rep,name=cache_candidates,json=cacheCandidates,proto3" json:"cache_candidates,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
@@ -2095,6 +2321,13 @@ func (x *Plan) GetShuffled() bool {
 	return false
 }
 
+func (x *Plan) GetCacheCandidates() []*CacheCandidate {
+	if x != nil {
+		return x.CacheCandidates
+	}
+	return nil
+}
+
 // How a stream begins at an index other than 0, and how much of it has to be recomputed.
 type Resume struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2231,6 +2464,96 @@ func (x *CachePlan) GetPacked() bool {
 	return false
 }
 
+// A step whose elements may be cached, or a mark that cannot be followed.
+type CacheCandidate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user's name for a marked step. Empty for the others.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Node of the step in the registered graph. For a mark inside a function: the function and the node.
+	Node   string                `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Origin CacheCandidate_Origin `protobuf:"varint,3,opt,name=origin,proto3,enum=pecan.v1.CacheCandidate_Origin" json:"origin,omitempty"`
+	// Random steps upstream of it repeat the values of the first epoch, whatever is cached.
+	Freezes bool `protobuf:"varint,4,opt,name=freezes,proto3" json:"freezes,omitempty"`
+	// Why the step cannot be cached. Unspecified: it can.
+	Refusal CacheRefusal `protobuf:"varint,5,opt,name=refusal,proto3,enum=pecan.v1.CacheRefusal" json:"refusal,omitempty"`
+	// A sentence about the refusal, or about what a user of the cache must know. Empty: there is nothing to say.
+	Why           string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheCandidate) Reset() {
+	*x = CacheCandidate{}
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheCandidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheCandidate) ProtoMessage() {}
+
+func (x *CacheCandidate) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheCandidate.ProtoReflect.Descriptor instead.
+func (*CacheCandidate) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CacheCandidate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CacheCandidate) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CacheCandidate) GetOrigin() CacheCandidate_Origin {
+	if x != nil {
+		return x.Origin
+	}
+	return CacheCandidate_ORIGIN_UNSPECIFIED
+}
+
+func (x *CacheCandidate) GetFreezes() bool {
+	if x != nil {
+		return x.Freezes
+	}
+	return false
+}
+
+func (x *CacheCandidate) GetRefusal() CacheRefusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return CacheRefusal_CACHE_REFUSAL_UNSPECIFIED
+}
+
+func (x *CacheCandidate) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // The elements of one stream at a cached step, as a file in the cache directory; docs/formats/cache.md.
 type CacheSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2252,7 +2575,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2587,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2600,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -2350,7 +2673,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2685,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2698,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -2419,7 +2742,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2754,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2767,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -2504,7 +2827,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2516,7 +2839,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2529,7 +2852,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -2636,7 +2959,7 @@ type KeptRows struct {
 
 func (x *KeptRows) Reset() {
 	*x = KeptRows{}
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2971,7 @@ func (x *KeptRows) String() string {
 func (*KeptRows) ProtoMessage() {}
 
 func (x *KeptRows) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2984,7 @@ func (x *KeptRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptRows.ProtoReflect.Descriptor instead.
 func (*KeptRows) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *KeptRows) GetEpoch() uint64 {
@@ -2706,7 +3029,7 @@ type EpochOrder struct {
 
 func (x *EpochOrder) Reset() {
 	*x = EpochOrder{}
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +3041,7 @@ func (x *EpochOrder) String() string {
 func (*EpochOrder) ProtoMessage() {}
 
 func (x *EpochOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +3054,7 @@ func (x *EpochOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
 func (*EpochOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EpochOrder) GetHash() string {
@@ -2771,7 +3094,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +3106,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +3119,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -2897,7 +3220,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3232,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3245,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -3032,7 +3355,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3367,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3380,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -3110,7 +3433,7 @@ type HostLoad struct {
 
 func (x *HostLoad) Reset() {
 	*x = HostLoad{}
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3445,7 @@ func (x *HostLoad) String() string {
 func (*HostLoad) ProtoMessage() {}
 
 func (x *HostLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3458,7 @@ func (x *HostLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
 func (*HostLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HostLoad) GetHostId() string {
@@ -3201,7 +3524,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3536,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3549,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -3300,7 +3623,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\xbb\x05\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xe2\x05\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -3319,7 +3642,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tplacement\x18\x14 \x01(\v2\x1a.pecan.v1.PlacementOptionsR\tplacement\x12>\n" +
 	"\x0etarget_workers\x18\x16 \x01(\x0e2\x17.pecan.v1.TargetWorkersR\rtargetWorkers\x12\x16\n" +
 	"\x06weight\x18\x1e \x01(\x01R\x06weight\x12\x16\n" +
-	"\x06tenant\x18\x1f \x01(\tR\x06tenant\"\xf3\x01\n" +
+	"\x06tenant\x18\x1f \x01(\tR\x06tenant\x12%\n" +
+	"\x05cache\x18( \x01(\x0e2\x0f.pecan.v1.CacheR\x05cache\"\xf3\x01\n" +
 	"\x10PlacementOptions\x12\x1c\n" +
 	"\tobjective\x18\x01 \x01(\tR\tobjective\x12&\n" +
 	"\x0fbudget_per_hour\x18\x02 \x01(\x01R\rbudgetPerHour\x12\x1d\n" +
@@ -3372,7 +3696,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tper_local\x18\x02 \x01(\x01R\bperLocal\x12\x1d\n" +
 	"\n" +
 	"per_remote\x18\x03 \x01(\x01R\tperRemote\x12\x1a\n" +
-	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xed\x06\n" +
+	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xb2\a\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -3405,7 +3729,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"order_hash\x18\x17 \x01(\tR\torderHash\x12\x14\n" +
 	"\x05carry\x18\x18 \x01(\bR\x05carry\x12\x1a\n" +
-	"\bshuffled\x18\x19 \x01(\bR\bshuffled\"\xcc\x01\n" +
+	"\bshuffled\x18\x19 \x01(\bR\bshuffled\x12C\n" +
+	"\x10cache_candidates\x18( \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\"\xcc\x01\n" +
 	"\x06Resume\x125\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x19.pecan.v1.Resume.StrategyR\bstrategy\x12\x1d\n" +
 	"\n" +
@@ -3420,7 +3745,21 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
-	"\x06packed\x18\x04 \x01(\bR\x06packed\"\xcc\x01\n" +
+	"\x06packed\x18\x04 \x01(\bR\x06packed\"\x94\x02\n" +
+	"\x0eCacheCandidate\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x127\n" +
+	"\x06origin\x18\x03 \x01(\x0e2\x1f.pecan.v1.CacheCandidate.OriginR\x06origin\x12\x18\n" +
+	"\afreezes\x18\x04 \x01(\bR\afreezes\x120\n" +
+	"\arefusal\x18\x05 \x01(\x0e2\x16.pecan.v1.CacheRefusalR\arefusal\x12\x10\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\"C\n" +
+	"\x06Origin\x12\x16\n" +
+	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06FORCED\x10\x01\x12\n" +
+	"\n" +
+	"\x06MARKED\x10\x02\x12\t\n" +
+	"\x05FOUND\x10\x03\"\xcc\x01\n" +
 	"\fCacheSegment\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x18\n" +
@@ -3552,7 +3891,14 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x1bORDER_TOLERANCE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ORDER_TOLERANCE_EXACT\x10\x01\x12\x1f\n" +
 	"\x1bORDER_TOLERANCE_APPROXIMATE\x10\x02\x12\x17\n" +
-	"\x13ORDER_TOLERANCE_ANY\x10\x03*_\n" +
+	"\x13ORDER_TOLERANCE_ANY\x10\x03*d\n" +
+	"\x05Cache\x12\x15\n" +
+	"\x11CACHE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10CACHE_CANDIDATES\x10\x01\x12\x0e\n" +
+	"\n" +
+	"CACHE_AUTO\x10\x02\x12\x0f\n" +
+	"\vCACHE_PAPER\x10\x03\x12\r\n" +
+	"\tCACHE_OFF\x10\x04*_\n" +
 	"\n" +
 	"OrderStage\x12\x1b\n" +
 	"\x17ORDER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -3560,7 +3906,24 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*I\n" +
 	"\rTargetWorkers\x12\x1e\n" +
 	"\x1aTARGET_WORKERS_UNSPECIFIED\x10\x00\x12\x18\n" +
-	"\x14TARGET_WORKERS_LOCAL\x10\x01*\x83\x01\n" +
+	"\x14TARGET_WORKERS_LOCAL\x10\x01*\xbe\x03\n" +
+	"\fCacheRefusal\x12\x1d\n" +
+	"\x19CACHE_REFUSAL_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CACHE_REFUSAL_RANDOM\x10\x01\x12\x1e\n" +
+	"\x1aCACHE_REFUSAL_UNREPEATABLE\x10\x02\x12\x1b\n" +
+	"\x17CACHE_REFUSAL_UNDIVIDED\x10\x03\x12\x19\n" +
+	"\x15CACHE_REFUSAL_PARTIAL\x10\x04\x12\x1c\n" +
+	"\x18CACHE_REFUSAL_REMAINDERS\x10\x05\x12\x19\n" +
+	"\x15CACHE_REFUSAL_ENDLESS\x10\x06\x12\x17\n" +
+	"\x13CACHE_REFUSAL_DTYPE\x10\a\x12\x1a\n" +
+	"\x16CACHE_REFUSAL_SHARDING\x10\b\x12\x1e\n" +
+	"\x1aCACHE_REFUSAL_LISTED_FILES\x10\t\x12 \n" +
+	"\x1cCACHE_REFUSAL_COMPUTED_FILES\x10\n" +
+	"\x12\x1e\n" +
+	"\x1aCACHE_REFUSAL_REMOTE_FILES\x10\v\x12\x1a\n" +
+	"\x16CACHE_REFUSAL_FUNCTION\x10\f\x12\x1a\n" +
+	"\x16CACHE_REFUSAL_NOT_LAST\x10\r\x12\x15\n" +
+	"\x11CACHE_REFUSAL_OFF\x10\x0e*\x83\x01\n" +
 	"\rBatchStrategy\x12\x1e\n" +
 	"\x1aBATCH_STRATEGY_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BATCH_STRATEGY_EXACT\x10\x01\x12\x1c\n" +
@@ -3584,84 +3947,92 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_types_proto_rawDescData
 }
 
-var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),                  // 0: pecan.v1.Mode
 	(Sharding)(0),              // 1: pecan.v1.Sharding
 	(Compression)(0),           // 2: pecan.v1.Compression
 	(Order)(0),                 // 3: pecan.v1.Order
 	(OrderTolerance)(0),        // 4: pecan.v1.OrderTolerance
-	(OrderStage)(0),            // 5: pecan.v1.OrderStage
-	(TargetWorkers)(0),         // 6: pecan.v1.TargetWorkers
-	(BatchStrategy)(0),         // 7: pecan.v1.BatchStrategy
-	(DeterminismClass)(0),      // 8: pecan.v1.DeterminismClass
-	(Resume_Strategy)(0),       // 9: pecan.v1.Resume.Strategy
-	(Cut_Kind)(0),              // 10: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil),      // 11: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),        // 12: pecan.v1.DatasetSpec
-	(*NodeMetrics)(nil),        // 13: pecan.v1.NodeMetrics
-	(*OrderTrial)(nil),         // 14: pecan.v1.OrderTrial
-	(*OrderProduction)(nil),    // 15: pecan.v1.OrderProduction
-	(*OrderDifference)(nil),    // 16: pecan.v1.OrderDifference
-	(*JobOptions)(nil),         // 17: pecan.v1.JobOptions
-	(*PlacementOptions)(nil),   // 18: pecan.v1.PlacementOptions
-	(*Placement)(nil),          // 19: pecan.v1.Placement
-	(*PlacementCandidate)(nil), // 20: pecan.v1.PlacementCandidate
-	(*PlacementKnown)(nil),     // 21: pecan.v1.PlacementKnown
-	(*PlacementCurve)(nil),     // 22: pecan.v1.PlacementCurve
-	(*PlacementLoad)(nil),      // 23: pecan.v1.PlacementLoad
-	(*Plan)(nil),               // 24: pecan.v1.Plan
-	(*Resume)(nil),             // 25: pecan.v1.Resume
-	(*CachePlan)(nil),          // 26: pecan.v1.CachePlan
-	(*CacheSegment)(nil),       // 27: pecan.v1.CacheSegment
-	(*Cut)(nil),                // 28: pecan.v1.Cut
-	(*StreamId)(nil),           // 29: pecan.v1.StreamId
-	(*Position)(nil),           // 30: pecan.v1.Position
-	(*KeptRows)(nil),           // 31: pecan.v1.KeptRows
-	(*EpochOrder)(nil),         // 32: pecan.v1.EpochOrder
-	(*Token)(nil),              // 33: pecan.v1.Token
-	(*Checkpoint)(nil),         // 34: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil),      // 35: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),           // 36: pecan.v1.HostLoad
-	(*ErrorDetail)(nil),        // 37: pecan.v1.ErrorDetail
+	(Cache)(0),                 // 5: pecan.v1.Cache
+	(OrderStage)(0),            // 6: pecan.v1.OrderStage
+	(TargetWorkers)(0),         // 7: pecan.v1.TargetWorkers
+	(CacheRefusal)(0),          // 8: pecan.v1.CacheRefusal
+	(BatchStrategy)(0),         // 9: pecan.v1.BatchStrategy
+	(DeterminismClass)(0),      // 10: pecan.v1.DeterminismClass
+	(Resume_Strategy)(0),       // 11: pecan.v1.Resume.Strategy
+	(CacheCandidate_Origin)(0), // 12: pecan.v1.CacheCandidate.Origin
+	(Cut_Kind)(0),              // 13: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil),      // 14: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),        // 15: pecan.v1.DatasetSpec
+	(*NodeMetrics)(nil),        // 16: pecan.v1.NodeMetrics
+	(*OrderTrial)(nil),         // 17: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),    // 18: pecan.v1.OrderProduction
+	(*OrderDifference)(nil),    // 19: pecan.v1.OrderDifference
+	(*JobOptions)(nil),         // 20: pecan.v1.JobOptions
+	(*PlacementOptions)(nil),   // 21: pecan.v1.PlacementOptions
+	(*Placement)(nil),          // 22: pecan.v1.Placement
+	(*PlacementCandidate)(nil), // 23: pecan.v1.PlacementCandidate
+	(*PlacementKnown)(nil),     // 24: pecan.v1.PlacementKnown
+	(*PlacementCurve)(nil),     // 25: pecan.v1.PlacementCurve
+	(*PlacementLoad)(nil),      // 26: pecan.v1.PlacementLoad
+	(*Plan)(nil),               // 27: pecan.v1.Plan
+	(*Resume)(nil),             // 28: pecan.v1.Resume
+	(*CachePlan)(nil),          // 29: pecan.v1.CachePlan
+	(*CacheCandidate)(nil),     // 30: pecan.v1.CacheCandidate
+	(*CacheSegment)(nil),       // 31: pecan.v1.CacheSegment
+	(*Cut)(nil),                // 32: pecan.v1.Cut
+	(*StreamId)(nil),           // 33: pecan.v1.StreamId
+	(*Position)(nil),           // 34: pecan.v1.Position
+	(*KeptRows)(nil),           // 35: pecan.v1.KeptRows
+	(*EpochOrder)(nil),         // 36: pecan.v1.EpochOrder
+	(*Token)(nil),              // 37: pecan.v1.Token
+	(*Checkpoint)(nil),         // 38: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),      // 39: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),           // 40: pecan.v1.HostLoad
+	(*ErrorDetail)(nil),        // 41: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
-	11, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	16, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	14, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
+	19, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
 	0,  // 2: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
 	1,  // 3: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
 	2,  // 4: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
 	0,  // 5: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
 	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
 	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	18, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
-	6,  // 9: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
-	20, // 10: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
-	22, // 11: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
-	22, // 12: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
-	23, // 13: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
-	28, // 14: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	7,  // 15: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
-	8,  // 16: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	11, // 17: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	25, // 18: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 19: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	26, // 20: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	9,  // 21: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	10, // 22: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	32, // 23: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	31, // 24: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	31, // 25: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	0,  // 26: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	30, // 27: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 28: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	29, // 29: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	21, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	7,  // 9: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
+	5,  // 10: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
+	23, // 11: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	25, // 12: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	25, // 13: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	26, // 14: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	32, // 15: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	9,  // 16: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
+	10, // 17: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	14, // 18: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	28, // 19: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 20: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	29, // 21: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	30, // 22: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
+	11, // 23: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	12, // 24: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
+	8,  // 25: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
+	13, // 26: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	36, // 27: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	35, // 28: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	35, // 29: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 30: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	34, // 31: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 32: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	33, // 33: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -3674,8 +4045,8 @@ func file_pecan_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   27,
+			NumEnums:      14,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
