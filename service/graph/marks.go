@@ -61,19 +61,22 @@ const (
 
 // MarkOf returns the mark of a step, "" for other nodes. A mark is a take(-1), which passes everything on,
 // with a reserved user name. The user name of a step is in the step's metadata.
-func (g *Graph) MarkOf(n *tf.NodeDef) string {
-	if n.GetOp() != "TakeDataset" || len(n.GetAttr()["metadata"].GetS()) == 0 {
+func (g *Graph) MarkOf(n *tf.NodeDef) string { return markOf(n, g.NodeOf) }
+
+// markOf returns the mark of a node. find returns the node of an input.
+func markOf(n *tf.NodeDef, find func(input string) *tf.NodeDef) string {
+	if n.GetOp() != "TakeDataset" || len(n.GetAttr()["metadata"].GetS()) == 0 || len(n.GetInput()) < 2 {
 		return ""
 	}
-	if count, ok := g.InputInt(n, "count"); !ok || count >= 0 {
+	if count, ok := nodedef.Int(find(n.GetInput()[1])); !ok || count >= 0 {
 		return ""
 	}
 	var metadata tf.Metadata
 	if proto.Unmarshal(n.GetAttr()["metadata"].GetS(), &metadata) != nil {
 		return ""
 	}
-	switch name := string(metadata.GetName()); name {
-	case cacheMark, KeepPositionBegin, KeepPositionEnd:
+	name := string(metadata.GetName())
+	if name == KeepPositionBegin || name == KeepPositionEnd || readCacheMark(name) != nil {
 		return name
 	}
 	return ""
@@ -89,12 +92,71 @@ func KeepsPosition(f *tf.FunctionDef) bool {
 	return false
 }
 
-// cacheMark is the name of the cached step: pecan.cache() adds take(-1, name=cacheMark), which passes
-// everything on. docs/design/0008-cache.md gives the reasons.
-const cacheMark = "pecan_cache"
+// Users mark steps whose elements may be cached with take(-1), which passes everything on. The names of these steps are
+// cacheMark for pecan.cache(), and for pecan.cache_candidate() one of the two prefixes with the user's name. Design notes
+// 0008 and 0015 give the reasons.
+const (
+	cacheMark       = "pecan_cache"
+	candidatePrefix = "pecan_cache_candidate_"
+	frozenPrefix    = "pecan_cache_frozen_"
+	// maxCandidateName is the greatest length of the user's name.
+	maxCandidateName = 64
+)
 
-// IsCacheMark reports whether a node is a cached step.
-func (g *Graph) IsCacheMark(n *tf.NodeDef) bool { return g.MarkOf(n) == cacheMark }
+// CacheMark is the mark of a step whose elements may be cached.
+type CacheMark struct {
+	// Name is the user's name for the step, "" for pecan.cache().
+	Name string
+	// Forced: the mark is pecan.cache().
+	Forced bool
+	// Freezes: random steps upstream leave the epoch out of their seeds, whether anything is cached or not.
+	Freezes bool
+}
+
+func readCacheMark(name string) *CacheMark {
+	if name == cacheMark {
+		return &CacheMark{Forced: true, Freezes: true}
+	}
+	user, candidate := strings.CutPrefix(name, candidatePrefix)
+	frozen := false
+	if !candidate {
+		user, frozen = strings.CutPrefix(name, frozenPrefix)
+	}
+	if !candidate && !frozen || user == "" || len(user) > maxCandidateName || strings.Trim(user, letters) != "" {
+		return nil
+	}
+	return &CacheMark{Name: user, Freezes: frozen}
+}
+
+// letters are the characters of a user's name for a candidate.
+const letters = "_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// CacheMarkOf returns the mark of a step whose elements may be cached, nil for other nodes.
+func (g *Graph) CacheMarkOf(n *tf.NodeDef) *CacheMark { return readCacheMark(g.MarkOf(n)) }
+
+// Freezes reports whether the random steps upstream of a node leave the epoch out of their seeds because of its mark.
+func (g *Graph) Freezes(n *tf.NodeDef) bool {
+	mark := g.CacheMarkOf(n)
+	return mark != nil && mark.Freezes
+}
+
+// NestedCacheMarks returns the marks inside of functions, by the path of their nodes. They have no effect.
+func (g *Graph) NestedCacheMarks() map[string]*CacheMark {
+	found := map[string]*CacheMark{}
+	for _, f := range g.def.GetLibrary().GetFunction() {
+		inside := map[string]*tf.NodeDef{}
+		for _, n := range f.GetNodeDef() {
+			inside[n.GetName()] = n
+		}
+		for _, n := range f.GetNodeDef() {
+			mark := readCacheMark(markOf(n, func(input string) *tf.NodeDef { return inside[nodedef.InputNode(input)] }))
+			if mark != nil {
+				found[nodedef.Path(f.GetSignature().GetName(), n)] = mark
+			}
+		}
+	}
+	return found
+}
 
 // ReadOptions returns the options that an OptionsDataset sets.
 func ReadOptions(n *tf.NodeDef) (*tf.Options, bool) {

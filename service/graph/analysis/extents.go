@@ -111,7 +111,7 @@ func (a *Analysis) listOfExtents(s *graph.Step) *graph.Step {
 		switch {
 		case a.listsExtents(at):
 			return at
-		case len(at.In) != 1 || at.Rule.Kind != ops.Shuffled && at.Rule.Kind != ops.PassThrough || a.g.IsCacheMark(at.Node):
+		case len(at.In) != 1 || at.Rule.Kind != ops.Shuffled && at.Rule.Kind != ops.PassThrough || a.g.Freezes(at.Node):
 			return nil
 		}
 	}

@@ -2,6 +2,7 @@ package analysis
 
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
@@ -108,6 +109,16 @@ func (a *Analysis) SameInEveryRun(s *graph.Step) bool {
 		}
 	})
 	return ok
+}
+
+// FixedSeeds reports whether the attributes of an op exclude the epoch from its seeds.
+func FixedSeeds(n *tf.NodeDef) bool {
+	for _, key := range []string{"reshuffle_each_iteration", "rerandomize_each_iteration"} {
+		if v, ok := n.GetAttr()[key]; ok && !v.GetB() {
+			return true
+		}
+	}
+	return false
 }
 
 // ChangesCount reports whether values decide how many elements a step gives.

@@ -1,7 +1,7 @@
 package cacheable
 
 import (
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pecan-ml/pecan/proto/frame"
@@ -17,105 +17,95 @@ import (
 // costs more than the element.
 const packBytes = 16 << 10
 
-// Division is where a dataset is divided into streams: Cuts has the steps whose outputs are divided, and Batch is the
-// step whose short last elements are joined, nil without one.
-type Division struct {
-	Cuts  map[*graph.Step]int
-	Batch *graph.Step
-}
-
 // Rules answers questions about the steps of one dataset.
 type Rules struct {
 	*analysis.Analysis
 	g *graph.Graph
+	// remote: the dataset names files by URL; nil before anybody asked. constants and opened are the known answers of
+	// constantNames and calledOpensOnly.
+	remote    *bool
+	constants map[*graph.Step][]bool
+	opened    map[calledFunction]bool
 }
 
 // New returns the rules for the steps of a graph.
-func New(g *graph.Graph, a *analysis.Analysis) *Rules { return &Rules{Analysis: a, g: g} }
-
-// CachedStep finds the step whose elements can be cached. If there is none, why is the reason.
-func (r *Rules) CachedStep(plan *pecanv1.Plan, root *graph.Step, w Division) (mark *graph.Step, why string) {
-	if plan.GetCut().GetKind() == pecanv1.Cut_HINT {
-		return nil, "with sharding HINT the user divides the dataset. Use another sharding policy"
-	}
-	// The batch whose short last elements are joined must be downstream of the cached step.
-	below := w.Batch == nil
-	for s := root; ; s = s.In[0] {
-		if _, cut := w.Cuts[s]; cut {
-			return nil, fmt.Sprintf("it is upstream of %s, where the dataset is divided, so every stream would cache the same elements. Move it after that step", s.Node.GetName())
-		}
-		if r.g.IsCacheMark(s.Node) {
-			if !below {
-				return nil, fmt.Sprintf("it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", w.Batch.Node.GetName())
-			}
-			return s, r.whyNotCached(s, plan.GetMode())
-		}
-		if !readsOnce(s) || len(s.In) != 1 {
-			return nil, fmt.Sprintf("it comes before %s, which may read it more than once, or not to its end. Move it after that step", s.Node.GetName())
-		}
-		below = below || s == w.Batch
-	}
+func New(g *graph.Graph, a *analysis.Analysis) *Rules {
+	return &Rules{Analysis: a, g: g, constants: map[*graph.Step][]bool{}, opened: map[calledFunction]bool{}}
 }
 
-// readsOnce reports whether a step reads its only input exactly once, to the end.
-func readsOnce(s *graph.Step) bool {
-	switch s.Rule.Kind {
-	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
-		return true
-	case ops.Shuffled:
-		return s.Node.GetOp() != "SnapshotDatasetV2"
-	}
-	return false
-}
-
-// whyNotCached returns the reason why the elements of a step cannot be cached, "" if they can.
-func (r *Rules) whyNotCached(mark *graph.Step, mode pecanv1.Mode) string {
-	for _, t := range r.g.OutputTypes(mark.OutputOf) {
+// refusal returns why the elements of a step cannot be cached. freezes: random steps upstream repeat their values.
+func (r *Rules) refusal(step *graph.Step, mode pecanv1.Mode, freezes bool) Refusal {
+	for _, t := range r.g.OutputTypes(step.OutputOf) {
 		if t != tf.DataType_DT_STRING && frame.Width(uint32(t)) == 0 {
-			return fmt.Sprintf("its elements have a component of dtype %s, which cannot be written. Flatten ragged and sparse values before it", frame.DTypeName(uint32(t)))
+			return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_DTYPE, "its elements have a component of dtype %s, which cannot be written. Flatten ragged and sparse values before it", frame.DTypeName(uint32(t)))
 		}
 	}
-	if r.MayBeEndless(mark) {
-		return "its input never ends. Put repeat() after it"
+	if r.MayBeEndless(step) {
+		return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_ENDLESS, "its input never ends. Put repeat() after it")
 	}
-	if r.DeterminismClass(mark, mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
-		return "its input produces other elements in each run"
+	if r.DeterminismClass(step, mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
+		return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_UNREPEATABLE, "its input produces other elements in each run")
 	}
-	why := ""
-	mark.Walk(func(s *graph.Step) {
+	why := Refusal{}
+	step.Walk(func(s *graph.Step) {
 		f := r.Facts(s)
 		switch {
 		case f.Stateful || f.WritesVariables || f.Unrepeatable:
-			why = fmt.Sprintf("%s, which comes before it, produces other values in each run", s.Node.GetName())
+			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_UNREPEATABLE, "%s, which comes before it, produces other values in each run", s.Node.GetName())
 		case f.ListsFiles || s.Node.GetOp() == "MatchingFilesDataset":
-			why = fmt.Sprintf("%s, which comes before it, looks for files while it runs, so changed files would not be noticed. Use list_files", s.Node.GetName())
+			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_LISTED_FILES, "%s, which comes before it, looks for files while it runs, so changed files would not be noticed. Use list_files", s.Node.GetName())
 		}
 	})
-	if why == "" && r.namesRemoteFiles() {
-		why = "the dataset names files by URL, so changed files would not be noticed"
+	if why.None() && r.namesRemoteFiles() {
+		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, so changed files would not be noticed")
+	}
+	if random := r.drawsByEpoch(step); why.None() && !freezes && random != nil {
+		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "%s, which comes before it, is random in each epoch, and a cache would repeat one epoch. Move that step after it, or give freeze_randomness=True to repeat the first epoch", random.Node.GetName())
 	}
 	return why
 }
 
-func (r *Rules) namesRemoteFiles() bool {
-	remote := false
-	_ = r.g.EachNode(func(n *tf.NodeDef, _ string) error {
-		values, _ := nodedef.Strings(n)
-		for _, v := range values {
-			scheme, _, found := strings.Cut(string(v), "://")
-			remote = remote || found && scheme != "" && !strings.ContainsAny(scheme, "/ ")
+// drawsByEpoch returns the first step, from the source on, whose elements or order follow from seeds with the epoch; nil if
+// there is none. Upstream of a cache, seeds have no epoch.
+func (r *Rules) drawsByEpoch(s *graph.Step) *graph.Step {
+	if s.Rule.Kind != ops.Cached && s.Node.GetOp() != "SnapshotDatasetV2" && !r.g.Freezes(s.Node) {
+		for _, in := range slices.Concat(s.In, s.Captured) {
+			if found := r.drawsByEpoch(in); found != nil {
+				return found
+			}
 		}
-		return nil
-	})
-	return remote
+	}
+	if r.takesSeeds(s) && !analysis.FixedSeeds(s.Node) || r.Facts(s).Random || r.Facts(s).Seeded {
+		return s
+	}
+	return nil
+}
+
+func (r *Rules) takesSeeds(s *graph.Step) bool {
+	return r.g.InputIndex(s.Node, "seed") >= 0 && r.g.InputIndex(s.Node, "seed2") >= 0
+}
+
+func (r *Rules) namesRemoteFiles() bool {
+	if r.remote == nil {
+		remote := false
+		_ = r.g.EachNode(func(n *tf.NodeDef, _ string) error {
+			values, _ := nodedef.Strings(n)
+			for _, v := range values {
+				scheme, _, found := strings.Cut(string(v), "://")
+				remote = remote || found && scheme != "" && !strings.ContainsAny(scheme, "/ ")
+			}
+			return nil
+		})
+		r.remote = &remote
+	}
+	return *r.remote
 }
 
 // DrawsSeeds reports whether the elements of a step depend on seeds.
 func (r *Rules) DrawsSeeds(mark *graph.Step) bool {
 	draws := false
 	mark.Walk(func(s *graph.Step) {
-		takes := r.g.InputIndex(s.Node, "seed") >= 0 && r.g.InputIndex(s.Node, "seed2") >= 0
-		draws = draws || takes || r.Facts(s).Seeded
+		draws = draws || r.takesSeeds(s) || r.Facts(s).Seeded
 	})
 	return draws
 }

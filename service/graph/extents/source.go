@@ -49,7 +49,7 @@ func sourceOf(g *graph.Graph, s *graph.Step) (src source, ok bool) {
 		switch {
 		case at.Node.GetOp() == "ShuffleDatasetV3" || at.Node.GetOp() == "ShuffleDataset":
 			src.shuffled = true
-		case at.Node.GetOp() == "PrefetchDataset":
+		case at.Node.GetOp() == "PrefetchDataset", g.CacheMarkOf(at.Node) != nil && !g.Freezes(at.Node):
 		default:
 			return src, false
 		}

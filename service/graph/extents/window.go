@@ -71,7 +71,7 @@ func positionsMatter(g *graph.Graph, a *analysis.Analysis, users map[*graph.Step
 
 // oneForEach reports whether a step may change places with a take: it gives one element for each.
 func oneForEach(g *graph.Graph, a *analysis.Analysis, s *graph.Step) bool {
-	return s.Rule.Kind == ops.PassThrough && !g.IsCacheMark(s.Node) || s.Rule.Kind == ops.OneToOne && a.Facts(s).Pure()
+	return s.Rule.Kind == ops.PassThrough && !g.Freezes(s.Node) || s.Rule.Kind == ops.OneToOne && a.Facts(s).Pure()
 }
 
 // remove lets the user of a step read what the step reads. It returns the name of the root.

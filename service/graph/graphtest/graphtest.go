@@ -112,3 +112,31 @@ func Named(t testing.TB, def *tf.GraphDef, name string) *tf.NodeDef {
 func SetConst(t *testing.T, def *tf.GraphDef, n *tf.NodeDef, input int, value int64) {
 	Named(t, def, n.GetInput()[input]).Attr["value"].GetTensor().Int64Val = []int64{value}
 }
+
+// Marked returns the bytes of a graph in testdata in which the steps that pecan.cache() marks have other user names, in the
+// order of the graph. The last name stands for all further ones, and "" for no name.
+func Marked(t testing.TB, name string, names ...string) []byte {
+	t.Helper()
+	marks := 0
+	return Changed(t, name, func(def *tf.GraphDef) {
+		for _, n := range def.GetNode() {
+			var metadata tf.Metadata
+			if err := proto.Unmarshal(n.GetAttr()["metadata"].GetS(), &metadata); err != nil {
+				t.Fatal(err)
+			}
+			if n.GetOp() != "TakeDataset" || string(metadata.GetName()) != "pecan_cache" {
+				continue
+			}
+			metadata.Name = []byte(names[min(marks, len(names)-1)])
+			raw, err := proto.Marshal(&metadata)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.Attr["metadata"] = &tf.AttrValue{Value: &tf.AttrValue_S{S: raw}}
+			marks++
+		}
+		if marks == 0 {
+			t.Fatalf("%s has no cached step", name)
+		}
+	})
+}

@@ -76,7 +76,7 @@ func (r *reordering) place(order []string) error {
 	section := 0
 	sections := map[string]int{}
 	for _, s := range r.steps {
-		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || r.g.IsCacheMark(s.Node) {
+		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || r.g.Freezes(s.Node) {
 			section++
 		}
 		sections[s.Node.GetName()] = section

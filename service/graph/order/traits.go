@@ -116,8 +116,11 @@ func (a *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyA
 	t.Random, t.Keyable = facts.Random || facts.Seeded, a.Keyable(s)
 	t.Stateful = facts.Stateful || facts.WritesVariables || facts.Unrepeatable || facts.CachesElements || facts.ListsFiles
 	switch {
-	case a.g.IsCacheMark(s.Node):
-		t.Barrier = "pecan.cache() stores its elements"
+	case a.g.Freezes(s.Node):
+		t.Barrier = "the random steps before it repeat the values of the first epoch"
+		if a.g.CacheMarkOf(s.Node).Forced {
+			t.Barrier = "pecan.cache() stores its elements"
+		}
 	case s.Rule.Kind == ops.PassThrough:
 		t.Passes = true
 	case s.Rule.Kind == ops.OneToOne:

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/order"
 )
@@ -54,4 +55,37 @@ func traitsText(s order.Traits) string {
 		}
 	}
 	return strings.Join(out, "_")
+}
+
+// Steps move past a candidate as past any step that returns its input, but not past one that freezes random values.
+func TestOnlyMarksThatFreezeAreBarriers(t *testing.T) {
+	for mark, barrier := range map[string]bool{"pecan_cache_candidate_here": false, "pecan_cache_frozen_here": true, "pecan_cache": true, "": false} {
+		g, err := graph.Parse(graphtest.Marked(t, "cached", mark), graph.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, s := range order.TraitsOf(g) {
+			if s.Op != "TakeDataset" {
+				continue
+			}
+			found = true
+			if (s.Barrier != "") != barrier || s.Passes == barrier {
+				t.Errorf("%q: %+v", mark, s)
+			}
+		}
+		if !found {
+			t.Errorf("%q: the mark is not a step", mark)
+		}
+		steps := order.TraitsOf(g)
+		names := make([]string, len(steps))
+		for i, s := range steps {
+			names[i] = s.Node
+		}
+		// The maps before and after the mark change places.
+		names[0], names[2] = names[2], names[0]
+		if _, err := order.Reorder(g, names); (err != nil) != barrier {
+			t.Errorf("%q: the maps change places: %v", mark, err)
+		}
+	}
 }

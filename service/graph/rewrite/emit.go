@@ -60,10 +60,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	}
 	cut, isCut := e.plan.division.Cuts[s]
 	at.upstreamOfCut = at.upstreamOfCut || isCut
-	upstream := at
-	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.IsCacheMark(s.Node) {
-		upstream.upstreamOfCache = true
-	}
+	upstream := e.upstreamOf(s, at)
 	inputs := make([]string, len(s.In))
 	for i, in := range s.In {
 		inputs[i] = e.addIndex(in, e.emit(in, upstream))
@@ -92,20 +89,29 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	return e.skip(s, name)
 }
 
+// upstreamOf returns the position of the inputs of a step at a position.
+func (e *editor) upstreamOf(s *graph.Step, at position) position {
+	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.Freezes(s.Node) {
+		at.upstreamOfCache = true
+	}
+	return at
+}
+
 // emitDownstream connects the steps downstream of a step up to the root. output is the node of that step's output.
-func (e *editor) emitDownstream(s, stop *graph.Step, output string) string {
+func (e *editor) emitDownstream(s, stop *graph.Step, output string, at position) string {
 	if s == stop {
 		return output
 	}
-	input := e.addIndex(s.In[0], e.emitDownstream(s.In[0], stop, output))
+	upstream := e.upstreamOf(s, at)
+	input := e.addIndex(s.In[0], e.emitDownstream(s.In[0], stop, output, upstream))
 	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
 		return input
 	}
 	for _, c := range s.Captured {
-		e.emit(c, position{})
+		e.emit(c, upstream)
 	}
 	e.wire(s, []string{input})
-	e.rewriteStep(s, position{})
+	e.rewriteStep(s, at)
 	return e.passIndex(s)
 }
 

@@ -28,9 +28,9 @@ func (e *editor) planIndex(root *graph.Step) {
 	visit = func(s *graph.Step, wanted bool) {
 		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
-		// The index column begins again after a cached step. Cached elements have no index, and the elements
+		// The index column begins again after a step that freezes. Cached elements have no index, and the elements
 		// must not depend on the cache.
-		through := !cut && s != e.plan.division.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
+		through := !cut && s != e.plan.division.Batch && !e.g.Freezes(s.Node) && passesIndex(s)
 		e.index.out[s] = wanted && through
 		e.index.number[s] = wanted && !through
 		e.index.in[s] = keyed || wanted && through

@@ -140,14 +140,14 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 		if e.plan.carry {
 			e.onlyFullBatches(w.Batch)
 		}
-		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
+		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName(), position{}), root.OutputOf)
 	}
 	write := func(top *graph.Step) (*StreamGraphs, error) {
 		if !closing {
-			return e.writeTree(top, w.Batch.Node, position{})
+			return e.writeTree(top, w.Batch.Node, e.positionOf(root, top))
 		}
 		e.pullInto(w.Batch)
-		return e.finishGraph(e.emitDownstream(top, w.Batch, w.Batch.Node.GetName()), w.Batch.Node)
+		return e.finishGraph(e.emitDownstream(top, w.Batch, w.Batch.Node.GetName(), position{}), w.Batch.Node)
 	}
 	if w.Strategy == split.RemainderBatches {
 		e.relaxBatches(root, w.Batch)
@@ -164,9 +164,17 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 		return nil, err
 	}
 	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), handle)
-	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source), root.OutputOf)
+	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source, position{}), root.OutputOf)
 	if err != nil {
 		return nil, err
 	}
 	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+}
+
+// positionOf returns the position of a step on the path from the root. Only one path leads there.
+func (e *editor) positionOf(root, s *graph.Step) (at position) {
+	for ; root != s; root = root.In[0] {
+		at = e.upstreamOf(root, at)
+	}
+	return at
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
 )
 
 // seedStep sets the two seeds that a dataset op takes as inputs.
@@ -33,18 +34,12 @@ func (e *editor) takesSeeds(n *tf.NodeDef) bool {
 
 // seedPair returns the seeds of an op. The op's attributes may exclude the epoch from them.
 func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path string) (int64, int64) {
-	fixed := false
-	for _, key := range []string{"reshuffle_each_iteration", "rerandomize_each_iteration"} {
-		if v, ok := n.GetAttr()[key]; ok && !v.GetB() {
-			fixed = true
-		}
-	}
 	if e.plan.off && (seed != 0 || seed2 != 0) {
 		at.upstreamOfCut = true
 	} else if e.plan.off {
 		at.upstreamOfCut = false
 	}
-	return e.seeds.seeds(at, seed, seed2, path, fixed)
+	return e.seeds.seeds(at, seed, seed2, path, analysis.FixedSeeds(n))
 }
 
 // position is the position of a seeded op in a stream graph.

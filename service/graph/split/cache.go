@@ -6,45 +6,70 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/cacheable"
 )
 
-// planCache decides whether and how the cached step is used. It runs after the cut is decided. root is the
-// tree that was cut.
-func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
-	marks := p.cacheMarks(root)
-	if marks == 0 {
-		return
-	}
-	w := Division{}
-	if plan.GetNumStreams() > 1 && plan.GetCut().GetKind() != pecanv1.Cut_HINT {
-		found, err := p.FindDivision(root, plan)
-		if err != nil {
-			addReason(plan, "cache() does nothing here: the cut was not found.")
-			return
-		}
-		w = found
-	}
+// planCache lists the steps that may be cached, and decides how pecan.cache() is used. It runs after the cut is decided.
+// root is the tree that was cut.
+func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	rules := cacheable.New(p.g, p.Analysis)
-	mark, why := rules.CachedStep(plan, root, cacheable.Division{Cuts: w.Cuts, Batch: w.Batch})
-	if why != "" {
-		addReason(plan, "cache() does nothing here: %s.", why)
+	asked := cacheable.Request{Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile}
+	asked.Division, asked.Refusal = p.divisionForCache(plan, root)
+	candidates, omitted := rules.Candidates(root, asked)
+	for _, c := range candidates {
+		plan.CacheCandidates = append(plan.CacheCandidates, c.CacheCandidate)
+	}
+	if omitted > 0 {
+		addReason(plan, "Of the steps that may be cached, %d are left out. A plan has at most %d.", omitted, len(candidates))
+	}
+	last := cacheable.Forced(candidates)
+	switch {
+	case last == nil:
+		return
+	case opts.GetCache() == pecanv1.Cache_CACHE_OFF:
+		addReason(plan, `The job has cache="off", so cache() passes elements on.`)
+		return
+	case !last.Legal():
+		addReason(plan, "cache() does nothing here: %s.", last.Why)
 		return
 	}
-	if marks > 1 {
-		addReason(plan, "The dataset has %d cache() steps. Only the last one, %s, has an effect: remove the others.", marks, mark.Node.GetName())
+	if marks := p.cacheMarks(root); marks > 1 {
+		addReason(plan, "The dataset has %d cache() steps. Only the last one that can be used, %s, has an effect: remove the others.", marks, last.Node)
 	}
-	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: rules.DrawsSeeds(mark), Packed: rules.FitsInPacks(mark)}
+	if last.Why != "" {
+		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
+	}
+	plan.Cache = &pecanv1.CachePlan{Node: last.Node, Seeded: rules.DrawsSeeds(last.Step), Packed: rules.FitsInPacks(last.Step)}
 	plan.Cache.Key = cacheable.Key(p.g, plan)
 	again := ""
 	if plan.Cache.Seeded {
 		again = " and the same seed, because steps upstream of cache() draw from the seed"
 	}
 	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, and so do other jobs with the same dataset%s. "+
-		"Epochs are not prefetched.", mark.Node.GetName(), again)
+		"Epochs are not prefetched.", last.Node, again)
 }
 
-// cacheMarks counts the cached steps of a dataset.
+// divisionForCache returns the division of a plan, or the reason why nothing can be cached with it.
+func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (cacheable.Division, cacheable.Refusal) {
+	w := Division{}
+	switch {
+	case plan.GetNumStreams() == 0:
+		return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
+			Why: "sharding is off, so every worker would store the whole dataset. Choose a sharding policy to use the cache"}
+	case plan.GetCut().GetKind() == pecanv1.Cut_HINT:
+		return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
+			Why: "with sharding HINT the user divides the dataset. Use another sharding policy"}
+	case plan.GetNumStreams() > 1:
+		found, err := p.FindDivision(root, plan)
+		if err != nil {
+			return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, Why: "the cut was not found"}
+		}
+		w = found
+	}
+	return cacheable.Division{Cuts: w.Cuts, Batch: w.Batch}, cacheable.Refusal{}
+}
+
+// cacheMarks counts the steps that pecan.cache() marks.
 func (p *Planner) cacheMarks(root *graph.Step) (n int) {
 	root.Walk(func(s *graph.Step) {
-		if p.g.IsCacheMark(s.Node) {
+		if mark := p.g.CacheMarkOf(s.Node); mark != nil && mark.Forced {
 			n++
 		}
 	})

@@ -2,6 +2,7 @@ package split
 
 import (
 	"math"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
@@ -54,8 +55,11 @@ func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
 }
 
 // permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch
-// and reads in another one need the same share in every epoch.
-func permutes(plan *pecanv1.Plan) bool { return plan.GetCache() == nil && !plan.GetWritesFiles() }
+// and reads in another one need the same share in every epoch, and so do random values that repeat in every epoch: they
+// depend on the stream. That holds whether the job uses its caches or not.
+func permutes(plan *pecanv1.Plan) bool {
+	return plan.GetCache() == nil && !plan.GetWritesFiles() && !slices.ContainsFunc(plan.GetCacheCandidates(), (*pecanv1.CacheCandidate).GetFreezes)
+}
 
 // firstBlock is the first block of a stream if every stream had one contiguous part, and the parts were as equal as
 // possible.

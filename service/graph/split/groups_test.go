@@ -82,8 +82,19 @@ func TestTheOrderOfStreamsIsAnotherOneInEachEpoch(t *testing.T) {
 	if slices.EqualFunc(first, later, slices.Equal) {
 		t.Error("two epochs have the same order")
 	}
-	plan.Cache = &pecanv1.CachePlan{}
-	if !slices.EqualFunc(sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 2), slices.Equal) {
+	same := func() bool {
+		return slices.EqualFunc(sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 2), slices.Equal)
+	}
+	plan.CacheCandidates = []*pecanv1.CacheCandidate{{Name: "decoded"}}
+	if same() {
+		t.Error("a candidate changes which shares the streams read")
+	}
+	plan.CacheCandidates[0].Freezes = true
+	if !same() {
+		t.Error("a stream reads another share in each epoch, so its elements get other random values")
+	}
+	plan.Cache, plan.CacheCandidates = &pecanv1.CachePlan{}, nil
+	if !same() {
 		t.Error("a stream reads another share of a cache in each epoch")
 	}
 }

@@ -68,7 +68,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 		return nil, err
 	}
 	if shardingOff(opts) {
-		p.planUnsharded(plan)
+		p.planUnsharded(plan, opts, env)
 		return seal(plan), nil
 	}
 	root, isTree := g.Steps()
@@ -113,7 +113,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 	if plan.NumStreams > 1 {
 		root = p.PushPositionsUpstream(root)
 	}
-	p.planCache(plan, root)
+	p.planCache(plan, root, opts, env)
 	return seal(plan), nil
 }
 
@@ -154,17 +154,15 @@ func seal(plan *pecanv1.Plan) *pecanv1.Plan {
 	return plan
 }
 
-func (p *Planner) planUnsharded(plan *pecanv1.Plan) {
+func (p *Planner) planUnsharded(plan *pecanv1.Plan, opts *pecanv1.JobOptions, env Env) {
 	root, isTree := p.g.Steps()
 	plan.NumStreams = 0
 	plan.Cardinality = p.Cardinality(root)
 	plan.AllOpen = p.MayBeEndless(root)
 	plan.Mode, plan.Determinism = pecanv1.Mode_MODE_OFF, p.DeterminismClass(root, pecanv1.Mode_MODE_OFF)
 	addReason(plan, "Sharding is off: every worker produces the whole dataset.")
-	if p.cacheMarks(root) > 0 {
-		addReason(plan, "cache() does nothing here: sharding is off, so every worker would store the whole dataset. Choose a sharding policy to use the cache.")
-	}
 	if isTree {
+		p.planCache(plan, root, opts, env)
 		p.planResume(plan, root, Division{})
 	}
 }

@@ -60,8 +60,8 @@ func (p *Planner) removeStep(root, removed *graph.Step) *graph.Step {
 // outerRepeat finds the repeat that can be removed next, nil when there is none.
 func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	for s := root; ; s = s.In[0] {
-		if p.g.IsCacheMark(s.Node) {
-			// The cache stores the repeated elements.
+		if p.g.Freezes(s.Node) {
+			// A cache stores the repeated elements, and random steps draw the same values in each epoch.
 			return nil
 		}
 		switch s.Rule.Kind {

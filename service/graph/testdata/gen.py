@@ -299,6 +299,18 @@ CASES = {
         D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
     ),
     "cached_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
+    "cached_noise_filter_batch": lambda: cached(
+        D.range(300).map(noisy).filter(lambda x: x > 0.1).batch(8).map(noisy)
+    ),
+    "cached_in_function": lambda: D.range(4).interleave(lambda x: cached(D.range(x)), cycle_length=2),
+    "cached_computed_files": lambda: cached(
+        D.from_tensor_slices(["a", "b"]).map(lambda name: tf.io.read_file("/data/" + name))
+    ).map(tf.strings.length),
+    "cached_named_files": lambda: cached(
+        D.from_tensor_slices((FILES, list(range(len(FILES)))))
+        .map(lambda name, i: (name, i + 1))
+        .map(lambda name, i: (tf.io.read_file(name), i))
+    ).map(lambda text, i: i),
     "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
     "steps": steps,
     "badly_ordered": badly_ordered,

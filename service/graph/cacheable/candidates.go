@@ -1,0 +1,228 @@
+package cacheable
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// Division is where a dataset is divided into streams: Cuts has the steps whose outputs are divided, and Batch is the
+// step whose short last elements are joined, nil without one.
+type Division struct {
+	Cuts  map[*graph.Step]int
+	Batch *graph.Step
+}
+
+// Request is what the candidates depend on, besides the dataset.
+type Request struct {
+	Division
+	Mode  pecanv1.Mode
+	Cache pecanv1.Cache
+	// Refusal is the reason why no step of the dataset can be cached, empty if there is none.
+	Refusal Refusal
+	// Profile has the costs of the steps that an earlier job measured, nil without one.
+	Profile []*pecanv1.NodeMetrics
+}
+
+// Refusal is a reason why a step cannot be cached; empty if it can.
+type Refusal struct {
+	Code pecanv1.CacheRefusal
+	Why  string
+}
+
+func refuse(code pecanv1.CacheRefusal, format string, args ...any) Refusal {
+	return Refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// None reports whether the step can be cached.
+func (r Refusal) None() bool { return r.Code == pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED }
+
+// Candidate is a step whose elements may be cached, or a mark that cannot be followed.
+type Candidate struct {
+	*pecanv1.CacheCandidate
+	// Step is nil for a mark inside a function.
+	Step *graph.Step
+	// end: the elements are those of the dataset.
+	end bool
+	// spent is the CPU of all steps up to this one.
+	spent float64
+}
+
+// Legal reports whether the step can be cached.
+func (c *Candidate) Legal() bool {
+	return c.Refusal == pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED
+}
+
+func (c *Candidate) refuse(r Refusal) { c.Refusal, c.Why = r.Code, r.Why }
+
+func (c *Candidate) isForced() bool { return c.Origin == pecanv1.CacheCandidate_FORCED }
+
+// Candidates returns the candidates of a dataset from the source on, at most 12. omitted is the number of those that
+// are left out for that bound. root is the tree of steps that was cut.
+func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate, omitted int) {
+	f := &finder{Rules: r, Request: q, cpu: map[string]float64{}}
+	for _, n := range q.Profile {
+		f.cpu[n.GetNode()] += n.GetSelfCpuS()
+	}
+	f.visit(root, place{refusal: q.Refusal, below: q.Batch == nil, end: true})
+	nested := r.g.NestedCacheMarks()
+	for _, path := range slices.Sorted(maps.Keys(nested)) {
+		c := marked(nested[path], path)
+		c.Freezes = false
+		c.refuse(refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_FUNCTION, "it is inside the function of a step, which runs for each element. Put it between the steps of the dataset"))
+		f.found = append(f.found, c)
+	}
+	f.settleForced()
+	return f.selected()
+}
+
+// place is what the steps downstream of a step say about its elements.
+type place struct {
+	// refusal is why nothing from here on upstream can be cached.
+	refusal Refusal
+	// below: the batch whose short last elements are joined is downstream, or there is none.
+	below bool
+	// end: the dataset has the elements of this step, without a mark in between.
+	end bool
+	// marked: a mark downstream has the elements of this step.
+	marked bool
+}
+
+// finder walks through the steps of a dataset.
+type finder struct {
+	*Rules
+	Request
+	// cpu is the CPU of each step, spent the sum of the steps that were visited.
+	cpu   map[string]float64
+	spent float64
+	found []*Candidate
+}
+
+// visit finds the candidates upstream of a step, and then the step itself.
+func (f *finder) visit(s *graph.Step, at place) {
+	name := s.Node.GetName()
+	if _, cut := f.Cuts[s]; cut && at.refusal.None() {
+		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, "it is upstream of %s, where the dataset is divided, so every stream would cache the same elements. Move it after that step", name)
+	}
+	mark, passes := f.g.CacheMarkOf(s.Node), s.Rule.Kind == ops.PassThrough
+	up := at
+	if mark != nil || !passes {
+		up.end, up.marked = false, mark != nil
+	}
+	up.below = at.below || s == f.Batch
+	partial := refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which may read it more than once, or not to its end. Move it after that step", name)
+	if up.refusal.None() && (!readsOnce(s) || len(s.In) != 1) {
+		up.refusal = partial
+	}
+	for _, in := range s.In {
+		f.visit(in, up)
+	}
+	if up.refusal.None() {
+		up.refusal = partial
+	}
+	for _, c := range s.Captured {
+		f.visit(c, up)
+	}
+	f.spent += f.cpu[name]
+	if at.refusal.None() && !at.below {
+		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMAINDERS, "it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", f.Batch.Node.GetName())
+	}
+	switch {
+	case mark != nil:
+		f.addMark(s, mark, at)
+	case !passes && !at.marked:
+		f.addFound(s, at)
+	}
+}
+
+// readsOnce reports whether a step reads its only input exactly once, to the end.
+func readsOnce(s *graph.Step) bool {
+	switch s.Rule.Kind {
+	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
+		return true
+	case ops.Shuffled:
+		return s.Node.GetOp() != "SnapshotDatasetV2"
+	}
+	return false
+}
+
+func marked(mark *graph.CacheMark, node string) *Candidate {
+	c := &Candidate{CacheCandidate: &pecanv1.CacheCandidate{Name: mark.Name, Node: node, Origin: pecanv1.CacheCandidate_MARKED, Freezes: mark.Freezes}}
+	if mark.Forced {
+		c.Origin = pecanv1.CacheCandidate_FORCED
+	}
+	return c
+}
+
+func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
+	c := marked(mark, s.Node.GetName())
+	c.Step, c.end, c.spent = s, at.end, f.spent
+	why := at.refusal
+	if why.None() {
+		why = f.refusal(s, f.Mode, mark.Freezes)
+	}
+	if c.refuse(why); c.Legal() {
+		if reader := f.readsComputedNames(s); reader != nil {
+			c.Why = computedNames(reader)
+		}
+	}
+	f.found = append(f.found, c)
+}
+
+// addFound adds a step that no user marked, if that is asked for. Of the steps that cannot be cached it adds only the
+// end of the dataset, whose refusal says what prevents the best cache.
+func (f *finder) addFound(s *graph.Step, at place) {
+	wanted := f.Cache == pecanv1.Cache_CACHE_AUTO || f.Cache == pecanv1.Cache_CACHE_PAPER
+	if !wanted || !at.refusal.None() && !at.end || f.CostOfHead(s) == 0 {
+		return
+	}
+	c := &Candidate{Step: s, end: at.end, spent: f.spent,
+		CacheCandidate: &pecanv1.CacheCandidate{Node: s.Node.GetName(), Origin: pecanv1.CacheCandidate_FOUND}}
+	why := at.refusal
+	if why.None() {
+		why = f.refusal(s, f.Mode, false)
+	}
+	// What follows the reason is about marks, which a user can move.
+	why.Why, _, _ = strings.Cut(why.Why, ". ")
+	if why.None() {
+		if reader := f.readsComputedNames(s); reader != nil {
+			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s. Mark the step with pecan.cache_candidate() if these files never change", computedNames(reader))
+		}
+	}
+	if c.refuse(why); c.Legal() || c.end {
+		f.found = append(f.found, c)
+	}
+}
+
+func computedNames(reader *graph.Step) string {
+	return fmt.Sprintf("%s opens files whose names are computed while the pipeline runs, so changed files would not be noticed", reader.Node.GetName())
+}
+
+// settleForced refuses all pecan.cache() but the last one that can be followed, and with cache="off" every mark.
+func (f *finder) settleForced() {
+	last := Forced(f.found)
+	for _, c := range f.found {
+		switch {
+		case c.Legal() && c.isForced() && c != last:
+			c.refuse(refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_NOT_LAST, "%s, which comes after it, is a cache() too. Remove one of them", last.Node))
+		case c.Legal() && f.Cache == pecanv1.Cache_CACHE_OFF:
+			c.refuse(refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_OFF, `the job has cache="off", so it passes elements on`))
+		}
+	}
+}
+
+// Forced returns the last pecan.cache() that can be followed; if there is none, the last one; nil without any.
+func Forced(candidates []*Candidate) *Candidate {
+	var last *Candidate
+	for _, c := range candidates {
+		if c.isForced() && (last == nil || c.Legal() || !last.Legal()) {
+			last = c
+		}
+	}
+	return last
+}

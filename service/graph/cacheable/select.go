@@ -1,0 +1,84 @@
+package cacheable
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	// maxCandidates bounds the candidates of a plan.
+	maxCandidates = 12
+	// leastShare is the share of an epoch's CPU that the steps between two candidates must have, if the planner found the
+	// second one. A cache there would hardly save more.
+	leastShare = 0.02
+)
+
+// selected leaves out what is too much.
+func (f *finder) selected() (kept []*Candidate, omitted int) {
+	if f.Cache == pecanv1.Cache_CACHE_PAPER {
+		f.keepSourceAndEnd()
+	} else {
+		f.dropCheap()
+	}
+	room, keep := maxCandidates, map[*Candidate]bool{}
+	for _, which := range []func(*Candidate) bool{
+		// The order of the streams of an epoch depends on the steps that freeze.
+		func(c *Candidate) bool { return c.Freezes },
+		func(c *Candidate) bool { return !c.Freezes && c.Origin != pecanv1.CacheCandidate_FOUND },
+		func(c *Candidate) bool { return c.Origin == pecanv1.CacheCandidate_FOUND },
+	} {
+		for _, c := range evenly(filtered(f.found, which), room-len(keep)) {
+			keep[c] = true
+		}
+	}
+	kept = filtered(f.found, func(c *Candidate) bool { return keep[c] })
+	return kept, len(f.found) - len(kept)
+}
+
+func filtered(all []*Candidate, which func(*Candidate) bool) (some []*Candidate) {
+	for _, c := range all {
+		if which(c) {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
+// keepSourceAndEnd keeps the first and the last of the steps that the planner found, besides the marks.
+func (f *finder) keepSourceAndEnd() {
+	found := filtered(f.found, func(c *Candidate) bool { return c.Origin == pecanv1.CacheCandidate_FOUND })
+	if len(found) > 2 {
+		f.found = filtered(f.found, func(c *Candidate) bool { return !slices.Contains(found[1:len(found)-1], c) })
+	}
+}
+
+// dropCheap drops the steps that the planner found if the work since the candidate before them is small. Without a
+// profile nothing is known of the work.
+func (f *finder) dropCheap() {
+	before := 0.0
+	f.found = filtered(f.found, func(c *Candidate) bool {
+		cheap := c.Origin == pecanv1.CacheCandidate_FOUND && !c.end && f.spent > 0 && c.spent-before < leastShare*f.spent
+		if !cheap && c.Legal() {
+			before = c.spent
+		}
+		return !cheap
+	})
+}
+
+// evenly returns n candidates that are spread over all of them, with the last one and, if n is above 1, the first one.
+func evenly(all []*Candidate, n int) []*Candidate {
+	switch {
+	case len(all) <= n:
+		return all
+	case n <= 0:
+		return nil
+	case n == 1:
+		return all[len(all)-1:]
+	}
+	some := make([]*Candidate, n)
+	for i := range some {
+		some[i] = all[i*(len(all)-1)/(n-1)]
+	}
+	return some
+}
