@@ -74,15 +74,16 @@ func TestConnectKeepsItsTimeout(t *testing.T) {
 func TestRequestsBecomeOptions(t *testing.T) {
 	seed := uint64(7)
 	options, err := jobRequest{
-		TargetWorkers: "local",
-		Mode:          "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5, Order: "auto", OrderTolerance: "exact",
+		TargetWorkers: "local", Cache: "auto",
+		Mode: "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5, Order: "auto", OrderTolerance: "exact",
 	}.options()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || options.GetSharding() != pecanv1.Sharding_SHARDING_FILE_OR_DATA ||
 		options.GetCompression() != pecanv1.Compression_COMPRESSION_NONE || !options.GetSeedSet() || options.GetSeed() != 7 || options.GetMaxElementBytes() != 5 ||
-		options.GetTargetWorkers() != pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL || options.GetOrder() != pecanv1.Order_ORDER_AUTO || options.GetOrderTolerance() != pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT {
+		options.GetTargetWorkers() != pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL || options.GetOrder() != pecanv1.Order_ORDER_AUTO || options.GetOrderTolerance() != pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT ||
+		options.GetCache() != pecanv1.Cache_CACHE_AUTO {
 		t.Errorf("got %v", options)
 	}
 	for name, wrong := range map[string]jobRequest{
@@ -90,7 +91,8 @@ func TestRequestsBecomeOptions(t *testing.T) {
 		"sharding":    {Mode: "off", Sharding: "sometimes", Compression: "none"},
 		"compression": {Mode: "off", Sharding: "off", Compression: "sometimes"},
 		"order":       {Mode: "off", Sharding: "off", Compression: "none", Order: "sometimes", OrderTolerance: "any"},
-		"target":      {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "any", TargetWorkers: "sometimes"},
+		"cache":       {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "any", TargetWorkers: "unspecified", Cache: "sometimes"},
+		"target":      {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "any", Cache: "off", TargetWorkers: "sometimes"},
 		"tolerance":   {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "sometimes"},
 	} {
 		if _, err := wrong.options(); !reason.Is(err, reason.BadArgument) {

@@ -27,6 +27,7 @@ type jobRequest struct {
 
 	Order          string `json:"order"`
 	OrderTolerance string `json:"order_tolerance"`
+	Cache          string `json:"cache"`
 	// Streams is S that the user asks for, 0 for "auto".
 	Streams int32 `json:"streams"`
 	// Placement is what the job wants of its workers, nil if all serve it.
@@ -89,6 +90,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		Compression:     enumerator[pecanv1.Compression](&err, pecanv1.Compression_value, "COMPRESSION_", "compression", r.Compression),
 		Order:           enumerator[pecanv1.Order](&err, pecanv1.Order_value, "ORDER_", "order", r.Order),
 		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
+		Cache:           enumerator[pecanv1.Cache](&err, pecanv1.Cache_value, "CACHE_", "cache", r.Cache),
 		TargetWorkers:   enumerator[pecanv1.TargetWorkers](&err, pecanv1.TargetWorkers_value, "TARGET_WORKERS_", "target_workers", r.TargetWorkers),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
 		Streams: r.Streams, Weight: r.Weight, Tenant: r.Tenant,

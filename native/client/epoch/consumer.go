@@ -88,10 +88,14 @@ func (c *Consumer) AbandonsStreams() bool {
 	return c.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE && c.Plan.GetDeterminism() == pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 }
 
-// warnOfCache logs a problem of pecan.cache(), once for each job.
+// warnOfCache logs why nothing can be cached, once for each job.
 func (c *Consumer) warnOfCache(trouble string) {
 	if !c.cacheWarned.Swap(true) {
-		c.Link.Log().Warn("pecan.cache(): "+trouble, "job", c.JobID)
+		where := "cache"
+		if c.Plan.GetCache() != nil {
+			where = "pecan.cache()"
+		}
+		c.Link.Log().Warn(where+": "+trouble, "job", c.JobID)
 	}
 }
 

@@ -33,7 +33,7 @@ func columns(out io.Writer) int {
 	return max(narrowest, min(widest, int(size.Col)))
 }
 
-// showExplain prints the order of a job's steps, its workers, and the reasons for both.
+// showExplain prints the order of a job's steps, its workers, the steps that may be cached, and the reasons.
 func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	order := "off"
 	if o := e.GetOrder(); o != pecanv1.Order_ORDER_UNSPECIFIED && o != pecanv1.Order_ORDER_OFF {
@@ -52,6 +52,7 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	}
 	showDifferences(out, e.GetTrial().GetComponents(), width)
 	showPlacement(out, e, width)
+	showCache(out, e, width)
 }
 
 // gains returns rows with the predicted and the measured saving of the planned order.

@@ -34,7 +34,7 @@ func recorded(t *testing.T, name string) *pecanv1.ExplainResponse {
 
 // The Python package shows the same text, and its tests read the same files.
 func TestExplainOutputMatchesGoldenFiles(t *testing.T) {
-	for _, name := range []string{"adopted", "piloted", "rolled_back", "refused", "off", "measuring", "placed", "unpriced"} {
+	for _, name := range []string{"adopted", "piloted", "rolled_back", "refused", "off", "measuring", "placed", "unpriced", "candidates", "cached", "uncached"} {
 		for _, width := range []int{120, 60, 40} {
 			var out bytes.Buffer
 			showExplain(&out, recorded(t, name), width)

@@ -45,6 +45,7 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	if orderName(has) == orderName(options) {
 		differ("order_tolerance", toleranceName(has), toleranceName(options))
 	}
+	differ("cache", enumName(cacheOption(has), "CACHE_"), enumName(cacheOption(options), "CACHE_"))
 	if options.GetSeedSet() && (!has.GetSeedSet() || has.GetSeed() != options.GetSeed()) {
 		if has.GetSeedSet() {
 			differ("seed", has.GetSeed(), options.GetSeed())

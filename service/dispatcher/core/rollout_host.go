@@ -49,7 +49,9 @@ func (c *Core) Explain(name string) (*rollout.Explained, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.explainPlacement(c.state.Job(explained.Response.JobId), explained.Response)
+	job := c.state.Job(explained.Response.JobId)
+	c.explainPlacement(job, explained.Response)
+	c.explainCache(job, explained.Response)
 	return explained, nil
 }
 

@@ -165,6 +165,7 @@ func (s *script) createJob(a args) any {
 		},
 	}
 	request.Options.Weight, request.Options.Tenant = a.float("weight"), a["tenant"]
+	request.Options.Cache = enum[pecanv1.Cache](pecanv1.Cache_value, "CACHE_", a["cached"])
 	if a.has("local") {
 		request.Options.TargetWorkers = pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 	}
@@ -192,6 +193,7 @@ func (s *script) createJob(a args) any {
 	if a.has("cache") {
 		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded")}
 	}
+	input.Plan.CacheCandidates = candidates(a.list("candidates"))
 	if a.has("begins") {
 		input.Plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}
 	}

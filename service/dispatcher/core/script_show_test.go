@@ -300,6 +300,9 @@ func (s *script) showUpdate(update core.Update) string {
 	if u.Error != nil {
 		line += " error=" + u.Error.Message
 	}
+	if u.CacheProblem != "" {
+		line += " cache: " + u.CacheProblem
+	}
 	if u.Waiting != "" {
 		line += " waiting: " + u.Waiting
 	}

@@ -202,6 +202,8 @@ func (s *script) run(line string) []string {
 		return s.explain(a["job"])
 	case "fleet":
 		return s.fleet(a["job"])
+	case "caching":
+		return s.caching(a["job"])
 	case "hears":
 		return s.hears(a)
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -92,7 +93,7 @@ func (c *Core) pushUpdates() {
 	}
 	if c.touched.updates {
 		for id, w := range c.watches {
-			if cacheKey(c.state.Job(w.job)) != "" {
+			if usesCaches(c.state.Job(w.job)) {
 				due[id] = true
 			}
 		}
@@ -122,7 +123,7 @@ func (c *Core) passUpdate(epoch *durable.Epoch, w *watchState, busy func() int) 
 		update.Error = job.Error
 	}
 	update.Waiting, update.NoWorkers = c.waitingReason(job, epoch, w.client, busy)
-	update.CacheProblem = c.cacheProblem(job)
+	update.CacheProblem = cmp.Or(c.cacheProblem(job), c.candidatesProblem(job))
 	return update
 }
 

@@ -14,9 +14,9 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
 		AllowNondeterministic: options.GetAllowNondeterministic(), Order: options.GetOrder(), OrderTolerance: options.GetOrderTolerance(),
 		Streams: options.GetStreams(), Placement: options.GetPlacement(), Weight: options.EffectiveWeight(), Tenant: options.EffectiveTenant(),
-		TargetWorkers: options.GetTargetWorkers(),
+		TargetWorkers: options.GetTargetWorkers(), Cache: options.GetCache(),
 	}
-	if err := First(checkPlacement(o.Placement), checkShare(options), known("target_workers", o.TargetWorkers), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
+	if err := First(checkPlacement(o.Placement), checkShare(options), known("target_workers", o.TargetWorkers), known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), known("cache", o.Cache), checkOrder(o)); err != nil {
 		return nil, err
 	}
 	off := pecanv1.Sharding_SHARDING_OFF
@@ -35,6 +35,9 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	}
 	if o.Compression == pecanv1.Compression_COMPRESSION_UNSPECIFIED {
 		o.Compression = pecanv1.Compression_COMPRESSION_AUTO
+	}
+	if o.Cache == pecanv1.Cache_CACHE_UNSPECIFIED {
+		o.Cache = pecanv1.Cache_CACHE_CANDIDATES
 	}
 	if o.MaxElementBytes == 0 {
 		o.MaxElementBytes = maxElementBytes

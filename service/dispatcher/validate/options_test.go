@@ -35,3 +35,16 @@ func TestNumbersOfStreamsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDefaultOfCacheIsCandidates(t *testing.T) {
+	for asked, want := range map[pecanv1.Cache]pecanv1.Cache{
+		pecanv1.Cache_CACHE_UNSPECIFIED: pecanv1.Cache_CACHE_CANDIDATES, pecanv1.Cache_CACHE_AUTO: pecanv1.Cache_CACHE_AUTO, pecanv1.Cache_CACHE_OFF: pecanv1.Cache_CACHE_OFF,
+	} {
+		if o, err := Options(&pecanv1.JobOptions{Cache: asked}); err != nil || o.Cache != want {
+			t.Errorf("%v: %v, %v", asked, o.GetCache(), err)
+		}
+	}
+	if _, err := Options(&pecanv1.JobOptions{Cache: 9}); !reason.Is(err, reason.BadArgument) {
+		t.Errorf("an unknown choice: %v", err)
+	}
+}
