@@ -7,7 +7,7 @@ Importing this package loads neither TensorFlow nor Pecan's shared object. The f
 
 from typing import TYPE_CHECKING, Any
 
-from pecan._src.dataset.cache import cache
+from pecan._src.dataset.cache import cache, cache_candidate
 from pecan._src.dataset.distribute import distribute
 from pecan._src.dataset.keep_position import keep_position, keep_position_of
 from pecan._src.dataset.registered import from_dataset_id, register_dataset
@@ -28,6 +28,7 @@ from pecan._src.errors import (
     UnsupportedOpError,
     UsedAfterForkError,
 )
+from pecan._src.explain.cache import CacheCandidate, CacheExplanation
 from pecan._src.explain.explain import explain
 from pecan._src.explain.explanation import Explanation
 from pecan._src.explain.order import ExplainedStep, OrderDifference, OrderExplanation
@@ -57,6 +58,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AuthError",
+    "CacheCandidate",
+    "CacheExplanation",
     "DataLossError",
     "DispatchServer",
     "DispatcherConfig",
@@ -87,6 +90,7 @@ __all__ = [
     "WorkerServer",
     "__version__",
     "cache",
+    "cache_candidate",
     "distribute",
     "explain",
     "from_dataset_id",

@@ -11,7 +11,10 @@ from pecan._src.explain import response
 
 # Recorded answers, and the output of pecanctl for them.
 RECORDED = pathlib.Path(__file__).resolve().parents[2] / "service" / "cmd" / "pecanctl" / "testdata"
-NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring", "placed", "unpriced")
+NAMES = (
+    "adopted", "piloted", "rolled_back", "refused", "off", "measuring", "placed", "unpriced", "candidates", "cached",
+    "uncached",
+)  # fmt: skip
 
 
 def recorded(name: str) -> pecan.Explanation:
@@ -48,6 +51,29 @@ def test_the_attributes_have_the_values_of_the_answer():
     assert found.production_gain == pytest.approx(1 - 0.0161 / 0.0249)
     assert [(one.component, one.within) for one in found.differences] == [(0, True), (1, True)]
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_candidates_have_the_values_of_the_answer():
+    found = recorded("candidates").cache
+    assert (found.cache, found.state, "--cache-dir DIR" in found.problem) == ("auto", "", True)
+    assert [(one.name, one.origin, one.reason, one.stored) for one in found.candidates] == [
+        ("", "found", "", False),
+        ("", "found", "computed_files", False),
+        ("decoded", "marked", "", False),
+        ("augmented", "marked", "random", False),
+    ]
+    assert [one.legal for one in found.candidates] == [True, False, True, False]
+    assert [one.freezes for one in found.candidates] == [False, False, True, False]
+    assert "freeze_randomness=True" in found.candidates[3].why
+    forced, other = recorded("cached").cache.candidates
+    assert (forced.origin, forced.name, forced.stored, other.stored) == ("forced", "", True, False)
+    off = recorded("uncached").cache
+    assert (off.cache, off.candidates[0].reason, off.problem) == ("off", "off", "")
+    # An older dispatcher does not list candidates.
+    old = recorded("off")
+    assert (old.cache.candidates, "cache" in old.text(120)) == ((), False)
+    assert "<td" in recorded("cached").cache._repr_html_()
+    assert str(found) in str(recorded("candidates"))
 
 
 def test_the_order_has_the_attributes_of_the_explanation():

@@ -62,6 +62,9 @@ ORDERS = ("off", "auto", "paper")
 TOLERANCES = ("approximate", "exact", "any")
 DEFAULT_ORDER = "auto"
 DEFAULT_TOLERANCE = "approximate"
+#: Which steps may be cached.
+CACHES = ("candidates", "auto", "paper", "off")
+DEFAULT_CACHE = "candidates"
 #: Pecan's processing modes, named by their guarantees.
 GUARANTEES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
 
@@ -205,6 +208,7 @@ class ReadOptions:
         payload_checksum: Whether payloads between hosts have checksums, as headers do.
         order: One of `ORDERS`.
         order_tolerance: One of `TOLERANCES`.
+        cache: One of `CACHES`.
         streams: Number of streams that the user asks for; 0 lets the service choose.
         placement: What the job wants of its workers, as the bindings take it; None if all serve it.
         weight: The job's part of its tenant's slots, compared with those of the tenant's other jobs.
@@ -228,6 +232,7 @@ class ReadOptions:
     payload_checksum: bool = False
     order: str = DEFAULT_ORDER
     order_tolerance: str = DEFAULT_TOLERANCE
+    cache: str = DEFAULT_CACHE
     streams: int = 0
     placement: dict[str, Any] | None = None
     weight: float = 1.0
@@ -303,6 +308,7 @@ def read_options(
     allow_nondeterministic: Any,
     order: Any,
     order_tolerance: Any,
+    cache: Any,
     streams: Any,
     objective: Any,
     budget_per_hour: Any,
@@ -362,6 +368,7 @@ def read_options(
         payload_checksum=checks.flag("payload_checksum", payload_checksum),
         order=steps,
         order_tolerance=tolerance,
+        cache=checks.one_of("cache", cache, CACHES),
         streams=_streams(streams, mode, policy),
         placement=placement,
         weight=_weight(weight),

@@ -1,15 +1,20 @@
-"""`pecan.cache`: the step whose elements workers store."""
+"""`pecan.cache` and `pecan.cache_candidate`: the steps whose elements workers may store."""
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable
+
+from pecan._src import checks, errors
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
-# Workers find the step by this name (service/graph/marks.go).
+# Workers find the steps by these names (service/graph/marks.go). The user's name follows a prefix.
 _MARK = "pecan_cache"
+_CANDIDATE, _FROZEN = "pecan_cache_candidate_", "pecan_cache_frozen_"
+_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 
 def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
@@ -19,8 +24,8 @@ def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     random steps before it repeat the values of the first epoch. Put random steps that must differ by epoch after it.
 
     Workers need a cache directory (`pecan-worker --cache-dir`; the private cluster of a trainer has one), and
-    `distribute()` must follow this step. Otherwise the step passes elements on unchanged. The reasons in the plan of a
-    job (`pecanctl status`) say if the step has no effect, and why.
+    `distribute()` must follow this step, without `cache="off"`. Otherwise the step passes elements on unchanged.
+    `explain` and the reasons in the plan of a job (`pecanctl status`) say if the step has no effect, and why.
 
     Returns:
         A function for `tf.data.Dataset.apply`.
@@ -32,5 +37,51 @@ def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.take(-1, name=_MARK)
+
+    return apply
+
+
+def cache_candidate(name: str, freeze_randomness: bool = False) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
+    """Marks a place where the elements of the steps before it may be cached.
+
+    A dataset may have any number of candidates, anywhere. The mark changes no element, here and on workers, unless
+    `freeze_randomness` is True. `explain` lists the candidates, and says why one of them cannot be used.
+
+    This version compares no costs yet. So it stores nothing at a candidate: the steps before it run in every epoch.
+    `pecan.cache()` stores.
+
+    A cache repeats what was random in the epoch that wrote it. Therefore a candidate after a random step, such as a
+    `shuffle` or a random map, can be used only with `freeze_randomness=True`.
+
+    Args:
+        name: Name of the place: 1 to 64 letters (a-z, A-Z), digits or underscores.
+        freeze_randomness: Random steps before the mark repeat the values and the order of the first epoch, whether
+            anything is cached or not. `order="auto"` then moves no step past the mark.
+
+    Returns:
+        A function for `tf.data.Dataset.apply`.
+
+    Raises:
+        PecanError: If an argument is invalid (also a `ValueError` or a `TypeError`).
+
+    Example:
+        >>> dataset = files.interleave(tf.data.TFRecordDataset).apply(pecan.cache_candidate("read"))
+        >>> dataset = dataset.map(decode).apply(pecan.cache_candidate("decoded")).map(augment).batch(64)
+        >>> dataset = dataset.apply(pecan.distribute())
+        >>> pecan.explain(dataset).cache.candidates
+    """
+    if not isinstance(name, str):
+        raise errors.InvalidTypeError(
+            f"`name` must be a string, got {name!r} of type {type(name).__name__}: write "
+            'dataset.apply(pecan.cache_candidate("decoded"))'
+        )
+    if not _NAME.fullmatch(name):
+        raise errors.InvalidArgumentError(
+            f"`name` must be 1 to 64 letters (a-z, A-Z), digits or underscores, got {name!r}"
+        )
+    mark = (_FROZEN if checks.flag("freeze_randomness", freeze_randomness) else _CANDIDATE) + name
+
+    def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return dataset.take(-1, name=mark)
 
     return apply

@@ -40,6 +40,7 @@ def distribute(
     seed: int | None = None,
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
+    cache: str = options.DEFAULT_CACHE,
     streams: int | str = "auto",
     objective: str | None = None,
     budget_per_hour: float | None = None,
@@ -122,6 +123,11 @@ def distribute(
             to the range of the component in the sample. "exact" accepts no difference in any bit; it is the default
             in deterministic mode, so that two runs give the same bytes. "any" accepts and records every difference;
             order="paper" implies it. None takes the default of the mode.
+        cache: Which steps may be cached. "candidates" (the default): those that `cache_candidate` marks. "auto": also
+            those that the service finds, and the end of the pipeline. "paper": also the step after the source and the
+            end of the pipeline, as Graur et al. published it ("Cachew", USENIX ATC 2022), for comparison. "off": none,
+            and `pecan.cache` passes elements on. It never changes an element. This version stores elements at
+            `pecan.cache` only, and computes those of all other candidates; `explain` lists them.
         streams: Number of streams into which the dataset is divided. "auto" (the default) follows the data: each
             stream has enough work to be worth opening, and there are never more streams than the source has splits.
             A number overrides that, up to the number of splits. The number of workers does not change it. `explain`
@@ -221,7 +227,9 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
     return (positional[0] if positional else None), service
 
 
-def open_session(target: str | None, timeout_s: float, local: workers.LocalWorkers = workers.NO_LOCAL_WORKERS) -> Session:
+def open_session(
+    target: str | None, timeout_s: float, local: workers.LocalWorkers = workers.NO_LOCAL_WORKERS
+) -> Session:
     """Returns the session with a service, or with the private cluster if `target` is None. Starts local workers."""
     from pecan._src.client import native, session
     from pecan._src.servers import local_workers, private_cluster

@@ -26,8 +26,8 @@ _log = logging.getLogger("pecan")
 
 _RANGE_END = 1 << 62  # no pass has as many elements
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
-# Start of the plan's reason why cache() has no effect (service/graph/split, cache.go).
-_NOT_CACHED = "cache() does nothing here"
+# Starts of the plan's reasons why cache() has no effect, or a dangerous one (service/graph/split, cache.go).
+_CACHE_WARNINGS = ("cache() does nothing here", "cache() does not notice changed files")
 _METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
 
@@ -73,6 +73,7 @@ def read(
         "payload_checksum": options.payload_checksum,
         "order": options.order,
         "order_tolerance": options.order_tolerance,
+        "cache": options.cache,
         "streams": options.streams,
         "weight": options.weight,
         "tenant": options.tenant,
@@ -139,7 +140,7 @@ def _log_job(session: Session, job: dict[str, Any], options: ReadOptions) -> Non
         "with a work directory" if job["durable"] else "in memory only",
     )
     for why in plan["reasons"]:
-        if why.startswith(_NOT_CACHED):
+        if why.startswith(_CACHE_WARNINGS):
             _log.warning("%s: job %s: pecan.%s", session.target, name, why)
     if job["requested_mode"]:
         why = next((text for text in plan["reasons"] if text.startswith("The job runs in mode")), "")

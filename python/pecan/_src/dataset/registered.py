@@ -80,6 +80,7 @@ def from_dataset_id(
     seed: int | None = None,
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
+    cache: str = options.DEFAULT_CACHE,
     streams: int | str = "auto",
     local_workers: int | str = "auto",
     local_worker_nice: int | None = None,
@@ -115,6 +116,7 @@ def from_dataset_id(
         seed: As in `distribute`.
         order: As in `distribute`.
         order_tolerance: As in `distribute`.
+        cache: As in `distribute`.
         streams: As in `distribute`.
         local_workers: As in `distribute`.
         local_worker_nice: As in `distribute`.

@@ -1,4 +1,4 @@
-"""`pecan.explain`: asks the dispatcher why a job's steps run in their order, and why on its workers."""
+"""`pecan.explain`: asks the dispatcher for its decisions on a job, and their reasons."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def explain(
     *,
     dispatcher_timeout_s: float | None = None,
 ) -> explanation.Explanation:
-    """Explains what was decided for a job: the order of its dataset's steps, and how many local and
-    remote workers serve it.
+    """Explains what was decided for a job: the order of its dataset's steps, how many local and remote workers serve
+    it, and which steps may be cached.
 
     Args:
         dataset_or_job: A dataset from `distribute()`, a dataset built on one, or the name or id of a job.
@@ -34,6 +34,7 @@ def explain(
     Example:
         >>> print(pecan.explain(dataset))
         >>> pecan.explain(dataset).placement.candidates
+        >>> pecan.explain(dataset).cache.candidates
         >>> pecan.explain("train", "host:5050").moved
     """
     if not isinstance(dataset_or_job, str):

@@ -1,10 +1,11 @@
-"""The explanation of a job: its order of steps and its placement."""
+"""The explanation of a job: its order of steps, its placement and its cache candidates."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+from pecan._src.explain import cache as caches
 from pecan._src.explain import grid
 from pecan._src.explain import order as orders
 from pecan._src.explain import placement as placements
@@ -19,11 +20,13 @@ class Explanation:
     Attributes:
         order: The order of the job's steps. It compares equal to the job's `order` option, such as `"auto"`.
         placement: How many workers serve the job, and where; None if the job has no objective, so that all workers do.
+        cache: Which steps may be cached, and why others may not.
         response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """
 
     order: orders.OrderExplanation
     placement: placements.PlacementExplanation | None
+    cache: caches.CacheExplanation
     response: dict[str, Any] = dataclasses.field(repr=False)
 
     @property
@@ -96,11 +99,11 @@ class Explanation:
             width: Columns, at least 40; None takes the width of the terminal, at most 120.
         """
         width = grid.columns(width)
-        placed = (grid.text(rows, width) for rows in placements.tables(self.response, self.placement))
-        return "\n\n".join([self.order.text(width), *placed])
+        tables = [*placements.tables(self.response, self.placement), *caches.tables(self.cache, width)]
+        return "\n\n".join([self.order.text(width), *(grid.text(rows, width) for rows in tables)])
 
     def _repr_html_(self) -> str:
         """Returns the explanation as HTML tables, which notebooks show."""
-        placed = placements.tables(self.response, self.placement)
-        tables = (grid.html(rows, head=number > 0) for number, rows in enumerate(placed))
+        placed, cached = placements.tables(self.response, self.placement), caches.tables(self.cache, None)
+        tables = (grid.html(rows, head=n > 0) for part in (placed, cached) for n, rows in enumerate(part))
         return self.order._repr_html_() + "".join(tables)

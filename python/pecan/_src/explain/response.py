@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pecan._src.explain import explanation, fields, order, placement
+from pecan._src.explain import cache, explanation, fields, order, placement
 
 
 def from_json(response: dict[str, Any]) -> explanation.Explanation:
     """Returns the explanation in an ExplainResponse in JSON form."""
-    return explanation.Explanation(order=_order(response), placement=placement.from_json(response), response=response)
+    return explanation.Explanation(
+        order=_order(response),
+        placement=placement.from_json(response),
+        cache=cache.from_json(response),
+        response=response,
+    )
 
 
 def _order(response: dict[str, Any]) -> order.OrderExplanation:
