@@ -208,7 +208,7 @@ def test_every_epoch_has_the_elements_of_a_local_run(shared, records, name):
     assert shared.job()["cache"]["state"] == "used", shared.job()["plan"]["reasons"]
 
 
-def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(shared):
+def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(shared, caplog):
     def build(step):
         drawn = D.range(200).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64))).shuffle(50).apply(step())
         return drawn.map(lambda x, y: (x, y, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
@@ -219,7 +219,13 @@ def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(s
     for other in epochs[1:]:
         assert (other[:, :2] == epochs[0][:, :2]).all(), "elements or their order upstream of the step differ"
         assert (other[:, 2] != epochs[0][:, 2]).any(), "a step downstream repeats its random values"
-    # The elements are the same whether workers cache or not.
+    # The elements are the same whether workers cache or not, and whether the job allows it.
+    written = len(shared.segments())
+    off = shared.read(build(pecan.cache), deterministic=True, seed=5, cache="off")
+    for epoch in epochs:
+        assert (np.array(list(off.as_numpy_iterator())) == epoch).all()
+    assert "cache" not in shared.job() and len(shared.segments()) == written
+    assert not [r for r in caplog.records if "does nothing here" in r.getMessage()]
     with pecan.DispatchServer() as dispatcher, pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target)) as _:
         plain = build(pecan.cache).apply(pecan.distribute(dispatcher.target, deterministic=True, seed=5))
         for epoch in epochs:
@@ -227,6 +233,23 @@ def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(s
         state = session.connect(dispatcher.target, 10).status()["jobs"][-1]["cache"]["state"]
         assert state.startswith("off: ")
         session.retire(dispatcher.target.removeprefix("pecan://"))
+
+
+def test_a_frozen_candidate_repeats_random_values_and_nothing_is_stored(shared):
+    drawn = D.range(200).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
+    drawn = drawn.apply(pecan.cache_candidate("drawn", freeze_randomness=True))
+    drawn = drawn.map(lambda x, y: (x, y, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
+    written = len(shared.segments())
+    dataset = shared.read(drawn.apply(pecan.cache_candidate("all")), cache="auto")
+    first, second = (sorted(tuple(map(int, e)) for e in dataset.as_numpy_iterator()) for _ in range(2))
+    assert [e[:2] for e in first] == [e[:2] for e in second], "elements upstream of the mark differ"
+    assert [e[2] for e in first] != [e[2] for e in second], "a step downstream repeats its random values"
+    found = pecan.explain(dataset).cache
+    assert [(one.name, one.freezes, one.reason, one.stored) for one in found.candidates] == [
+        ("drawn", True, "", False),
+        ("all", False, "random", False),
+    ]
+    assert (found.cache, found.problem, len(shared.segments())) == ("auto", "", written)
 
 
 @pytest.mark.parametrize(("build", "why"), [
@@ -322,16 +345,24 @@ def test_damaged_cache_files_do_not_change_elements(tmp_path, records):
         assert rows(dataset) == local and rows(dataset) == local
 
 
-def test_without_a_cache_directory_the_trainer_logs_one_warning(tmp_path, records, caplog):
+def candidate():
+    return pecan.cache_candidate("numbers")
+
+
+@pytest.mark.parametrize("step", [pecan.cache, candidate])
+def test_without_a_cache_directory_the_trainer_logs_one_warning(tmp_path, records, caplog, step):
     with Service(tmp_path, cache_dir=None) as service:
-        dataset = service.read(numbers(records))
+        dataset = service.read(numbers(records, step))
         local = rows(dataset)
         until(lambda: "no worker has a cache directory" in caplog.text, "the trainer gets no warning")
         assert rows(dataset) == local
         time.sleep(1.5)  # two rounds of the thread that logs warnings
         (warning,) = [r.getMessage() for r in caplog.records if "cache directory" in r.getMessage()]
         assert "--cache-dir DIR" in warning
-        assert "--cache-dir DIR" in service.job()["cache"]["state"]
+        assert ("pecan.cache()" in warning) == (step is pecan.cache)
+        found = pecan.explain(dataset).cache
+        assert "--cache-dir DIR" in found.problem and "--cache-dir DIR" in str(found)
+        assert ("--cache-dir DIR" in service.job().get("cache", {}).get("state", "")) == (step is pecan.cache)
 
 
 def test_a_full_cache_does_not_stop_epochs(tmp_path, records, caplog):

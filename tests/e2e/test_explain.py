@@ -78,6 +78,24 @@ def test_pecanctl_and_pecan_show_the_same(cluster, tmp_path):
     assert "explained, order: " in run_command("pecanctl", "jobs", "--dispatcher", address).stdout
 
 
+def test_candidates_are_explained(cluster):
+    dataset = D.range(40).map(next_one).apply(pecan.cache_candidate("next")).shuffle(10).apply(pecan.cache_candidate("mixed"))
+    job = dataset.batch(4).apply(pecan.distribute(cluster.target, job_name="cached-candidates", cache="auto"))
+    found = pecan.explain(job).cache
+    assert found.cache == "auto"
+    assert [(one.name, one.origin, one.reason) for one in found.candidates] == [
+        ("next", "marked", ""),
+        ("mixed", "marked", "random"),
+        ("", "found", "random"),
+    ]
+    assert "freeze_randomness=True" in found.candidates[1].why
+    shown = run_command("pecanctl", "explain", "cached-candidates", "--dispatcher", cluster.target.removeprefix("pecan://"))
+    assert shown.stdout == pecan.explain(job).text(120) + "\n"
+    assert "not cacheable" in shown.stdout
+    with pytest.raises(pecan.JobMismatchError, match="cache auto instead of candidates"):
+        dataset.batch(4).apply(pecan.distribute(cluster.target, job_name="cached-candidates"))
+
+
 def test_an_unknown_job_is_an_error(cluster):
     address = cluster.target.removeprefix("pecan://")
     with pytest.raises(LookupError, match=r"nobodys.*JOB_UNKNOWN") as caught:

@@ -21,6 +21,7 @@ FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
 WORKERS = (1, 3)
 # A number above that of the splits gives a stream for each split.
 STREAMS = ("auto", "auto", 1, 7, 20, 33, 150, 1024)
+CACHES = ("candidates", "auto", "paper", "off")
 Dataset = tf.data.Dataset
 
 
@@ -130,10 +131,13 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
 
 def pipeline(seed: int, files: object) -> State:
     """The pipeline of a seed. Each call returns the same pipeline."""
-    chance = random.Random(seed)
+    chance, marks = random.Random(seed), random.Random(1000 + seed)
     state = source(chance, files)
     for _ in range(chance.randint(1, 6)):
         state = chance.choice(steps(chance, state))()
+        if marks.random() < 0.3:
+            step = pecan.cache_candidate("here", freeze_randomness=marks.random() < 0.5)
+            state = state.then("candidate", lambda d, step=step: d.apply(step))
     return state
 
 
@@ -156,9 +160,10 @@ def clusters():
 def test_random_pipelines_give_the_elements_of_a_local_run(seed, files, clusters):
     chance = random.Random(-seed)
     state, workers, streams = pipeline(seed, files), chance.choice(WORKERS), chance.choice(STREAMS)
-    description = f"seed {seed}, {workers} workers, streams={streams}: {' → '.join(state.words)}"
+    cache = chance.choice(CACHES)
+    description = f"seed {seed}, {workers} workers, streams={streams}, cache={cache}: {' → '.join(state.words)}"
     local = oracle.run(state.dataset)
-    distribute = pecan.distribute(clusters(workers).target, streams=streams)
+    distribute = pecan.distribute(clusters(workers).target, streams=streams, cache=cache)
     ours = oracle.run(pipeline(seed, files).dataset.apply(distribute))
     try:
         oracle.compare(ours, local, "rows" if state.batched and state.mixed else "elements")

@@ -8,6 +8,7 @@ import re
 
 import graph_oracle as oracle
 import numpy as np
+import pecan
 import pytest
 import tensorflow as tf
 
@@ -35,6 +36,11 @@ def read(name: str | list[str]) -> D:
 
 def interleave(names: list[str], parallel: int | None = None) -> D:
     return D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=parallel).map(number)
+
+
+def marked(names: list[str]) -> D:
+    listed = D.from_tensor_slices(names).apply(pecan.cache_candidate("names"))
+    return listed.interleave(tf.data.TFRecordDataset, cycle_length=4).map(number).apply(pecan.cache_candidate("read"))
 
 
 # The dataset over the files, the kind of the cut, the largest block of an edge, and the batch strategy.
@@ -73,6 +79,8 @@ CASES = {
     "zip of batches and numbers": (lambda one, two: D.zip((read(one).batch(3), D.range(50))), "BLOCKS", 3, "EXACT"),
     "zip of two files": (lambda one, two: D.zip((read(one), read(two))), "FILES", 2, "EXACT"),
     "zip in a zip": (lambda one, two: D.zip((D.range(99), D.zip((D.range(200), read(two).batch(2))))), "BLOCKS", 2, "EXACT"),
+    "candidates": (lambda one, two: marked([one, two]).batch(4), "FILES", 1, "REMAINDER"),
+    "a candidate, take": (lambda one, two: read(one).apply(pecan.cache_candidate("read")).take(101).batch(3), "FILES", 3, "EXACT"),
 }
 
 

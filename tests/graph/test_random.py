@@ -14,6 +14,7 @@ import random
 
 import graph_oracle as oracle
 import graph_pipelines as pipelines
+import pecan
 import pytest
 import tensorflow as tf
 
@@ -170,13 +171,28 @@ def extend(rng: random.Random, pipeline: Pipeline, work: pathlib.Path) -> Pipeli
     return Pipeline(ds, pipeline.steps + [f"{step}({k})"], batched, False, shuffled)
 
 
+def mark(rng: random.Random, pipeline: Pipeline) -> Pipeline:
+    """Adds a cache candidate, or nothing."""
+    if rng.random() > 0.3:
+        return pipeline
+    freeze = rng.random() < 0.5
+    marked = pipeline.dataset.apply(pecan.cache_candidate("here", freeze_randomness=freeze))
+    return dataclasses.replace(pipeline, dataset=marked, steps=[*pipeline.steps, f"candidate({freeze})"])
+
+
+def choice(seed: int) -> str:
+    """The option `cache` of the job of a seed."""
+    return random.Random(-seed - 1).choice(["candidates", "auto", "paper", "off"])
+
+
 def make(seed: int, work: pathlib.Path) -> Pipeline:
     """The pipeline of a seed."""
     rng = random.Random(seed)
     work.mkdir(parents=True, exist_ok=True)
     pipeline = source(rng, work)
+    marks = random.Random(-seed)
     for _ in range(rng.randrange(1, 8)):
-        pipeline = extend(rng, pipeline, work)
+        pipeline = mark(marks, extend(rng, pipeline, work))
     if not pipeline.batched and rng.random() < 0.3:
         k = rng.choice([2, 3, 5])
         pipeline = Pipeline(
@@ -189,7 +205,8 @@ def make(seed: int, work: pathlib.Path) -> Pipeline:
 def test_random_pipelines_give_the_local_elements(cutgraph: pathlib.Path, tmp_path: pathlib.Path, first: int) -> None:
     seeds = range(first, min(first + CHUNK, FIRST + COUNT))
     random_pipelines = {f"seed-{seed}": make(seed, tmp_path / f"data-{seed}") for seed in seeds}
-    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", {name: (m.dataset, {}) for name, m in random_pipelines.items()})
+    requests = {f"seed-{seed}": (random_pipelines[f"seed-{seed}"].dataset, {"cache": choice(seed)}) for seed in seeds}
+    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", requests)
     failures = []
     for name, m in random_pipelines.items():
         try:

@@ -69,6 +69,15 @@ def test_the_page_of_errors_has_the_grpc_code_of_each_reason():
     assert not wrong, f"docs/reference/errors.md and proto/reason have different codes: {wrong}"
 
 
+def test_the_page_of_errors_explains_why_a_step_cannot_be_cached():
+    source = repository.text("proto/pecan/v1/types.proto")
+    in_code = {word.lower() for word in re.findall(r"CACHE_REFUSAL_(\w+) = [1-9]", source)}
+    page = repository.text("docs/reference/errors.md").partition("## Why a step cannot be cached")[2]
+    in_page = set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE))
+    assert len(in_code) > 10, "could not read CacheRefusal from types.proto"
+    assert in_code == in_page, f"only in the code: {sorted(in_code - in_page)}; only in the page: {sorted(in_page - in_code)}"
+
+
 def test_the_page_of_metrics_explains_exactly_the_metrics():
     name = r"pecan_(?:dispatcher|worker)_[a-z_]+"
     in_code = set()

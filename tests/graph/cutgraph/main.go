@@ -28,9 +28,11 @@ type request struct {
 	Sharding      string `json:"sharding"`
 	StaticWorkers int    `json:"static_workers"`
 	// Streams is S that the job asks for; 0 lets the plan choose.
-	Streams int32  `json:"streams"`
-	Seed    uint64 `json:"seed"`
-	Epochs  int    `json:"epochs"`
+	Streams int32 `json:"streams"`
+	// Cache is which steps may be cached; "" leaves it to the default.
+	Cache  string `json:"cache"`
+	Seed   uint64 `json:"seed"`
+	Epochs int    `json:"epochs"`
 	// Extents divides large record files into extents before the dataset is planned. FileBytes is their size.
 	Extents   bool  `json:"extents"`
 	FileBytes int64 `json:"file_bytes"`
@@ -104,6 +106,7 @@ func one(base string) error {
 		Mode:     pecanv1.Mode(pecanv1.Mode_value["MODE_"+req.Mode]),
 		Sharding: pecanv1.Sharding(pecanv1.Sharding_value["SHARDING_"+req.Sharding]),
 		Streams:  req.Streams,
+		Cache:    pecanv1.Cache(pecanv1.Cache_value["CACHE_"+strings.ToUpper(req.Cache)]),
 	}
 	plan, err := split.MakePlan(g, opts, split.Env{StaticWorkers: req.StaticWorkers, FileBytes: req.FileBytes})
 	if err != nil {
