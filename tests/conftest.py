@@ -20,7 +20,6 @@ import faulthandler
 import gc
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -30,12 +29,12 @@ from tests.slow import SLOW
 
 _STDERR = pytest.StashKey[int]()
 
-# Trainers keep record indexes in the user's directory for caches. Tests use a directory of their own, and Go keeps its cache.
-if "GOCACHE" not in os.environ and shutil.which("go"):
-    os.environ["GOCACHE"] = subprocess.run(["go", "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+# Trainers keep record indexes in the user's directory. Tests use a directory of their own. What the jobs of a private cluster
+# teach would change the plans of later tests.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="pecan-tests-")
-    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+    os.environ["PECAN_HOME"] = tempfile.mkdtemp(prefix="pecan-tests-")
+    atexit.register(shutil.rmtree, os.environ["PECAN_HOME"], ignore_errors=True)
+os.environ["PECAN_LEARN"] = "0"
 
 
 def pytest_configure(config: pytest.Config) -> None:

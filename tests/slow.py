@@ -19,6 +19,7 @@ SLOW = (
     "tests/e2e/test_large_record_file.py::test_steps_that_count_or_mix_records_are_divided",
     "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[failing elements]",
     "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[left early",
+    "tests/e2e/test_learned.py::test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_adopted",
     "tests/e2e/test_leaving.py::test_an_iterator_is_deleted_in_time",
     "tests/e2e/test_leaving.py::test_processes_that_are_spawned_or_forked",
     "tests/e2e/test_local_workers.py::test_the_dispatcher_starts_local_workers_and_gives_them_back",

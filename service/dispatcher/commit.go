@@ -120,6 +120,8 @@ func (d *Dispatcher) perform(effect core.Effect) {
 			args = append(args, "streams_at_index_took", e.AtIndex.Round(time.Millisecond))
 		}
 		d.deps.Log.Info("worker left", args...)
+	case core.KeepLearned:
+		d.keep(e.Fingerprint)
 	case core.RemoveGraph:
 		d.removeGraph(e.Fingerprint)
 	case core.Event:

@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/learned"
 	"github.com/pecan-ml/pecan/service/provision"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -135,6 +136,8 @@ type Deps struct {
 	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The
 	// caller closes it after Serve.
 	Provider provision.Provider
+	// Learned keeps what jobs have taught for other dispatchers; nil if only the store has it.
+	Learned *learned.Dir
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.
 	Metrics prometheus.Registerer
 }

@@ -55,9 +55,18 @@ type Dispatcher struct {
 	graphMu     sync.Mutex
 	registering map[string]int
 
-	// planning counts plans of orders in progress. planningMu lets one run at a time.
+	// planning counts plans of orders in progress. planningMu lets one run at a time, and guards allowed, which has the orders
+	// that were checked.
 	planning   sync.WaitGroup
 	planningMu sync.Mutex
+	allowed    map[string]bool
+	// recallMu guards recalled, which has the graphs of which earlier dispatchers have been asked.
+	recallMu sync.Mutex
+	recalled map[string]bool
+	// unkeptMu guards unkept, which has the graphs of which more is known than is kept. keepWake has a token if it may hold some.
+	unkeptMu sync.Mutex
+	unkept   map[string]bool
+	keepWake chan struct{}
 	// placingMu guards placer, which has the searches for workers.
 	placingMu sync.Mutex
 	placer    *placing.Placer
@@ -102,6 +111,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
 		sessions: map[core.SessionID]*commandQueue{}, watches: map[core.WatchID]*updateQueue{},
 		placer: placing.New(), diskGate: newDiskGate(), registering: map[string]int{}, requestChanged: make(chan struct{}, 1), stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
+		allowed: map[string]bool{}, recalled: map[string]bool{}, unkept: map[string]bool{}, keepWake: make(chan struct{}, 1),
 	}
 	d.metrics = metrics.New(metricsSource{d})
 	if deps.Metrics != nil {
@@ -113,7 +123,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := d.decide(core.Start{ClusterID: cluster})
+	e := d.decide(core.Start{ClusterID: cluster, UnixS: time.Now().Unix()})
 	d.commit()
 	if why, _ := d.diskGate.state(); why != nil {
 		return nil, why

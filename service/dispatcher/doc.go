@@ -7,6 +7,7 @@
 //
 // Files in the order of a request: server.go and connections.go (gRPC), rpc_*.go (one file per subject), dispatcher.go
 // (submit, decide), commit.go (write, release, perform effects), outgoing.go (commands and updates on their way).
+// learned.go exchanges with other dispatchers what jobs have taught.
 // disk_full.go stops time while the disk is full. upload.go receives graphs, graphs.go divides them, order_plans.go plans
 // orders for the core. Package metrics exports counters, package ordering proposes orders.
 //

@@ -53,6 +53,9 @@ func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobReques
 	if !ok {
 		return nil, reason.New(reason.Internal, "create job: unexpected answer %T", answer)
 	}
+	if err := d.checkOrder(ctx, response.JobId); err != nil {
+		return nil, err
+	}
 	response.Durable = d.deps.Store.Dir() != ""
 	return response, nil
 }

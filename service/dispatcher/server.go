@@ -49,6 +49,9 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	if d.deps.Provider != nil {
 		d.planning.Go(func() { d.provideWorkers(running) })
 	}
+	if d.deps.Learned != nil {
+		d.planning.Go(func() { d.keepLearned(running) })
+	}
 	written := make(chan error, 1)
 	go func() {
 		written <- d.run(running)
@@ -66,6 +69,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	if runErr != nil {
 		return runErr
 	}
+	d.writeLearned()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
 	}

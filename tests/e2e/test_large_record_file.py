@@ -158,7 +158,7 @@ def _iterator(path: str, mortal, tmp_path_factory, monkeypatch, caplog, late: bo
     job is made.
     """
     for _ in range(20):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        monkeypatch.setenv("PECAN_HOME", str(tmp_path_factory.mktemp("home")))
         monkeypatch.setattr(graph, "_EXTENTS_TIMEOUT_S", 1e-9 if late else 1000)
         caplog.clear()
         iterator = pecan.Iterator(_distributed(_local(path), mortal))
@@ -195,13 +195,13 @@ def test_an_error_names_the_file_that_has_become_shorter(mortal, tmp_path):
         list(distributed)
 
 
-def test_the_index_is_kept_in_the_directory_for_caches(mortal, tmp_path):
+def test_the_index_is_kept_in_the_users_directory(mortal, tmp_path):
     name = str(tmp_path / "all.tfrecord")
     with tf.io.TFRecordWriter(name) as writer:
         for i in range(20):
             writer.write(i.to_bytes(8, "little") + bytes(BYTES))
     os.utime(name, (1e9, 1e9))
-    directory = pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "pecan" / "extents"
+    directory = pathlib.Path(os.environ["PECAN_HOME"]) / "extents"
     before = set(directory.glob("*"))
     assert len(list(_distributed(tf.data.TFRecordDataset(name), mortal))) == 20
     assert len(set(directory.glob("*")) - before) == 1

@@ -99,6 +99,10 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("service/internal",),
         "the cache keeps segments, and only worker and dispatcher know their meaning",
     ),
+    "service/learned": (
+        ("proto", "service/internal"),
+        "files keep messages of any dispatcher, and only the dispatcher decides what follows from them",
+    ),
     "service/internal": (("proto",), "code that all services share must not depend on one of them"),
     "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics depend only on messages"),
     "service/dispatcher/core/measure": (("proto",), "measurements depend only on reports, and others decide what follows"),
@@ -135,7 +139,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "the core decides, and only the dispatcher uses clock, network and disk",
     ),
     "service/dispatcher": (
-        ("policies", "proto", "service/graph", "service/store", "service/provision", "service/internal"),
+        ("policies", "proto", "service/graph", "service/store", "service/learned", "service/provision", "service/internal"),
         "the dispatcher is a static program in pure Go, without the workers' code or TensorFlow",
     ),
     "service/worker/identity": ((), "the identity of a worker depends on nothing"),
@@ -317,6 +321,7 @@ def test_go_packages_follow_the_import_rules():
         ("service/store", "proto/pecan/v1"),
         ("service/prices", "policies/autoplacement"),
         ("service/provision", "service/dispatcher"),
+        ("service/learned", "service/dispatcher"),
         ("service/dispatcher", "service/worker"),
         ("service/dispatcher/core", "service/store"),
         ("service/dispatcher/core/durable", "service/dispatcher/core"),

@@ -25,6 +25,184 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ExportLearnedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportLearnedRequest) Reset() {
+	*x = ExportLearnedRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportLearnedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportLearnedRequest) ProtoMessage() {}
+
+func (x *ExportLearnedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportLearnedRequest.ProtoReflect.Descriptor instead.
+func (*ExportLearnedRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{0}
+}
+
+type ExportLearnedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Learned       *Learned               `protobuf:"bytes,1,opt,name=learned,proto3" json:"learned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportLearnedResponse) Reset() {
+	*x = ExportLearnedResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportLearnedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportLearnedResponse) ProtoMessage() {}
+
+func (x *ExportLearnedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportLearnedResponse.ProtoReflect.Descriptor instead.
+func (*ExportLearnedResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExportLearnedResponse) GetLearned() *Learned {
+	if x != nil {
+		return x.Learned
+	}
+	return nil
+}
+
+type MergeLearnedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Learned       *Learned               `protobuf:"bytes,1,opt,name=learned,proto3" json:"learned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MergeLearnedRequest) Reset() {
+	*x = MergeLearnedRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MergeLearnedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MergeLearnedRequest) ProtoMessage() {}
+
+func (x *MergeLearnedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MergeLearnedRequest.ProtoReflect.Descriptor instead.
+func (*MergeLearnedRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MergeLearnedRequest) GetLearned() *Learned {
+	if x != nil {
+		return x.Learned
+	}
+	return nil
+}
+
+type MergeLearnedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of graphs of which something was new.
+	Graphs uint32 `protobuf:"varint,1,opt,name=graphs,proto3" json:"graphs,omitempty"`
+	// Number of orders that were left out, because open jobs with the same graph and options decide themselves.
+	OrdersInUse   uint32 `protobuf:"varint,2,opt,name=orders_in_use,json=ordersInUse,proto3" json:"orders_in_use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MergeLearnedResponse) Reset() {
+	*x = MergeLearnedResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MergeLearnedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MergeLearnedResponse) ProtoMessage() {}
+
+func (x *MergeLearnedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MergeLearnedResponse.ProtoReflect.Descriptor instead.
+func (*MergeLearnedResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *MergeLearnedResponse) GetGraphs() uint32 {
+	if x != nil {
+		return x.Graphs
+	}
+	return 0
+}
+
+func (x *MergeLearnedResponse) GetOrdersInUse() uint32 {
+	if x != nil {
+		return x.OrdersInUse
+	}
+	return 0
+}
+
 type RegisterDatasetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
@@ -38,7 +216,7 @@ type RegisterDatasetRequest struct {
 
 func (x *RegisterDatasetRequest) Reset() {
 	*x = RegisterDatasetRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[0]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -50,7 +228,7 @@ func (x *RegisterDatasetRequest) String() string {
 func (*RegisterDatasetRequest) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[0]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -63,7 +241,7 @@ func (x *RegisterDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterDatasetRequest) GetPart() isRegisterDatasetRequest_Part {
@@ -119,7 +297,7 @@ type RegisterDatasetResponse struct {
 
 func (x *RegisterDatasetResponse) Reset() {
 	*x = RegisterDatasetResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[1]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -131,7 +309,7 @@ func (x *RegisterDatasetResponse) String() string {
 func (*RegisterDatasetResponse) ProtoMessage() {}
 
 func (x *RegisterDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[1]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -144,7 +322,7 @@ func (x *RegisterDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RegisterDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{1}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RegisterDatasetResponse) GetDatasetId() string {
@@ -177,7 +355,7 @@ type GetDatasetRequest struct {
 
 func (x *GetDatasetRequest) Reset() {
 	*x = GetDatasetRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[2]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +367,7 @@ func (x *GetDatasetRequest) String() string {
 func (*GetDatasetRequest) ProtoMessage() {}
 
 func (x *GetDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[2]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +380,7 @@ func (x *GetDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDatasetRequest.ProtoReflect.Descriptor instead.
 func (*GetDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{2}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetDatasetRequest) GetDatasetId() string {
@@ -224,7 +402,7 @@ type GetDatasetResponse struct {
 
 func (x *GetDatasetResponse) Reset() {
 	*x = GetDatasetResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[3]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +414,7 @@ func (x *GetDatasetResponse) String() string {
 func (*GetDatasetResponse) ProtoMessage() {}
 
 func (x *GetDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[3]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +427,7 @@ func (x *GetDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDatasetResponse.ProtoReflect.Descriptor instead.
 func (*GetDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{3}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetDatasetResponse) GetDatasetId() string {
@@ -289,7 +467,7 @@ type FetchGraphRequest struct {
 
 func (x *FetchGraphRequest) Reset() {
 	*x = FetchGraphRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[4]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -301,7 +479,7 @@ func (x *FetchGraphRequest) String() string {
 func (*FetchGraphRequest) ProtoMessage() {}
 
 func (x *FetchGraphRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[4]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -314,7 +492,7 @@ func (x *FetchGraphRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGraphRequest.ProtoReflect.Descriptor instead.
 func (*FetchGraphRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FetchGraphRequest) GetFingerprint() string {
@@ -334,7 +512,7 @@ type FetchGraphResponse struct {
 
 func (x *FetchGraphResponse) Reset() {
 	*x = FetchGraphResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[5]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +524,7 @@ func (x *FetchGraphResponse) String() string {
 func (*FetchGraphResponse) ProtoMessage() {}
 
 func (x *FetchGraphResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[5]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +537,7 @@ func (x *FetchGraphResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGraphResponse.ProtoReflect.Descriptor instead.
 func (*FetchGraphResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FetchGraphResponse) GetTotalBytes() int64 {
@@ -398,7 +576,7 @@ type CreateJobRequest struct {
 
 func (x *CreateJobRequest) Reset() {
 	*x = CreateJobRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[6]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +588,7 @@ func (x *CreateJobRequest) String() string {
 func (*CreateJobRequest) ProtoMessage() {}
 
 func (x *CreateJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[6]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +601,7 @@ func (x *CreateJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobRequest.ProtoReflect.Descriptor instead.
 func (*CreateJobRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateJobRequest) GetRequestId() string {
@@ -500,7 +678,7 @@ type Division struct {
 
 func (x *Division) Reset() {
 	*x = Division{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +690,7 @@ func (x *Division) String() string {
 func (*Division) ProtoMessage() {}
 
 func (x *Division) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[7]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +703,7 @@ func (x *Division) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Division.ProtoReflect.Descriptor instead.
 func (*Division) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Division) GetNumStreams() int32 {
@@ -563,7 +741,7 @@ type CreateJobResponse struct {
 
 func (x *CreateJobResponse) Reset() {
 	*x = CreateJobResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +753,7 @@ func (x *CreateJobResponse) String() string {
 func (*CreateJobResponse) ProtoMessage() {}
 
 func (x *CreateJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[8]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +766,7 @@ func (x *CreateJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobResponse.ProtoReflect.Descriptor instead.
 func (*CreateJobResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateJobResponse) GetJobId() string {
@@ -672,7 +850,7 @@ type OpenEpochRequest struct {
 
 func (x *OpenEpochRequest) Reset() {
 	*x = OpenEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +862,7 @@ func (x *OpenEpochRequest) String() string {
 func (*OpenEpochRequest) ProtoMessage() {}
 
 func (x *OpenEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[9]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +875,7 @@ func (x *OpenEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenEpochRequest.ProtoReflect.Descriptor instead.
 func (*OpenEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OpenEpochRequest) GetRequestId() string {
@@ -769,7 +947,7 @@ type OpenEpochResponse struct {
 
 func (x *OpenEpochResponse) Reset() {
 	*x = OpenEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +959,7 @@ func (x *OpenEpochResponse) String() string {
 func (*OpenEpochResponse) ProtoMessage() {}
 
 func (x *OpenEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +972,7 @@ func (x *OpenEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenEpochResponse.ProtoReflect.Descriptor instead.
 func (*OpenEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OpenEpochResponse) GetEpoch() uint64 {
@@ -829,7 +1007,7 @@ type AdoptEpochRequest struct {
 
 func (x *AdoptEpochRequest) Reset() {
 	*x = AdoptEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1019,7 @@ func (x *AdoptEpochRequest) String() string {
 func (*AdoptEpochRequest) ProtoMessage() {}
 
 func (x *AdoptEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1032,7 @@ func (x *AdoptEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptEpochRequest.ProtoReflect.Descriptor instead.
 func (*AdoptEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AdoptEpochRequest) GetClientId() string {
@@ -886,7 +1064,7 @@ type AdoptEpochResponse struct {
 
 func (x *AdoptEpochResponse) Reset() {
 	*x = AdoptEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1076,7 @@ func (x *AdoptEpochResponse) String() string {
 func (*AdoptEpochResponse) ProtoMessage() {}
 
 func (x *AdoptEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1089,7 @@ func (x *AdoptEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptEpochResponse.ProtoReflect.Descriptor instead.
 func (*AdoptEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
 }
 
 type WatchEpochRequest struct {
@@ -925,7 +1103,7 @@ type WatchEpochRequest struct {
 
 func (x *WatchEpochRequest) Reset() {
 	*x = WatchEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1115,7 @@ func (x *WatchEpochRequest) String() string {
 func (*WatchEpochRequest) ProtoMessage() {}
 
 func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1128,7 @@ func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEpochRequest.ProtoReflect.Descriptor instead.
 func (*WatchEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchEpochRequest) GetClientId() string {
@@ -1018,7 +1196,7 @@ type EpochUpdate struct {
 
 func (x *EpochUpdate) Reset() {
 	*x = EpochUpdate{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1208,7 @@ func (x *EpochUpdate) String() string {
 func (*EpochUpdate) ProtoMessage() {}
 
 func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1221,7 @@ func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochUpdate.ProtoReflect.Descriptor instead.
 func (*EpochUpdate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EpochUpdate) GetVersion() uint64 {
@@ -1184,7 +1362,7 @@ type ConsumerStream struct {
 
 func (x *ConsumerStream) Reset() {
 	*x = ConsumerStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1374,7 @@ func (x *ConsumerStream) String() string {
 func (*ConsumerStream) ProtoMessage() {}
 
 func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1387,7 @@ func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStream.ProtoReflect.Descriptor instead.
 func (*ConsumerStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConsumerStream) GetStream() uint32 {
@@ -1294,7 +1472,7 @@ type FinishStreamsRequest struct {
 
 func (x *FinishStreamsRequest) Reset() {
 	*x = FinishStreamsRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1484,7 @@ func (x *FinishStreamsRequest) String() string {
 func (*FinishStreamsRequest) ProtoMessage() {}
 
 func (x *FinishStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1497,7 @@ func (x *FinishStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishStreamsRequest.ProtoReflect.Descriptor instead.
 func (*FinishStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FinishStreamsRequest) GetClientId() string {
@@ -1365,7 +1543,7 @@ type FinishedStream struct {
 
 func (x *FinishedStream) Reset() {
 	*x = FinishedStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1555,7 @@ func (x *FinishedStream) String() string {
 func (*FinishedStream) ProtoMessage() {}
 
 func (x *FinishedStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1568,7 @@ func (x *FinishedStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishedStream.ProtoReflect.Descriptor instead.
 func (*FinishedStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FinishedStream) GetStream() uint32 {
@@ -1437,7 +1615,7 @@ type FinishStreamsResponse struct {
 
 func (x *FinishStreamsResponse) Reset() {
 	*x = FinishStreamsResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1627,7 @@ func (x *FinishStreamsResponse) String() string {
 func (*FinishStreamsResponse) ProtoMessage() {}
 
 func (x *FinishStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1640,7 @@ func (x *FinishStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishStreamsResponse.ProtoReflect.Descriptor instead.
 func (*FinishStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FinishStreamsResponse) GetRefused() []*RefusedStream {
@@ -1482,7 +1660,7 @@ type RefusedStream struct {
 
 func (x *RefusedStream) Reset() {
 	*x = RefusedStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1672,7 @@ func (x *RefusedStream) String() string {
 func (*RefusedStream) ProtoMessage() {}
 
 func (x *RefusedStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1685,7 @@ func (x *RefusedStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedStream.ProtoReflect.Descriptor instead.
 func (*RefusedStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RefusedStream) GetStream() uint32 {
@@ -1536,7 +1714,7 @@ type ReleaseStreamsRequest struct {
 
 func (x *ReleaseStreamsRequest) Reset() {
 	*x = ReleaseStreamsRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1726,7 @@ func (x *ReleaseStreamsRequest) String() string {
 func (*ReleaseStreamsRequest) ProtoMessage() {}
 
 func (x *ReleaseStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1739,7 @@ func (x *ReleaseStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReleaseStreamsRequest) GetClientId() string {
@@ -1605,7 +1783,7 @@ type ReleasedStream struct {
 
 func (x *ReleasedStream) Reset() {
 	*x = ReleasedStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1795,7 @@ func (x *ReleasedStream) String() string {
 func (*ReleasedStream) ProtoMessage() {}
 
 func (x *ReleasedStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1808,7 @@ func (x *ReleasedStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedStream.ProtoReflect.Descriptor instead.
 func (*ReleasedStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReleasedStream) GetStream() uint32 {
@@ -1670,7 +1848,7 @@ type ReleaseStreamsResponse struct {
 
 func (x *ReleaseStreamsResponse) Reset() {
 	*x = ReleaseStreamsResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1860,7 @@ func (x *ReleaseStreamsResponse) String() string {
 func (*ReleaseStreamsResponse) ProtoMessage() {}
 
 func (x *ReleaseStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1873,7 @@ func (x *ReleaseStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStreamsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReleaseStreamsResponse) GetRefused() []*RefusedStream {
@@ -1722,7 +1900,7 @@ type ReportWorkerRequest struct {
 
 func (x *ReportWorkerRequest) Reset() {
 	*x = ReportWorkerRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1912,7 @@ func (x *ReportWorkerRequest) String() string {
 func (*ReportWorkerRequest) ProtoMessage() {}
 
 func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1925,7 @@ func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportWorkerRequest) GetClientId() string {
@@ -1807,7 +1985,7 @@ type ReportWorkerResponse struct {
 
 func (x *ReportWorkerResponse) Reset() {
 	*x = ReportWorkerResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1997,7 @@ func (x *ReportWorkerResponse) String() string {
 func (*ReportWorkerResponse) ProtoMessage() {}
 
 func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2010,7 @@ func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
 }
 
 // Before this call the client has released or finished every stream of which it received elements. Another consumer
@@ -1851,7 +2029,7 @@ type CloseEpochRequest struct {
 
 func (x *CloseEpochRequest) Reset() {
 	*x = CloseEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2041,7 @@ func (x *CloseEpochRequest) String() string {
 func (*CloseEpochRequest) ProtoMessage() {}
 
 func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2054,7 @@ func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochRequest.ProtoReflect.Descriptor instead.
 func (*CloseEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CloseEpochRequest) GetClientId() string {
@@ -1915,7 +2093,7 @@ type CloseEpochResponse struct {
 
 func (x *CloseEpochResponse) Reset() {
 	*x = CloseEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2105,7 @@ func (x *CloseEpochResponse) String() string {
 func (*CloseEpochResponse) ProtoMessage() {}
 
 func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2118,7 @@ func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochResponse.ProtoReflect.Descriptor instead.
 func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 type ClientHeartbeatRequest struct {
@@ -1970,7 +2148,7 @@ type ClientHeartbeatRequest struct {
 
 func (x *ClientHeartbeatRequest) Reset() {
 	*x = ClientHeartbeatRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2160,7 @@ func (x *ClientHeartbeatRequest) String() string {
 func (*ClientHeartbeatRequest) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2173,7 @@ func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ClientHeartbeatRequest) GetClientId() string {
@@ -2088,7 +2266,7 @@ type LocalWorkers struct {
 
 func (x *LocalWorkers) Reset() {
 	*x = LocalWorkers{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2278,7 @@ func (x *LocalWorkers) String() string {
 func (*LocalWorkers) ProtoMessage() {}
 
 func (x *LocalWorkers) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2291,7 @@ func (x *LocalWorkers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalWorkers.ProtoReflect.Descriptor instead.
 func (*LocalWorkers) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LocalWorkers) GetMost() uint32 {
@@ -2151,7 +2329,7 @@ type SubWindow struct {
 
 func (x *SubWindow) Reset() {
 	*x = SubWindow{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2341,7 @@ func (x *SubWindow) String() string {
 func (*SubWindow) ProtoMessage() {}
 
 func (x *SubWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2354,7 @@ func (x *SubWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubWindow.ProtoReflect.Descriptor instead.
 func (*SubWindow) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SubWindow) GetNumber() uint64 {
@@ -2243,7 +2421,7 @@ type ClientHeartbeatResponse struct {
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2433,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2446,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
@@ -2304,7 +2482,7 @@ type WantedLocalWorkers struct {
 
 func (x *WantedLocalWorkers) Reset() {
 	*x = WantedLocalWorkers{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2494,7 @@ func (x *WantedLocalWorkers) String() string {
 func (*WantedLocalWorkers) ProtoMessage() {}
 
 func (x *WantedLocalWorkers) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2507,7 @@ func (x *WantedLocalWorkers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedLocalWorkers.ProtoReflect.Descriptor instead.
 func (*WantedLocalWorkers) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WantedLocalWorkers) GetNumber() uint32 {
@@ -2355,7 +2533,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2545,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2558,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -2398,7 +2576,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2588,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2601,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
 type RegisterDatasetRequest_Header struct {
@@ -2439,7 +2617,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2629,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2642,7 @@ func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDatasetRequest_Header.ProtoReflect.Descriptor instead.
 func (*RegisterDatasetRequest_Header) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{0, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{4, 0}
 }
 
 func (x *RegisterDatasetRequest_Header) GetSpec() *DatasetSpec {
@@ -2505,7 +2683,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2695,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2708,7 @@ func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest_Pass.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest_Pass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *ClientHeartbeatRequest_Pass) GetJobId() string {
@@ -2586,7 +2764,15 @@ var File_pecan_v1_dispatcher_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
-	"\x19pecan/v1/dispatcher.proto\x12\bpecan.v1\x1a\x15pecan/v1/status.proto\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\xf0\x01\n" +
+	"\x19pecan/v1/dispatcher.proto\x12\bpecan.v1\x1a\x16pecan/v1/records.proto\x1a\x15pecan/v1/status.proto\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\x16\n" +
+	"\x14ExportLearnedRequest\"D\n" +
+	"\x15ExportLearnedResponse\x12+\n" +
+	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"B\n" +
+	"\x13MergeLearnedRequest\x12+\n" +
+	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"R\n" +
+	"\x14MergeLearnedResponse\x12\x16\n" +
+	"\x06graphs\x18\x01 \x01(\rR\x06graphs\x12\"\n" +
+	"\rorders_in_use\x18\x02 \x01(\rR\vordersInUse\"\xf0\x01\n" +
 	"\x16RegisterDatasetRequest\x12A\n" +
 	"\x06header\x18\x01 \x01(\v2'.pecan.v1.RegisterDatasetRequest.HeaderH\x00R\x06header\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x1as\n" +
@@ -2798,8 +2984,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse2\xdb\n" +
-	"\n" +
+	"\x15ClientGoodbyeResponse2\xfe\v\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
 	"\x0fRegisterDataset\x12 .pecan.v1.RegisterDatasetRequest\x1a!.pecan.v1.RegisterDatasetResponse(\x01\x12G\n" +
@@ -2824,7 +3009,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vReportCrash\x12\x1c.pecan.v1.ReportCrashRequest\x1a\x1d.pecan.v1.ReportCrashResponse\x12E\n" +
 	"\rWorkerSession\x12\x17.pecan.v1.WorkerMessage\x1a\x17.pecan.v1.WorkerCommand(\x010\x01\x12;\n" +
 	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponse\x12>\n" +
-	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponseb\x06proto3"
+	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponse\x12R\n" +
+	"\rExportLearned\x12\x1e.pecan.v1.ExportLearnedRequest\x1a\x1f.pecan.v1.ExportLearnedResponse0\x01\x12M\n" +
+	"\fMergeLearned\x12\x1d.pecan.v1.MergeLearnedRequest\x1a\x1e.pecan.v1.MergeLearnedResponseb\x06proto3"
 
 var (
 	file_pecan_v1_dispatcher_proto_rawDescOnce sync.Once
@@ -2838,133 +3025,144 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
-	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
-	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
-	(*GetDatasetRequest)(nil),             // 2: pecan.v1.GetDatasetRequest
-	(*GetDatasetResponse)(nil),            // 3: pecan.v1.GetDatasetResponse
-	(*FetchGraphRequest)(nil),             // 4: pecan.v1.FetchGraphRequest
-	(*FetchGraphResponse)(nil),            // 5: pecan.v1.FetchGraphResponse
-	(*CreateJobRequest)(nil),              // 6: pecan.v1.CreateJobRequest
-	(*Division)(nil),                      // 7: pecan.v1.Division
-	(*CreateJobResponse)(nil),             // 8: pecan.v1.CreateJobResponse
-	(*OpenEpochRequest)(nil),              // 9: pecan.v1.OpenEpochRequest
-	(*OpenEpochResponse)(nil),             // 10: pecan.v1.OpenEpochResponse
-	(*AdoptEpochRequest)(nil),             // 11: pecan.v1.AdoptEpochRequest
-	(*AdoptEpochResponse)(nil),            // 12: pecan.v1.AdoptEpochResponse
-	(*WatchEpochRequest)(nil),             // 13: pecan.v1.WatchEpochRequest
-	(*EpochUpdate)(nil),                   // 14: pecan.v1.EpochUpdate
-	(*ConsumerStream)(nil),                // 15: pecan.v1.ConsumerStream
-	(*FinishStreamsRequest)(nil),          // 16: pecan.v1.FinishStreamsRequest
-	(*FinishedStream)(nil),                // 17: pecan.v1.FinishedStream
-	(*FinishStreamsResponse)(nil),         // 18: pecan.v1.FinishStreamsResponse
-	(*RefusedStream)(nil),                 // 19: pecan.v1.RefusedStream
-	(*ReleaseStreamsRequest)(nil),         // 20: pecan.v1.ReleaseStreamsRequest
-	(*ReleasedStream)(nil),                // 21: pecan.v1.ReleasedStream
-	(*ReleaseStreamsResponse)(nil),        // 22: pecan.v1.ReleaseStreamsResponse
-	(*ReportWorkerRequest)(nil),           // 23: pecan.v1.ReportWorkerRequest
-	(*ReportWorkerResponse)(nil),          // 24: pecan.v1.ReportWorkerResponse
-	(*CloseEpochRequest)(nil),             // 25: pecan.v1.CloseEpochRequest
-	(*CloseEpochResponse)(nil),            // 26: pecan.v1.CloseEpochResponse
-	(*ClientHeartbeatRequest)(nil),        // 27: pecan.v1.ClientHeartbeatRequest
-	(*LocalWorkers)(nil),                  // 28: pecan.v1.LocalWorkers
-	(*SubWindow)(nil),                     // 29: pecan.v1.SubWindow
-	(*ClientHeartbeatResponse)(nil),       // 30: pecan.v1.ClientHeartbeatResponse
-	(*WantedLocalWorkers)(nil),            // 31: pecan.v1.WantedLocalWorkers
-	(*ClientGoodbyeRequest)(nil),          // 32: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 33: pecan.v1.ClientGoodbyeResponse
-	(*RegisterDatasetRequest_Header)(nil), // 34: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 35: pecan.v1.ClientHeartbeatRequest.Pass
-	(*DatasetSpec)(nil),                   // 36: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 37: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 38: pecan.v1.Plan
-	(*Position)(nil),                      // 39: pecan.v1.Position
-	(*EpochOrder)(nil),                    // 40: pecan.v1.EpochOrder
-	(*ErrorDetail)(nil),                   // 41: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 42: pecan.v1.WorkerAddress
-	(*KeptRows)(nil),                      // 43: pecan.v1.KeptRows
-	(*StreamId)(nil),                      // 44: pecan.v1.StreamId
-	(*HostLoad)(nil),                      // 45: pecan.v1.HostLoad
-	(*Placement)(nil),                     // 46: pecan.v1.Placement
-	(*MarkElementsRequest)(nil),           // 47: pecan.v1.MarkElementsRequest
-	(*ReportCrashRequest)(nil),            // 48: pecan.v1.ReportCrashRequest
-	(*WorkerMessage)(nil),                 // 49: pecan.v1.WorkerMessage
-	(*StatusRequest)(nil),                 // 50: pecan.v1.StatusRequest
-	(*ExplainRequest)(nil),                // 51: pecan.v1.ExplainRequest
-	(*MarkElementsResponse)(nil),          // 52: pecan.v1.MarkElementsResponse
-	(*ReportCrashResponse)(nil),           // 53: pecan.v1.ReportCrashResponse
-	(*WorkerCommand)(nil),                 // 54: pecan.v1.WorkerCommand
-	(*StatusResponse)(nil),                // 55: pecan.v1.StatusResponse
-	(*ExplainResponse)(nil),               // 56: pecan.v1.ExplainResponse
+	(*ExportLearnedRequest)(nil),          // 0: pecan.v1.ExportLearnedRequest
+	(*ExportLearnedResponse)(nil),         // 1: pecan.v1.ExportLearnedResponse
+	(*MergeLearnedRequest)(nil),           // 2: pecan.v1.MergeLearnedRequest
+	(*MergeLearnedResponse)(nil),          // 3: pecan.v1.MergeLearnedResponse
+	(*RegisterDatasetRequest)(nil),        // 4: pecan.v1.RegisterDatasetRequest
+	(*RegisterDatasetResponse)(nil),       // 5: pecan.v1.RegisterDatasetResponse
+	(*GetDatasetRequest)(nil),             // 6: pecan.v1.GetDatasetRequest
+	(*GetDatasetResponse)(nil),            // 7: pecan.v1.GetDatasetResponse
+	(*FetchGraphRequest)(nil),             // 8: pecan.v1.FetchGraphRequest
+	(*FetchGraphResponse)(nil),            // 9: pecan.v1.FetchGraphResponse
+	(*CreateJobRequest)(nil),              // 10: pecan.v1.CreateJobRequest
+	(*Division)(nil),                      // 11: pecan.v1.Division
+	(*CreateJobResponse)(nil),             // 12: pecan.v1.CreateJobResponse
+	(*OpenEpochRequest)(nil),              // 13: pecan.v1.OpenEpochRequest
+	(*OpenEpochResponse)(nil),             // 14: pecan.v1.OpenEpochResponse
+	(*AdoptEpochRequest)(nil),             // 15: pecan.v1.AdoptEpochRequest
+	(*AdoptEpochResponse)(nil),            // 16: pecan.v1.AdoptEpochResponse
+	(*WatchEpochRequest)(nil),             // 17: pecan.v1.WatchEpochRequest
+	(*EpochUpdate)(nil),                   // 18: pecan.v1.EpochUpdate
+	(*ConsumerStream)(nil),                // 19: pecan.v1.ConsumerStream
+	(*FinishStreamsRequest)(nil),          // 20: pecan.v1.FinishStreamsRequest
+	(*FinishedStream)(nil),                // 21: pecan.v1.FinishedStream
+	(*FinishStreamsResponse)(nil),         // 22: pecan.v1.FinishStreamsResponse
+	(*RefusedStream)(nil),                 // 23: pecan.v1.RefusedStream
+	(*ReleaseStreamsRequest)(nil),         // 24: pecan.v1.ReleaseStreamsRequest
+	(*ReleasedStream)(nil),                // 25: pecan.v1.ReleasedStream
+	(*ReleaseStreamsResponse)(nil),        // 26: pecan.v1.ReleaseStreamsResponse
+	(*ReportWorkerRequest)(nil),           // 27: pecan.v1.ReportWorkerRequest
+	(*ReportWorkerResponse)(nil),          // 28: pecan.v1.ReportWorkerResponse
+	(*CloseEpochRequest)(nil),             // 29: pecan.v1.CloseEpochRequest
+	(*CloseEpochResponse)(nil),            // 30: pecan.v1.CloseEpochResponse
+	(*ClientHeartbeatRequest)(nil),        // 31: pecan.v1.ClientHeartbeatRequest
+	(*LocalWorkers)(nil),                  // 32: pecan.v1.LocalWorkers
+	(*SubWindow)(nil),                     // 33: pecan.v1.SubWindow
+	(*ClientHeartbeatResponse)(nil),       // 34: pecan.v1.ClientHeartbeatResponse
+	(*WantedLocalWorkers)(nil),            // 35: pecan.v1.WantedLocalWorkers
+	(*ClientGoodbyeRequest)(nil),          // 36: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 37: pecan.v1.ClientGoodbyeResponse
+	(*RegisterDatasetRequest_Header)(nil), // 38: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 39: pecan.v1.ClientHeartbeatRequest.Pass
+	(*Learned)(nil),                       // 40: pecan.v1.Learned
+	(*DatasetSpec)(nil),                   // 41: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 42: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 43: pecan.v1.Plan
+	(*Position)(nil),                      // 44: pecan.v1.Position
+	(*EpochOrder)(nil),                    // 45: pecan.v1.EpochOrder
+	(*ErrorDetail)(nil),                   // 46: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 47: pecan.v1.WorkerAddress
+	(*KeptRows)(nil),                      // 48: pecan.v1.KeptRows
+	(*StreamId)(nil),                      // 49: pecan.v1.StreamId
+	(*HostLoad)(nil),                      // 50: pecan.v1.HostLoad
+	(*Placement)(nil),                     // 51: pecan.v1.Placement
+	(*MarkElementsRequest)(nil),           // 52: pecan.v1.MarkElementsRequest
+	(*ReportCrashRequest)(nil),            // 53: pecan.v1.ReportCrashRequest
+	(*WorkerMessage)(nil),                 // 54: pecan.v1.WorkerMessage
+	(*StatusRequest)(nil),                 // 55: pecan.v1.StatusRequest
+	(*ExplainRequest)(nil),                // 56: pecan.v1.ExplainRequest
+	(*MarkElementsResponse)(nil),          // 57: pecan.v1.MarkElementsResponse
+	(*ReportCrashResponse)(nil),           // 58: pecan.v1.ReportCrashResponse
+	(*WorkerCommand)(nil),                 // 59: pecan.v1.WorkerCommand
+	(*StatusResponse)(nil),                // 60: pecan.v1.StatusResponse
+	(*ExplainResponse)(nil),               // 61: pecan.v1.ExplainResponse
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	34, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	36, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	37, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	7,  // 3: pecan.v1.CreateJobRequest.division:type_name -> pecan.v1.Division
-	38, // 4: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	37, // 5: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	39, // 6: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
-	40, // 7: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
-	15, // 8: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	41, // 9: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	42, // 10: pecan.v1.EpochUpdate.workers:type_name -> pecan.v1.WorkerAddress
-	43, // 11: pecan.v1.EpochUpdate.carry:type_name -> pecan.v1.KeptRows
-	17, // 12: pecan.v1.FinishStreamsRequest.streams:type_name -> pecan.v1.FinishedStream
-	19, // 13: pecan.v1.FinishStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
-	41, // 14: pecan.v1.RefusedStream.error:type_name -> pecan.v1.ErrorDetail
-	21, // 15: pecan.v1.ReleaseStreamsRequest.streams:type_name -> pecan.v1.ReleasedStream
-	19, // 16: pecan.v1.ReleaseStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
-	44, // 17: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	35, // 18: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	45, // 19: pecan.v1.ClientHeartbeatRequest.host:type_name -> pecan.v1.HostLoad
-	29, // 20: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
-	28, // 21: pecan.v1.ClientHeartbeatRequest.local_workers:type_name -> pecan.v1.LocalWorkers
-	31, // 22: pecan.v1.ClientHeartbeatResponse.local_workers:type_name -> pecan.v1.WantedLocalWorkers
-	46, // 23: pecan.v1.ClientHeartbeatResponse.placement:type_name -> pecan.v1.Placement
-	36, // 24: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	0,  // 25: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 26: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 27: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 28: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	9,  // 29: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	11, // 30: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	13, // 31: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	16, // 32: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
-	20, // 33: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
-	23, // 34: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	25, // 35: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	27, // 36: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	32, // 37: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	47, // 38: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	48, // 39: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
-	49, // 40: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	50, // 41: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	51, // 42: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
-	1,  // 43: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 44: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 45: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	8,  // 46: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	10, // 47: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	12, // 48: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	14, // 49: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	18, // 50: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
-	22, // 51: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
-	24, // 52: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	26, // 53: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	30, // 54: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	33, // 55: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	52, // 56: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	53, // 57: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
-	54, // 58: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	55, // 59: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	56, // 60: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
-	43, // [43:61] is the sub-list for method output_type
-	25, // [25:43] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	40, // 0: pecan.v1.ExportLearnedResponse.learned:type_name -> pecan.v1.Learned
+	40, // 1: pecan.v1.MergeLearnedRequest.learned:type_name -> pecan.v1.Learned
+	38, // 2: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	41, // 3: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	42, // 4: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	11, // 5: pecan.v1.CreateJobRequest.division:type_name -> pecan.v1.Division
+	43, // 6: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	42, // 7: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	44, // 8: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	45, // 9: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
+	19, // 10: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
+	46, // 11: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	47, // 12: pecan.v1.EpochUpdate.workers:type_name -> pecan.v1.WorkerAddress
+	48, // 13: pecan.v1.EpochUpdate.carry:type_name -> pecan.v1.KeptRows
+	21, // 14: pecan.v1.FinishStreamsRequest.streams:type_name -> pecan.v1.FinishedStream
+	23, // 15: pecan.v1.FinishStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
+	46, // 16: pecan.v1.RefusedStream.error:type_name -> pecan.v1.ErrorDetail
+	25, // 17: pecan.v1.ReleaseStreamsRequest.streams:type_name -> pecan.v1.ReleasedStream
+	23, // 18: pecan.v1.ReleaseStreamsResponse.refused:type_name -> pecan.v1.RefusedStream
+	49, // 19: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	39, // 20: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	50, // 21: pecan.v1.ClientHeartbeatRequest.host:type_name -> pecan.v1.HostLoad
+	33, // 22: pecan.v1.ClientHeartbeatRequest.sub_windows:type_name -> pecan.v1.SubWindow
+	32, // 23: pecan.v1.ClientHeartbeatRequest.local_workers:type_name -> pecan.v1.LocalWorkers
+	35, // 24: pecan.v1.ClientHeartbeatResponse.local_workers:type_name -> pecan.v1.WantedLocalWorkers
+	51, // 25: pecan.v1.ClientHeartbeatResponse.placement:type_name -> pecan.v1.Placement
+	41, // 26: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	4,  // 27: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	6,  // 28: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	8,  // 29: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	10, // 30: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	13, // 31: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	15, // 32: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	17, // 33: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	20, // 34: pecan.v1.Dispatcher.FinishStreams:input_type -> pecan.v1.FinishStreamsRequest
+	24, // 35: pecan.v1.Dispatcher.ReleaseStreams:input_type -> pecan.v1.ReleaseStreamsRequest
+	27, // 36: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	29, // 37: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	31, // 38: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	36, // 39: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	52, // 40: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	53, // 41: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
+	54, // 42: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	55, // 43: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	56, // 44: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
+	0,  // 45: pecan.v1.Dispatcher.ExportLearned:input_type -> pecan.v1.ExportLearnedRequest
+	2,  // 46: pecan.v1.Dispatcher.MergeLearned:input_type -> pecan.v1.MergeLearnedRequest
+	5,  // 47: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	7,  // 48: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	9,  // 49: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	12, // 50: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	14, // 51: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	16, // 52: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	18, // 53: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	22, // 54: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
+	26, // 55: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
+	28, // 56: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	30, // 57: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	34, // 58: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	37, // 59: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	57, // 60: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	58, // 61: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
+	59, // 62: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	60, // 63: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	61, // 64: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	1,  // 65: pecan.v1.Dispatcher.ExportLearned:output_type -> pecan.v1.ExportLearnedResponse
+	3,  // 66: pecan.v1.Dispatcher.MergeLearned:output_type -> pecan.v1.MergeLearnedResponse
+	47, // [47:67] is the sub-list for method output_type
+	27, // [27:47] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -2972,21 +3170,22 @@ func file_pecan_v1_dispatcher_proto_init() {
 	if File_pecan_v1_dispatcher_proto != nil {
 		return
 	}
+	file_pecan_v1_records_proto_init()
 	file_pecan_v1_status_proto_init()
 	file_pecan_v1_types_proto_init()
 	file_pecan_v1_worker_proto_init()
-	file_pecan_v1_dispatcher_proto_msgTypes[0].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[4].OneofWrappers = []any{
 		(*RegisterDatasetRequest_Header_)(nil),
 		(*RegisterDatasetRequest_Chunk)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[9].OneofWrappers = []any{}
+	file_pecan_v1_dispatcher_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

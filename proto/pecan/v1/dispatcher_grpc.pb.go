@@ -41,6 +41,8 @@ const (
 	Dispatcher_WorkerSession_FullMethodName   = "/pecan.v1.Dispatcher/WorkerSession"
 	Dispatcher_Status_FullMethodName          = "/pecan.v1.Dispatcher/Status"
 	Dispatcher_Explain_FullMethodName         = "/pecan.v1.Dispatcher/Explain"
+	Dispatcher_ExportLearned_FullMethodName   = "/pecan.v1.Dispatcher/ExportLearned"
+	Dispatcher_MergeLearned_FullMethodName    = "/pecan.v1.Dispatcher/MergeLearned"
 )
 
 // DispatcherClient is the client API for Dispatcher service.
@@ -86,6 +88,10 @@ type DispatcherClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
+	ExportLearned(ctx context.Context, in *ExportLearnedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLearnedResponse], error)
+	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
+	MergeLearned(ctx context.Context, in *MergeLearnedRequest, opts ...grpc.CallOption) (*MergeLearnedResponse, error)
 }
 
 type dispatcherClient struct {
@@ -300,6 +306,35 @@ func (c *dispatcherClient) Explain(ctx context.Context, in *ExplainRequest, opts
 	return out, nil
 }
 
+func (c *dispatcherClient) ExportLearned(ctx context.Context, in *ExportLearnedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLearnedResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Dispatcher_ServiceDesc.Streams[4], Dispatcher_ExportLearned_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportLearnedRequest, ExportLearnedResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Dispatcher_ExportLearnedClient = grpc.ServerStreamingClient[ExportLearnedResponse]
+
+func (c *dispatcherClient) MergeLearned(ctx context.Context, in *MergeLearnedRequest, opts ...grpc.CallOption) (*MergeLearnedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MergeLearnedResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_MergeLearned_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DispatcherServer is the server API for Dispatcher service.
 // All implementations must embed UnimplementedDispatcherServer
 // for forward compatibility.
@@ -343,6 +378,10 @@ type DispatcherServer interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
+	ExportLearned(*ExportLearnedRequest, grpc.ServerStreamingServer[ExportLearnedResponse]) error
+	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
+	MergeLearned(context.Context, *MergeLearnedRequest) (*MergeLearnedResponse, error)
 	mustEmbedUnimplementedDispatcherServer()
 }
 
@@ -406,6 +445,12 @@ func (UnimplementedDispatcherServer) Status(context.Context, *StatusRequest) (*S
 }
 func (UnimplementedDispatcherServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedDispatcherServer) ExportLearned(*ExportLearnedRequest, grpc.ServerStreamingServer[ExportLearnedResponse]) error {
+	return status.Errorf(codes.Unimplemented, "method ExportLearned not implemented")
+}
+func (UnimplementedDispatcherServer) MergeLearned(context.Context, *MergeLearnedRequest) (*MergeLearnedResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method MergeLearned not implemented")
 }
 func (UnimplementedDispatcherServer) mustEmbedUnimplementedDispatcherServer() {}
 func (UnimplementedDispatcherServer) testEmbeddedByValue()                    {}
@@ -716,6 +761,35 @@ func _Dispatcher_Explain_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Dispatcher_ExportLearned_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportLearnedRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DispatcherServer).ExportLearned(m, &grpc.GenericServerStream[ExportLearnedRequest, ExportLearnedResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Dispatcher_ExportLearnedServer = grpc.ServerStreamingServer[ExportLearnedResponse]
+
+func _Dispatcher_MergeLearned_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MergeLearnedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).MergeLearned(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_MergeLearned_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).MergeLearned(ctx, req.(*MergeLearnedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Dispatcher_ServiceDesc is the grpc.ServiceDesc for Dispatcher service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -779,6 +853,10 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Explain",
 			Handler:    _Dispatcher_Explain_Handler,
 		},
+		{
+			MethodName: "MergeLearned",
+			Handler:    _Dispatcher_MergeLearned_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -801,6 +879,11 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Dispatcher_WorkerSession_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "ExportLearned",
+			Handler:       _Dispatcher_ExportLearned_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "pecan/v1/dispatcher.proto",

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// maxSteps bounds the steps that an EpochOrder lists, so that a resume token stays within 4 KiB.
-const maxSteps = 1024
+// MaxOrderSteps bounds the steps that an EpochOrder lists, so that a resume token stays within 4 KiB.
+const MaxOrderSteps = 1024
 
 // OrderHash returns the hash of an order of steps under a plan. An empty order is the registered one, with hash "".
 func OrderHash(plan *Plan, order []string) string {
@@ -22,7 +22,7 @@ func OrderHash(plan *Plan, order []string) string {
 // NewEpochOrder returns the form in which positions record an order.
 func NewEpochOrder(plan *Plan, order []string) *EpochOrder {
 	o := &EpochOrder{Hash: OrderHash(plan, order)}
-	if len(order) > maxSteps {
+	if len(order) > MaxOrderSteps {
 		return o
 	}
 	sorted := slices.Sorted(slices.Values(order))
@@ -36,7 +36,7 @@ func NewEpochOrder(plan *Plan, order []string) *EpochOrder {
 // Names returns the steps in the recorded order. steps are all steps of the dataset. The order may come from a token, so
 // it is checked: an order of other steps is an error.
 func (o *EpochOrder) Names(plan *Plan, steps []string) ([]string, error) {
-	if len(steps) != len(o.GetSteps()) || len(steps) > maxSteps {
+	if len(steps) != len(o.GetSteps()) || len(steps) > MaxOrderSteps {
 		return nil, fmt.Errorf("it names %d steps, and the dataset has %d", len(o.GetSteps()), len(steps))
 	}
 	sorted := slices.Sorted(slices.Values(steps))
@@ -65,4 +65,19 @@ func (o *JobOptions) EffectiveTolerance() OrderTolerance {
 		return OrderTolerance_ORDER_TOLERANCE_EXACT
 	}
 	return OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
+}
+
+// State names the stage of a decision for people.
+func (o *StoredOrder) State() string {
+	switch {
+	case o.GetStage() == OrderStage_ORDER_STAGE_PILOTED:
+		return "piloted"
+	case o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK:
+		return "rolled back"
+	case len(o.GetOrder()) > 0:
+		return "adopted"
+	case o.GetTrial() != nil:
+		return "refused"
+	}
+	return "kept"
 }

@@ -123,6 +123,7 @@ type Record struct {
 	//	*Record_EpochCarried
 	//	*Record_PlacementDecided
 	//	*Record_PlacementKept
+	//	*Record_LearnedMerged
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -516,6 +517,15 @@ func (x *Record) GetPlacementKept() *PlacementKept {
 	return nil
 }
 
+func (x *Record) GetLearnedMerged() *LearnedMerged {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_LearnedMerged); ok {
+			return x.LearnedMerged
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -676,6 +686,10 @@ type Record_PlacementKept struct {
 	PlacementKept *PlacementKept `protobuf:"bytes,51,opt,name=placement_kept,json=placementKept,proto3,oneof"`
 }
 
+type Record_LearnedMerged struct {
+	LearnedMerged *LearnedMerged `protobuf:"bytes,70,opt,name=learned_merged,json=learnedMerged,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -753,6 +767,8 @@ func (*Record_EpochCarried) isRecord_Kind() {}
 func (*Record_PlacementDecided) isRecord_Kind() {}
 
 func (*Record_PlacementKept) isRecord_Kind() {}
+
+func (*Record_LearnedMerged) isRecord_Kind() {}
 
 // A process opened the store. The first record of a store has the cluster's id.
 type DispatcherStarted struct {
@@ -844,8 +860,10 @@ func (x *DatasetAdded) GetDataset() *StoredDataset {
 }
 
 type DatasetRemoved struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DatasetId     string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	DatasetId string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
+	// What jobs have taught about its graph stays. False, in records of earlier versions: it goes with the graph's last dataset.
+	KeepsLearned  bool `protobuf:"varint,70,opt,name=keeps_learned,json=keepsLearned,proto3" json:"keeps_learned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -885,6 +903,13 @@ func (x *DatasetRemoved) GetDatasetId() string {
 		return x.DatasetId
 	}
 	return ""
+}
+
+func (x *DatasetRemoved) GetKeepsLearned() bool {
+	if x != nil {
+		return x.KeepsLearned
+	}
+	return false
 }
 
 type ClientJoined struct {
@@ -1454,8 +1479,10 @@ type EpochJoined struct {
 	Prefetch  bool                   `protobuf:"varint,5,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// Number of the client's newest heartbeat when it asked for the pass.
 	HeartbeatNumber uint64 `protobuf:"varint,6,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When the client began to read, in seconds since 1970. 0: it prefetches, or an earlier version wrote the record.
+	AtS           int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochJoined) Reset() {
@@ -1530,12 +1557,21 @@ func (x *EpochJoined) GetHeartbeatNumber() uint64 {
 	return 0
 }
 
+func (x *EpochJoined) GetAtS() int64 {
+	if x != nil {
+		return x.AtS
+	}
+	return 0
+}
+
 // A client begins to read an epoch that it prefetched.
 type EpochAdopted struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	ClientId      string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	JobId    string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ClientId string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	// As in EpochJoined.
+	AtS           int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1589,6 +1625,13 @@ func (x *EpochAdopted) GetClientId() string {
 		return x.ClientId
 	}
 	return ""
+}
+
+func (x *EpochAdopted) GetAtS() int64 {
+	if x != nil {
+		return x.AtS
+	}
+	return 0
 }
 
 type EpochLeft struct {
@@ -3212,6 +3255,51 @@ func (x *PlacementKept) GetKnown() *PlacementKnown {
 	return nil
 }
 
+// What another dispatcher, or an earlier private cluster, has learned. It adds what the state lacks.
+type LearnedMerged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Learned       *Learned               `protobuf:"bytes,1,opt,name=learned,proto3" json:"learned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LearnedMerged) Reset() {
+	*x = LearnedMerged{}
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LearnedMerged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LearnedMerged) ProtoMessage() {}
+
+func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LearnedMerged.ProtoReflect.Descriptor instead.
+func (*LearnedMerged) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *LearnedMerged) GetLearned() *Learned {
+	if x != nil {
+		return x.Learned
+	}
+	return nil
+}
+
 // All durable state. Lists ascend by key, so equal states have equal bytes.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3230,13 +3318,14 @@ type Snapshot struct {
 	// Workers that have numbers.
 	Workers       []*StoredWorker   `protobuf:"bytes,23,rep,name=workers,proto3" json:"workers,omitempty"`
 	Placements    []*PlacementKnown `protobuf:"bytes,30,rep,name=placements,proto3" json:"placements,omitempty"`
+	Histories     []*StoredHistory  `protobuf:"bytes,70,rep,name=histories,proto3" json:"histories,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3337,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3350,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -3348,6 +3437,13 @@ func (x *Snapshot) GetPlacements() []*PlacementKnown {
 	return nil
 }
 
+func (x *Snapshot) GetHistories() []*StoredHistory {
+	if x != nil {
+		return x.Histories
+	}
+	return nil
+}
+
 type StoredWorker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -3358,7 +3454,7 @@ type StoredWorker struct {
 
 func (x *StoredWorker) Reset() {
 	*x = StoredWorker{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3370,7 +3466,7 @@ func (x *StoredWorker) String() string {
 func (*StoredWorker) ProtoMessage() {}
 
 func (x *StoredWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3383,7 +3479,7 @@ func (x *StoredWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
 func (*StoredWorker) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StoredWorker) GetNumber() uint32 {
@@ -3426,7 +3522,7 @@ type StoredOrder struct {
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3438,7 +3534,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3451,7 +3547,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -3532,16 +3628,21 @@ func (x *StoredOrder) GetProduction() *OrderProduction {
 }
 
 type StoredProfile struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	Nodes         []*NodeMetrics         `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Sums over the epochs that jobs had begun. The size of a step's elements is bytes_out / elements.
+	Nodes []*NodeMetrics `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// The number of these epochs. 0, in records of earlier versions: unknown.
+	EpochsBegun uint64 `protobuf:"varint,70,opt,name=epochs_begun,json=epochsBegun,proto3" json:"epochs_begun,omitempty"`
+	// Elements that the newest of these epochs delivered. 0: none was delivered yet.
+	EpochElements uint64 `protobuf:"varint,71,opt,name=epoch_elements,json=epochElements,proto3" json:"epoch_elements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3654,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3667,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -3579,6 +3680,231 @@ func (x *StoredProfile) GetFingerprint() string {
 func (x *StoredProfile) GetNodes() []*NodeMetrics {
 	if x != nil {
 		return x.Nodes
+	}
+	return nil
+}
+
+func (x *StoredProfile) GetEpochsBegun() uint64 {
+	if x != nil {
+		return x.EpochsBegun
+	}
+	return 0
+}
+
+func (x *StoredProfile) GetEpochElements() uint64 {
+	if x != nil {
+		return x.EpochElements
+	}
+	return 0
+}
+
+// How many epochs jobs have read of a graph.
+type StoredHistory struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// The 16 jobs that began an epoch last, the newest last.
+	Jobs          []*PastJob `protobuf:"bytes,2,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredHistory) Reset() {
+	*x = StoredHistory{}
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredHistory) ProtoMessage() {}
+
+func (x *StoredHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredHistory.ProtoReflect.Descriptor instead.
+func (*StoredHistory) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *StoredHistory) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *StoredHistory) GetJobs() []*PastJob {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+type PastJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// As in PlacementOptions.
+	TrainerType string `protobuf:"bytes,2,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
+	// Epochs that trainers have begun to read. A prefetched epoch counts when it is adopted.
+	Epochs uint64 `protobuf:"varint,3,opt,name=epochs,proto3" json:"epochs,omitempty"`
+	// The first epoch after these.
+	NextEpoch uint64 `protobuf:"varint,4,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
+	// When the job began the first of these epochs and the last one, in seconds since 1970.
+	FirstS        int64 `protobuf:"varint,5,opt,name=first_s,json=firstS,proto3" json:"first_s,omitempty"`
+	LastS         int64 `protobuf:"varint,6,opt,name=last_s,json=lastS,proto3" json:"last_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PastJob) Reset() {
+	*x = PastJob{}
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PastJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PastJob) ProtoMessage() {}
+
+func (x *PastJob) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PastJob.ProtoReflect.Descriptor instead.
+func (*PastJob) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *PastJob) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *PastJob) GetTrainerType() string {
+	if x != nil {
+		return x.TrainerType
+	}
+	return ""
+}
+
+func (x *PastJob) GetEpochs() uint64 {
+	if x != nil {
+		return x.Epochs
+	}
+	return 0
+}
+
+func (x *PastJob) GetNextEpoch() uint64 {
+	if x != nil {
+		return x.NextEpoch
+	}
+	return 0
+}
+
+func (x *PastJob) GetFirstS() int64 {
+	if x != nil {
+		return x.FirstS
+	}
+	return 0
+}
+
+func (x *PastJob) GetLastS() int64 {
+	if x != nil {
+		return x.LastS
+	}
+	return 0
+}
+
+// What jobs have taught about graphs. Dispatchers exchange it, and private clusters keep it in files.
+type Learned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Profiles      []*StoredProfile       `protobuf:"bytes,1,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	Orders        []*StoredOrder         `protobuf:"bytes,2,rep,name=orders,proto3" json:"orders,omitempty"`
+	Placements    []*PlacementKnown      `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"`
+	Histories     []*StoredHistory       `protobuf:"bytes,4,rep,name=histories,proto3" json:"histories,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Learned) Reset() {
+	*x = Learned{}
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Learned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Learned) ProtoMessage() {}
+
+func (x *Learned) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Learned.ProtoReflect.Descriptor instead.
+func (*Learned) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Learned) GetProfiles() []*StoredProfile {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+func (x *Learned) GetOrders() []*StoredOrder {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+func (x *Learned) GetPlacements() []*PlacementKnown {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+func (x *Learned) GetHistories() []*StoredHistory {
+	if x != nil {
+		return x.Histories
 	}
 	return nil
 }
@@ -3599,7 +3925,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3937,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3950,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -3674,7 +4000,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3686,7 +4012,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3699,7 +4025,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -3743,7 +4069,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3755,7 +4081,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3768,7 +4094,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -3812,7 +4138,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3824,7 +4150,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3837,7 +4163,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -3892,7 +4218,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +4230,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +4243,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -4021,7 +4347,7 @@ type ClosedEpoch struct {
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4033,7 +4359,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4046,7 +4372,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -4140,7 +4466,7 @@ type StoredEpoch struct {
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4152,7 +4478,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4165,7 +4491,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -4301,7 +4627,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4313,7 +4639,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4326,7 +4652,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -4394,7 +4720,7 @@ type StoredStream struct {
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4406,7 +4732,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4419,7 +4745,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -4573,7 +4899,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xde\x13\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xa0\x14\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -4621,16 +4947,18 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11streams_delivered\x18* \x01(\v2\x1a.pecan.v1.StreamsDeliveredH\x00R\x10streamsDelivered\x12=\n" +
 	"\repoch_carried\x18+ \x01(\v2\x16.pecan.v1.EpochCarriedH\x00R\fepochCarried\x12I\n" +
 	"\x11placement_decided\x182 \x01(\v2\x1a.pecan.v1.PlacementDecidedH\x00R\x10placementDecided\x12@\n" +
-	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKeptB\x06\n" +
+	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKept\x12@\n" +
+	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMergedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"A\n" +
 	"\fDatasetAdded\x121\n" +
-	"\adataset\x18\x01 \x01(\v2\x17.pecan.v1.StoredDatasetR\adataset\"/\n" +
+	"\adataset\x18\x01 \x01(\v2\x17.pecan.v1.StoredDatasetR\adataset\"T\n" +
 	"\x0eDatasetRemoved\x12\x1d\n" +
 	"\n" +
-	"dataset_id\x18\x01 \x01(\tR\tdatasetId\"Q\n" +
+	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12#\n" +
+	"\rkeeps_learned\x18F \x01(\bR\fkeepsLearned\"Q\n" +
 	"\fClientJoined\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x10\n" +
@@ -4673,7 +5001,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\fEpochCarried\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12(\n" +
-	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xbd\x01\n" +
+	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xd0\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -4681,11 +5009,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x1a\n" +
 	"\bprefetch\x18\x05 \x01(\bR\bprefetch\x12)\n" +
-	"\x10heartbeat_number\x18\x06 \x01(\x04R\x0fheartbeatNumber\"X\n" +
+	"\x10heartbeat_number\x18\x06 \x01(\x04R\x0fheartbeatNumber\x12\x11\n" +
+	"\x04at_s\x18F \x01(\x03R\x03atS\"k\n" +
 	"\fEpochAdopted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
-	"\tclient_id\x18\x03 \x01(\tR\bclientId\"U\n" +
+	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x11\n" +
+	"\x04at_s\x18F \x01(\x03R\x03atS\"U\n" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -4808,7 +5138,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x121\n" +
 	"\tplacement\x18\x02 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"?\n" +
 	"\rPlacementKept\x12.\n" +
-	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"\x93\x04\n" +
+	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"<\n" +
+	"\rLearnedMerged\x12+\n" +
+	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"\xca\x04\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -4825,7 +5157,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\aworkers\x18\x17 \x03(\v2\x16.pecan.v1.StoredWorkerR\aworkers\x128\n" +
 	"\n" +
 	"placements\x18\x1e \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
-	"placements\"W\n" +
+	"placements\x125\n" +
+	"\thistories\x18F \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"W\n" +
 	"\fStoredWorker\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
 	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\x9d\x03\n" +
@@ -4843,10 +5176,30 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	" \x01(\bR\bbyStream\x129\n" +
 	"\n" +
 	"production\x18\v \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
-	"production\"^\n" +
+	"production\"\xa8\x01\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
-	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xa5\x01\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12!\n" +
+	"\fepochs_begun\x18F \x01(\x04R\vepochsBegun\x12%\n" +
+	"\x0eepoch_elements\x18G \x01(\x04R\repochElements\"X\n" +
+	"\rStoredHistory\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12%\n" +
+	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xaa\x01\n" +
+	"\aPastJob\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12!\n" +
+	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x12\x16\n" +
+	"\x06epochs\x18\x03 \x01(\x04R\x06epochs\x12\x1d\n" +
+	"\n" +
+	"next_epoch\x18\x04 \x01(\x04R\tnextEpoch\x12\x17\n" +
+	"\afirst_s\x18\x05 \x01(\x03R\x06firstS\x12\x15\n" +
+	"\x06last_s\x18\x06 \x01(\x03R\x05lastS\"\xde\x01\n" +
+	"\aLearned\x123\n" +
+	"\bprofiles\x18\x01 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\x12-\n" +
+	"\x06orders\x18\x02 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x128\n" +
+	"\n" +
+	"placements\x18\x03 \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
+	"placements\x125\n" +
+	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\xa5\x01\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
@@ -4964,7 +5317,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -5007,140 +5360,152 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*ProfileKept)(nil),         // 38: pecan.v1.ProfileKept
 	(*PlacementDecided)(nil),    // 39: pecan.v1.PlacementDecided
 	(*PlacementKept)(nil),       // 40: pecan.v1.PlacementKept
-	(*Snapshot)(nil),            // 41: pecan.v1.Snapshot
-	(*StoredWorker)(nil),        // 42: pecan.v1.StoredWorker
-	(*StoredOrder)(nil),         // 43: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 44: pecan.v1.StoredProfile
-	(*StoredCache)(nil),         // 45: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 46: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 47: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 48: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 49: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 50: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 51: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 52: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 53: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 54: pecan.v1.JobOptions
-	(*Plan)(nil),                // 55: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 56: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 57: pecan.v1.Position
-	(*KeptRows)(nil),            // 58: pecan.v1.KeptRows
-	(*StreamId)(nil),            // 59: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 60: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 61: pecan.v1.CacheSegment
-	(Order)(0),                  // 62: pecan.v1.Order
-	(OrderTolerance)(0),         // 63: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 64: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 65: pecan.v1.OrderProduction
-	(*Placement)(nil),           // 66: pecan.v1.Placement
-	(*PlacementKnown)(nil),      // 67: pecan.v1.PlacementKnown
-	(*OrderTrial)(nil),          // 68: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 69: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 70: pecan.v1.DatasetSpec
+	(*LearnedMerged)(nil),       // 41: pecan.v1.LearnedMerged
+	(*Snapshot)(nil),            // 42: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 43: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 44: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 45: pecan.v1.StoredProfile
+	(*StoredHistory)(nil),       // 46: pecan.v1.StoredHistory
+	(*PastJob)(nil),             // 47: pecan.v1.PastJob
+	(*Learned)(nil),             // 48: pecan.v1.Learned
+	(*StoredCache)(nil),         // 49: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 50: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 51: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 52: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 53: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 54: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 55: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 56: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 57: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 58: pecan.v1.JobOptions
+	(*Plan)(nil),                // 59: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 60: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 61: pecan.v1.Position
+	(*KeptRows)(nil),            // 62: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 63: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 64: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 65: pecan.v1.CacheSegment
+	(Order)(0),                  // 66: pecan.v1.Order
+	(OrderTolerance)(0),         // 67: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 68: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 69: pecan.v1.OrderProduction
+	(*Placement)(nil),           // 70: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 71: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 72: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 73: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 74: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
-	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
-	3,  // 1: pecan.v1.Record.dataset_added:type_name -> pecan.v1.DatasetAdded
-	4,  // 2: pecan.v1.Record.dataset_removed:type_name -> pecan.v1.DatasetRemoved
-	5,  // 3: pecan.v1.Record.client_joined:type_name -> pecan.v1.ClientJoined
-	6,  // 4: pecan.v1.Record.client_left:type_name -> pecan.v1.ClientLeft
-	7,  // 5: pecan.v1.Record.job_created:type_name -> pecan.v1.JobCreated
-	8,  // 6: pecan.v1.Record.job_joined:type_name -> pecan.v1.JobJoined
-	9,  // 7: pecan.v1.Record.job_left:type_name -> pecan.v1.JobLeft
-	10, // 8: pecan.v1.Record.job_failed:type_name -> pecan.v1.JobFailed
-	11, // 9: pecan.v1.Record.job_removed:type_name -> pecan.v1.JobRemoved
-	12, // 10: pecan.v1.Record.epoch_opened:type_name -> pecan.v1.EpochOpened
-	14, // 11: pecan.v1.Record.epoch_joined:type_name -> pecan.v1.EpochJoined
-	16, // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
-	17, // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
-	18, // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
-	19, // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
-	20, // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
-	21, // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
-	22, // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
-	23, // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
-	24, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
-	25, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
-	15, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
-	32, // 23: pecan.v1.Record.cache_segment_added:type_name -> pecan.v1.CacheSegmentAdded
-	33, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
-	34, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
-	35, // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
-	36, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	38, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
-	37, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
-	26, // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
-	27, // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
-	28, // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
-	29, // 33: pecan.v1.Record.consumers_assigned:type_name -> pecan.v1.ConsumersAssigned
-	30, // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
-	31, // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
-	13, // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
-	39, // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	40, // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
-	46, // 39: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	54, // 40: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	55, // 41: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	56, // 42: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	57, // 43: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	58, // 44: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
-	56, // 45: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	56, // 46: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	59, // 47: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	59, // 48: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	60, // 49: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	59, // 50: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 51: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	59, // 52: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	59, // 53: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	59, // 54: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	59, // 55: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	60, // 56: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
-	61, // 57: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	43, // 58: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	62, // 59: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	63, // 60: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	64, // 61: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	65, // 62: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	44, // 63: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	66, // 64: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	67, // 65: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
-	46, // 66: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	47, // 67: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	49, // 68: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	45, // 69: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	43, // 70: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	44, // 71: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	42, // 72: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
-	67, // 73: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
-	60, // 74: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	62, // 75: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	63, // 76: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	68, // 77: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	64, // 78: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	65, // 79: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	69, // 80: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	61, // 81: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	70, // 82: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	48, // 83: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	54, // 84: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	55, // 85: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	51, // 86: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	50, // 87: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	56, // 88: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	66, // 89: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	56, // 90: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	52, // 91: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	53, // 92: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	56, // 93: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	58, // 94: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	58, // 95: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	60, // 96: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	97, // [97:97] is the sub-list for method output_type
-	97, // [97:97] is the sub-list for method input_type
-	97, // [97:97] is the sub-list for extension type_name
-	97, // [97:97] is the sub-list for extension extendee
-	0,  // [0:97] is the sub-list for field type_name
+	2,   // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
+	3,   // 1: pecan.v1.Record.dataset_added:type_name -> pecan.v1.DatasetAdded
+	4,   // 2: pecan.v1.Record.dataset_removed:type_name -> pecan.v1.DatasetRemoved
+	5,   // 3: pecan.v1.Record.client_joined:type_name -> pecan.v1.ClientJoined
+	6,   // 4: pecan.v1.Record.client_left:type_name -> pecan.v1.ClientLeft
+	7,   // 5: pecan.v1.Record.job_created:type_name -> pecan.v1.JobCreated
+	8,   // 6: pecan.v1.Record.job_joined:type_name -> pecan.v1.JobJoined
+	9,   // 7: pecan.v1.Record.job_left:type_name -> pecan.v1.JobLeft
+	10,  // 8: pecan.v1.Record.job_failed:type_name -> pecan.v1.JobFailed
+	11,  // 9: pecan.v1.Record.job_removed:type_name -> pecan.v1.JobRemoved
+	12,  // 10: pecan.v1.Record.epoch_opened:type_name -> pecan.v1.EpochOpened
+	14,  // 11: pecan.v1.Record.epoch_joined:type_name -> pecan.v1.EpochJoined
+	16,  // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
+	17,  // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
+	18,  // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
+	19,  // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
+	20,  // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
+	21,  // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
+	22,  // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
+	23,  // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
+	24,  // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
+	25,  // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
+	15,  // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
+	32,  // 23: pecan.v1.Record.cache_segment_added:type_name -> pecan.v1.CacheSegmentAdded
+	33,  // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
+	34,  // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
+	35,  // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
+	36,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	38,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	37,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	26,  // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
+	27,  // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
+	28,  // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
+	29,  // 33: pecan.v1.Record.consumers_assigned:type_name -> pecan.v1.ConsumersAssigned
+	30,  // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
+	31,  // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
+	13,  // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
+	39,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	40,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	41,  // 39: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
+	50,  // 40: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	58,  // 41: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	59,  // 42: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	60,  // 43: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	61,  // 44: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	62,  // 45: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	60,  // 46: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	60,  // 47: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	63,  // 48: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	63,  // 49: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	64,  // 50: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	63,  // 51: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,   // 52: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	63,  // 53: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	63,  // 54: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	63,  // 55: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	63,  // 56: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	64,  // 57: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	65,  // 58: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	44,  // 59: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	66,  // 60: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	67,  // 61: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	68,  // 62: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	69,  // 63: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	45,  // 64: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	70,  // 65: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	71,  // 66: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	48,  // 67: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
+	50,  // 68: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	51,  // 69: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	53,  // 70: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	49,  // 71: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	44,  // 72: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	45,  // 73: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	43,  // 74: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	71,  // 75: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	46,  // 76: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
+	64,  // 77: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	66,  // 78: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	67,  // 79: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	72,  // 80: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	68,  // 81: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	69,  // 82: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	73,  // 83: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	47,  // 84: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
+	45,  // 85: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	44,  // 86: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	71,  // 87: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	46,  // 88: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	65,  // 89: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	74,  // 90: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	52,  // 91: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	58,  // 92: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	59,  // 93: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	55,  // 94: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	54,  // 95: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	60,  // 96: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	70,  // 97: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	60,  // 98: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	56,  // 99: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	57,  // 100: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	60,  // 101: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	62,  // 102: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	62,  // 103: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	64,  // 104: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	105, // [105:105] is the sub-list for method output_type
+	105, // [105:105] is the sub-list for method input_type
+	105, // [105:105] is the sub-list for extension type_name
+	105, // [105:105] is the sub-list for extension extendee
+	0,   // [0:105] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -5189,16 +5554,17 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_EpochCarried)(nil),
 		(*Record_PlacementDecided)(nil),
 		(*Record_PlacementKept)(nil),
+		(*Record_LearnedMerged)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
-	file_pecan_v1_records_proto_msgTypes[50].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[54].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   53,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -176,6 +176,25 @@ func TestDispatcherServesAndStopsCleanly(t *testing.T) {
 	}
 }
 
+// What jobs teach is not needed, so the dispatcher serves without a place for it.
+func TestDispatcherServesWithoutAUsableLearnedDir(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, "--listen", "127.0.0.1:0", "--learned-dir", filepath.Join(file, "learned"))
+	api, ctx := p.client()
+	if _, err := api.Status(ctx, &pecanv1.StatusRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.ended(); code != 0 || !strings.Contains(p.stderr.String(), "what jobs teach is not kept (--learned-dir)") {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+}
+
 func TestDispatcherListensOnUnixSockets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
 	for _, address := range []string{"unix:" + path, "unix:@pecan-dispatcher-test"} {

@@ -16,11 +16,13 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
+	"github.com/pecan-ml/pecan/service/learned"
 	"github.com/pecan-ml/pecan/service/prices"
 	"github.com/pecan-ml/pecan/service/store"
 	"github.com/pecan-ml/pecan/service/tenants"
@@ -44,7 +46,7 @@ const examples = `
 type options struct {
 	listen, workDir, metricsListen, logLevel string
 	prices, workerType, trainerType          string
-	decisionsLog, tenants                    string
+	decisionsLog, tenants, learnedDir        string
 	exitWithParent                           bool
 	reserve                                  int64
 	provider                                 provider
@@ -80,6 +82,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.trainerType, "trainer-type", "", "type of trainers in --prices that do not name theirs; empty: the only type in the table")
 	f.StringVar(&o.tenants, "tenants", "", "table of tenants (YAML) with their weights and quotas; jobs of other tenants are refused; empty: all tenants are equal")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
+	f.StringVar(&o.learnedDir, "learned-dir", "", "directory, which several dispatchers of one user may share, for what jobs teach about datasets: profiles, orders, placements; empty: only the state of this dispatcher has it")
 	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
@@ -146,6 +149,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 			return nil, nil, fmt.Errorf("--decisions-log: %w", err)
 		}
 	}
+	o.openLearned(&deps, log)
 	if deps.Provider, err = o.provider.open(address, func() int { return d.RemoteWorkers() }, log); err != nil {
 		return nil, nil, err
 	}
@@ -159,6 +163,20 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 	}
 	d, err = dispatcher.New(o.config, deps)
 	return d, stop, nameDamage(err)
+}
+
+// openLearned opens the directory of what jobs have taught. The dispatcher needs none, so a directory that cannot be used costs
+// one line of the log. It is open until the process ends.
+func (o *options) openLearned(deps *dispatcher.Deps, log *slog.Logger) {
+	if o.learnedDir == "" {
+		return
+	}
+	dir, err := learned.Open(o.learnedDir, durable.CheckLearned, log)
+	if err != nil {
+		log.Warn("what jobs teach is not kept (--learned-dir)", "directory", o.learnedDir, "error", err)
+		return
+	}
+	deps.Learned = dir
 }
 
 // readPrices reads the table of prices, and its currency. Without a table it returns nil.

@@ -2,7 +2,7 @@
 //
 // Files: main.go has the flags, run.go the sub-commands, show.go the tables of status, explain.go and explain_placement.go those of explain,
 // top.go redraws a terminal and top_screen.go has its tables, grid.go lays out text in columns. Package journal reads work directories. These
-// commands only read. scale.go is the one that changes something: the number of workers.
+// commands only read. scale.go changes the number of workers, and profiles.go shows and changes what jobs have taught.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "address of the dispatcher: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON instead of tables")

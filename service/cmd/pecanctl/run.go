@@ -40,6 +40,12 @@ Changes the number of workers:
   scale NUMBER        asks the provider of workers for more, or removes those with the fewest streams after they have handed them over.
                       It prints what is requested, pending, ready and leaving, and ends when the number is reached or cannot be had now
 
+Shows and exchanges what jobs have taught about datasets, which a dispatcher keeps for later jobs:
+
+  profiles list           profiles of steps, decided orders, placements and earlier jobs of each dataset; with --json all of them
+  profiles export FILE    writes them to a new file
+  profiles merge FILE...  adds what files have. What the dispatcher has learned itself stays, and open jobs keep their orders
+
 Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
 or read a copy of the directory:
 
@@ -53,6 +59,8 @@ const examples = `
   pecanctl explain train --dispatcher 10.0.0.7:5050
   pecanctl top --interval 1s
   pecanctl scale 8 --dispatcher 10.0.0.7:5050 --provider kubernetes:deployment/pecan-worker
+  pecanctl profiles export profiles.learned --dispatcher 10.0.0.7:5050
+  pecanctl profiles merge profiles.learned --dispatcher 10.0.0.8:5050
   pecanctl store check /var/lib/pecan
   pecanctl store inspect /var/lib/pecan --from 4711 --limit 20
   pecanctl store inspect /var/lib/pecan --json | jq 'select(.kind == "lease_granted")'`
@@ -88,15 +96,18 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "scale" {
 		return scale(ctx, o, args[1:], out)
 	}
+	if len(args) > 0 && args[0] == "profiles" {
+		return profiles(ctx, o, args[1:], out)
+	}
 	if len(args) > 0 && args[0] == "top" {
 		return top(ctx, o, args[1:], out)
 	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, top, scale, store; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, top, scale, profiles, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, top, scale or store (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, top, scale, profiles or store (see --help)", args[0])
 	}
 	answer, err := statusOf(ctx, o)
 	if err != nil {

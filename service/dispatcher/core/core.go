@@ -19,6 +19,8 @@ type Core struct {
 
 	// now is the time of the decision minus paused, the time in which this process did not run.
 	now, paused, lastInput time.Duration
+	// startedS is the time of day at which the clock had the value 0, in seconds since 1970.
+	startedS int64
 
 	clients map[string]*clientState
 	workers map[string]*workerState
@@ -170,9 +172,14 @@ func (c *Core) handle(input any) (any, error) {
 	case rollout.Planned:
 		c.orders.Planned(in)
 		return nil, nil
+	case OrderRefused:
+		c.orders.Refused(in.JobID, in.Why)
+		return nil, nil
 	case Placed:
 		c.placed(in)
 		return nil, nil
+	case *pecanv1.MergeLearnedRequest:
+		return reply(c.mergeLearned(in))
 	case fleet.Answer:
 		c.fleet.Answered(c.now, in)
 		c.stepFleet()
@@ -193,6 +200,7 @@ func reply[T any](message *T, err error) (any, error) {
 }
 
 func (c *Core) start(in Start) {
+	c.startedS = in.UnixS - int64(c.lastInput/time.Second)
 	id := c.state.ClusterID()
 	if id == "" {
 		id = in.ClusterID
@@ -265,6 +273,9 @@ func (c *Core) emit(record *pecanv1.Record) {
 	}
 	c.out.Records = append(c.out.Records, record)
 	c.touchRecord(record)
+	if fingerprint := c.taughtOf(record); fingerprint != "" {
+		c.effect(KeepLearned{fingerprint})
+	}
 	c.dirty = true
 }
 

@@ -87,7 +87,7 @@ func (c *Core) expireDatasets() {
 			continue
 		}
 		fingerprint := c.state.Dataset(id).Fingerprint
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_DatasetRemoved{DatasetRemoved: &pecanv1.DatasetRemoved{DatasetId: id}}})
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_DatasetRemoved{DatasetRemoved: &pecanv1.DatasetRemoved{DatasetId: id, KeepsLearned: true}}})
 		delete(c.idleDatasets, id)
 		c.event("dataset removed", "dataset", id, "why", "no job used it")
 		if !c.state.UsesGraph(fingerprint) {

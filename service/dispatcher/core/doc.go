@@ -37,6 +37,8 @@
 //	                                                  CacheCommitted, CacheRemoved       CacheOrphans)
 //	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept
+//	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
+//	OrderRefused                 package rollout      OrderJudged
 //	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
 //	                             local_workers.go     (which workers serve a job)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)

@@ -107,7 +107,7 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	c.sendOver(epoch)
 	done := epoch.Delivered()
 	if done {
-		c.orders.KeepProfile(job)
+		c.orders.KeepProfile(job, epoch)
 	}
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },

@@ -63,9 +63,11 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		}
 		c.openNewEpoch(job, number, req.Position, order, after)
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
-		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber,
-	}}})
+	joined := &pecanv1.EpochJoined{JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber}
+	if !req.Prefetch {
+		joined.AtS = c.unix()
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: joined}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now, took: c.now}
 	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.orders.PositionOrder(job, durable.FindEpoch(job, number))}, nil
 }
@@ -86,7 +88,7 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 	}
 	if pass := durable.FindPass(epoch, req.ClientId); pass != nil && pass.Prefetch {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
-			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId,
+			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId, AtS: c.unix(),
 		}}})
 		// It took nothing before, because it read an earlier epoch.
 		if known := c.clients[req.ClientId].passes[passKey{job.JobId, req.Epoch}]; known != nil {

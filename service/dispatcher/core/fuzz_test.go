@@ -27,7 +27,7 @@ func FuzzApply(f *testing.F) {
 			f.Add(bytes.Clone(journal.Bytes()))
 		}
 	}
-	for _, file := range []string{"order_adopted.txt", "order_pilot_restart.txt"} {
+	for _, file := range []string{"order_adopted.txt", "order_pilot_restart.txt", "learned.txt"} {
 		ordered := newScript(&testing.T{})
 		ordered.runFile(file)
 		journal.Reset()

@@ -52,7 +52,7 @@ type hostilePeers struct {
 
 func newStrangers(t *testing.T, seed uint64) *hostilePeers {
 	p := &hostilePeers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
-	p.decide(core.Start{ClusterID: "c"})
+	p.decide(core.Start{ClusterID: "c", UnixS: p.unix()})
 	p.decide(core.AddDataset{WantedID: "d", Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
 	return p
 }
@@ -62,7 +62,9 @@ func one[T any](p *hostilePeers, of ...T) T { return of[p.rng.IntN(len(of))] }
 func (p *hostilePeers) chance(n int) bool { return p.rng.IntN(n) == 0 }
 
 func (p *hostilePeers) input() any {
-	switch p.rng.IntN(12) {
+	switch p.rng.IntN(13) {
+	case 12:
+		return p.knowledge()
 	case 11:
 		return p.metrics()
 	case 0:
@@ -137,6 +139,19 @@ func (p *hostilePeers) metrics() any {
 		report.JobId = one(p, jobs...).JobId
 	}
 	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: report}}}
+}
+
+// knowledge gives what another dispatcher may have learned of the graph.
+func (p *hostilePeers) knowledge() any {
+	if p.chance(2) {
+		request := &pecanv1.MergeLearnedRequest{}
+		p.fill(request)
+		return request
+	}
+	return merged(args{
+		"fingerprint": one(p, "f", "other"), "plan": "", "order": one(p, "", "a,b", "b,a"), "stage": one(p, "", "piloted", "rolled_back"),
+		"nodes": one(p, "a:9000:900,b:9000:9", "a:1:1"), "remote": "3", "job": one(p, "j1", "j2", "x"), "epochs": one(p, "1", "2"), "at": one(p, "1", "9"),
+	})
 }
 
 func address(worker string) *pecanv1.WorkerAddress {

@@ -44,6 +44,8 @@ type (
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
+	// KeepLearned keeps what is known of a graph for other dispatchers, if something does: the state has learned more.
+	KeepLearned struct{ Fingerprint string }
 	// PlacementRequest asks how many workers should serve a job. The answer is Placed.
 	PlacementRequest struct {
 		Number  uint64
@@ -88,13 +90,15 @@ type Result struct {
 }
 
 // These are the inputs of Decide that are no requests of the Dispatcher service. The requests are OpenEpoch,
-// AdoptEpoch, FinishStreams, ReleaseStreams, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat
-// and ClientGoodbye; their replies are their responses.
+// AdoptEpoch, FinishStreams, ReleaseStreams, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat,
+// ClientGoodbye and MergeLearned; their replies are their responses.
 type (
 	// Start is the first input: this process has opened the store.
 	Start struct {
 		// ClusterID names the cluster if the store is new.
 		ClusterID string
+		// UnixS is the time of day, in seconds since 1970.
+		UnixS int64
 	}
 	// AddDataset registers a dataset whose graph is stored already. Reply: *pecanv1.RegisterDatasetResponse.
 	AddDataset struct {
@@ -114,6 +118,9 @@ type (
 		// Plan is nil in the first attempt.
 		Plan *pecanv1.Plan
 	}
+	// OrderRefused says that the steps of a job may not run in its decided order: another version, or another dispatcher,
+	// decided on it.
+	OrderRefused struct{ JobID, Why string }
 	// OpenEpochAt is an OpenEpochRequest with the order of its position, see OrderToFind. Reply:
 	// *pecanv1.OpenEpochResponse.
 	OpenEpochAt struct {

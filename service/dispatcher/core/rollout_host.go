@@ -55,6 +55,9 @@ func (c *Core) Explain(name string) (*rollout.Explained, error) {
 	return explained, nil
 }
 
+// DecidedOrder returns the decided order of a job; nil if there is none that can be checked.
+func (c *Core) DecidedOrder(jobID string) *rollout.OrderToFind { return c.orders.Decided(jobID) }
+
 // OrderToFind asks for the order of a position; nil if the core knows it.
 func (c *Core) OrderToFind(req *pecanv1.OpenEpochRequest) *rollout.OrderToFind {
 	return c.orders.OrderToFind(req)

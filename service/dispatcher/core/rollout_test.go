@@ -213,8 +213,8 @@ func TestOrdersThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
-// Orders and profiles of a graph go with its last dataset, and not before.
-func TestOrdersGoWithTheLastDataset(t *testing.T) {
+// In journals of earlier versions, orders and profiles of a graph go with its last dataset, and not before.
+func TestOrdersOfOlderRecordsGoWithTheLastDataset(t *testing.T) {
 	s := newScript(t)
 	s.runFile("order_adopted.txt")
 	state := s.core.State()

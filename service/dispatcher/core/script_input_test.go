@@ -15,7 +15,7 @@ import (
 func (s *script) clientInput(command string, a args) any {
 	switch command {
 	case "start":
-		return core.Start{ClusterID: a["cluster"]}
+		return core.Start{ClusterID: a["cluster"], UnixS: s.unix()}
 	case "dataset":
 		return core.AddDataset{
 			WantedID: a["id"], DerivedIDs: []string{a["fingerprint"], a["fingerprint"] + "-x"}, Fingerprint: a["fingerprint"],

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -159,6 +160,8 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return line
 	case *pecanv1.Record_ProfileKept:
 		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
+	case *pecanv1.Record_LearnedMerged:
+		return "record merged " + strings.Join(showLearned(k.LearnedMerged.Learned), "; ")
 	case *pecanv1.Record_PlacementDecided:
 		d := k.PlacementDecided.Placement
 		return fmt.Sprintf("record placement of %s: %d remote, %d local, %s (%s)", k.PlacementDecided.JobId, d.Remote, d.Local, d.State, d.Why)
@@ -321,6 +324,8 @@ func showReply(reply any) string {
 			line += fmt.Sprintf(" order %.8s %v", r.Order.Hash, r.Order.Steps)
 		}
 		return line
+	case *pecanv1.MergeLearnedResponse:
+		return fmt.Sprintf("ok, something new of %d graphs, %d orders in use", r.Graphs, r.OrdersInUse)
 	case *pecanv1.ClientHeartbeatResponse:
 		if r.LocalWorkers != nil {
 			return fmt.Sprintf("ok, %d local workers wanted (%s)", r.LocalWorkers.Number, r.LocalWorkers.Why)

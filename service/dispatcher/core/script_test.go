@@ -189,7 +189,7 @@ func (s *script) run(line string) []string {
 			s.cfg.ClientTimeout, _ = time.ParseDuration(a["client_timeout"])
 		}
 		s.core = core.New(s.cfg, s.replay())
-		return s.show(s.decide(core.Start{ClusterID: "other"}))
+		return s.show(s.decide(core.Start{ClusterID: "other", UnixS: s.unix()}))
 	case "wait":
 		return s.wait(words[1])
 	case "pause":
@@ -200,12 +200,17 @@ func (s *script) run(line string) []string {
 		return s.status()
 	case "explain":
 		return s.explain(a["job"])
+	case "learned":
+		return s.learned(a["fingerprint"])
 	case "fleet":
 		return s.fleet(a["job"])
 	case "caching":
 		return s.caching(a["job"])
 	case "hears":
 		return s.hears(a)
+	}
+	if words[0] == "merge" {
+		return s.show(s.decide(merged(a)))
 	}
 	if input := s.orderInput(words[0], a); input != nil {
 		return s.show(s.decide(input))

@@ -6,13 +6,12 @@ import base64
 import dataclasses
 import json
 import logging
-import os
 import warnings
 from typing import Any
 
 import tensorflow as tf
 
-from pecan._src import errors
+from pecan._src import errors, home
 from pecan._src.client import native
 from pecan._src.client.session import Session
 from pecan._src.dataset import structure
@@ -144,19 +143,13 @@ def extent_fields(options: ReadOptions | None) -> dict[str, Any]:
     Readers that share a job or a registered dataset must get the same graph, however fast the disk is. A later run of a
     deterministic job must have the same order. In these cases nothing limits the time.
     """
-    fields: dict[str, Any] = {"extents": True, "index_directory": _index_directory()}
+    fields: dict[str, Any] = {"extents": True, "index_directory": home.directory("extents")}
     if options is None:
         return fields
     if options.sharding not in ("unspecified", "dynamic", "data", "file_or_data"):
         return {}
     waits = options.mode == "deterministic" or options.job_name is not None
     return fields | {"extents_timeout_s": 0 if waits else _EXTENTS_TIMEOUT_S}
-
-
-def _index_directory() -> str:
-    """Returns the directory of kept record indexes. Go does not see environment variables that Python sets."""
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(caches, "pecan", "extents")
 
 
 def mode_fields(options: ReadOptions) -> dict[str, Any]:

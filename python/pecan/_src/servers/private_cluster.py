@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 
-from pecan._src import errors
+from pecan._src import errors, home
 from pecan._src.client import session
 from pecan._src.servers import programs, scratch
 from pecan._src.servers.local_workers import LocalWorkers
@@ -28,7 +28,7 @@ def default_workers() -> int:
 
 
 class Cluster:
-    """One dispatcher and its workers.
+    """One dispatcher and its workers. What its jobs teach about datasets is kept for the next cluster of this user.
 
     The constructor starts the dispatcher and waits until it serves. `workers` starts workers and replaces dead ones. If
     many die, a dataset presumably kills them, and the cluster fails.
@@ -42,6 +42,9 @@ class Cluster:
         name = f"unix:@pecan-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._failure: str | None = None
         arguments = ["--listen", name, "--log-level", "warn", "--dataset-timeout", _DATASET_TIMEOUT]
+        learned = home.directory("learned")
+        if home.learns() and os.path.isabs(learned):
+            arguments += ["--learned-dir", learned]
         self._dispatcher = Process(programs.DISPATCHER, arguments, self._on_death)
         self._dispatcher.address(_START_S)  # waits until the dispatcher serves
         self._cache_dir = scratch.directory()

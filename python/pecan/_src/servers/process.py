@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pecan._src import errors
 from pecan._src.servers import priority, programs, scratch
 
+_log = logging.getLogger("pecan")
 _LISTENING = "listening on "
 # The last lines of a child's log that are kept, and how many of them an error message shows.
 _KEPT_LINES = 40
@@ -162,6 +164,7 @@ class Process:
         assert self._child.stderr is not None
         for raw in self._child.stderr:
             self._lines.append(raw.decode("utf-8", "replace").rstrip())
+            _log.debug("%s: %s", self.name, self._lines[-1])
 
     def _wait(self) -> None:
         self._child.wait()

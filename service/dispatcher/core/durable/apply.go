@@ -35,10 +35,10 @@ func (s *State) apply(record *pecanv1.Record) error {
 		if kind.DatasetAdded.GetDataset() == nil {
 			return errors.New("no dataset")
 		}
-		s.setDataset(kind.DatasetAdded.GetDataset().GetDatasetId(), kind.DatasetAdded.GetDataset())
+		s.datasets[kind.DatasetAdded.Dataset.DatasetId] = kind.DatasetAdded.Dataset
 		return nil
 	case *pecanv1.Record_DatasetRemoved:
-		s.setDataset(kind.DatasetRemoved.GetDatasetId(), nil)
+		s.removeDataset(kind.DatasetRemoved)
 		return nil
 	case *pecanv1.Record_ClientJoined:
 		r := kind.ClientJoined
@@ -59,6 +59,8 @@ func (s *State) apply(record *pecanv1.Record) error {
 		return s.applyOrder(record)
 	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementKept:
 		return s.applyPlacement(record)
+	case *pecanv1.Record_LearnedMerged:
+		return s.applyLearnedMerged(kind.LearnedMerged.GetLearned())
 	case *pecanv1.Record_WorkerNamed, *pecanv1.Record_WorkerForgotten:
 		return s.applyWorker(record)
 	}
@@ -74,27 +76,14 @@ func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
 	return nil
 }
 
-// setDataset registers a dataset, or removes it if dataset is nil. The orders and profiles of a graph are removed
-// with its last dataset.
-func (s *State) setDataset(id string, dataset *pecanv1.StoredDataset) {
-	before := s.datasets[id].GetFingerprint()
-	if dataset == nil {
-		delete(s.datasets, id)
-	} else {
-		s.datasets[id] = dataset
-	}
-	if before == "" || before == dataset.GetFingerprint() || s.UsesGraph(before) {
-		return
-	}
-	delete(s.profiles, before)
-	for key := range s.placements {
-		if key.Fingerprint == before {
-			delete(s.placements, key)
-		}
-	}
-	for key := range s.orders {
-		if key.Fingerprint == before {
-			delete(s.orders, key)
-		}
+// removeDataset removes a dataset. Records of earlier versions also remove what is known of its graph, if no other dataset
+// has the graph.
+func (s *State) removeDataset(r *pecanv1.DatasetRemoved) {
+	fingerprint := s.datasets[r.GetDatasetId()].GetFingerprint()
+	delete(s.datasets, r.GetDatasetId())
+	if r.GetKeepsLearned() {
+		s.forgetOldest()
+	} else if !s.UsesGraph(fingerprint) {
+		s.forget(fingerprint)
 	}
 }

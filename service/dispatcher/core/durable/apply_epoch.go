@@ -16,7 +16,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		return s.applyEpochJoined(kind.EpochJoined)
 	case *pecanv1.Record_EpochAdopted:
 		r := kind.EpochAdopted
-		_, epoch, err := s.Epoch(r.JobId, r.Epoch)
+		job, epoch, err := s.Epoch(r.JobId, r.Epoch)
 		if err != nil {
 			return err
 		}
@@ -25,6 +25,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return fmt.Errorf("epoch %d adopted by client %q, who has not opened it", r.Epoch, r.ClientId)
 		}
 		pass.Prefetch = false
+		s.countEpoch(job, r.Epoch, r.AtS)
 	case *pecanv1.Record_EpochLeft:
 		_, epoch, err := s.Epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
 		if err != nil {
@@ -186,5 +187,6 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 		}
 	}
 	addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
+	s.countEpoch(job, r.Epoch, r.AtS)
 	return nil
 }

@@ -93,21 +93,35 @@ func (s *State) applyOrder(record *pecanv1.Record) error {
 
 func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	key := KeyOf(decided)
+	if err := checkDecided(decided); err != nil {
+		return err
+	}
 	switch {
-	case key.Fingerprint == "" || !s.UsesGraph(key.Fingerprint):
+	case !s.UsesGraph(key.Fingerprint):
 		return fmt.Errorf("an order for %q, but no dataset has that graph", key.Fingerprint)
-	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
-		return fmt.Errorf("an order by policy %v", key.Policy)
-	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
-		return fmt.Errorf("an order with tolerance %v", key.Tolerance)
 	case s.orders[key] != nil:
 		return fmt.Errorf("a second decision for %q", key.Fingerprint)
-	case len(decided.Order) > 0 && (decided.Trial == nil || decided.Trial.Refused != ""):
-		return errors.New("an order without a successful trial")
 	case decided.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED && (decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED || len(decided.Order) == 0):
 		return fmt.Errorf("a decision for %d steps that starts at stage %v", len(decided.Order), decided.Stage)
 	case decided.Production != nil:
 		return errors.New("a decision that has production results")
+	}
+	s.orders[key] = decided
+	s.note(key.Fingerprint)
+	return nil
+}
+
+// checkDecided refuses what cannot be a decision on an order.
+func checkDecided(decided *pecanv1.StoredOrder) error {
+	switch key := KeyOf(decided); {
+	case key.Fingerprint == "":
+		return errors.New("an order for no graph")
+	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
+		return fmt.Errorf("an order by policy %v", key.Policy)
+	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
+		return fmt.Errorf("an order with tolerance %v", key.Tolerance)
+	case len(decided.Order) > 0 && (decided.Trial == nil || decided.Trial.Refused != ""):
+		return errors.New("an order without a successful trial")
 	}
 	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers)); err != nil {
 		return err
@@ -117,7 +131,6 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 			return fmt.Errorf("an order that covers step %q without having it", step)
 		}
 	}
-	s.orders[key] = decided
 	return nil
 }
 
@@ -131,12 +144,19 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	case !back && (r.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED || decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED):
 		return fmt.Errorf("an order of %q comes from %v to %v", r.Fingerprint, decided.Stage, r.Stage)
 	}
-	for _, each := range []float64{r.Production.GetRegisteredS(), r.Production.GetOrderedS()} {
+	if err := checkProduction(r.Production); err != nil {
+		return err
+	}
+	decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
+	return nil
+}
+
+func checkProduction(production *pecanv1.OrderProduction) error {
+	for _, each := range []float64{production.GetRegisteredS(), production.GetOrderedS()} {
 		if math.IsNaN(each) || math.IsInf(each, 0) || each < 0 {
 			return fmt.Errorf("an element took %v s in production", each)
 		}
 	}
-	decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
 	return nil
 }
 
@@ -156,8 +176,21 @@ func CheckSteps(order []string) error {
 }
 
 func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
-	if profile.GetFingerprint() == "" || !s.UsesGraph(profile.Fingerprint) {
-		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.GetFingerprint())
+	if err := checkProfile(profile); err != nil {
+		return err
+	}
+	if !s.UsesGraph(profile.Fingerprint) {
+		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.Fingerprint)
+	}
+	s.profiles[profile.Fingerprint] = profile
+	s.note(profile.Fingerprint)
+	return nil
+}
+
+// checkProfile refuses what cannot be a profile.
+func checkProfile(profile *pecanv1.StoredProfile) error {
+	if profile.GetFingerprint() == "" {
+		return errors.New("a profile of no graph")
 	}
 	if len(profile.Nodes) > jobmetrics.MaxNodes {
 		return fmt.Errorf("a profile of %d nodes", len(profile.Nodes))
@@ -173,7 +206,6 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 		}
 		before = node.Node
 	}
-	s.profiles[profile.Fingerprint] = profile
 	return nil
 }
 

@@ -49,20 +49,36 @@ func (s *State) applyPlacement(record *pecanv1.Record) error {
 }
 
 func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
-	key := PlacementKey{known.GetFingerprint(), known.GetTrainerType()}
+	if err := checkPlacement(known); err != nil {
+		return err
+	}
+	key := PlacementKey{known.Fingerprint, known.TrainerType}
 	switch {
-	case key.Fingerprint == "" || !s.UsesGraph(key.Fingerprint):
+	case !s.UsesGraph(key.Fingerprint):
 		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", key.Fingerprint)
 	case !s.RoomForPlacement(key):
 		return fmt.Errorf("more than %d results of searches", maxPlacements)
 	}
-	for _, c := range []*pecanv1.PlacementCurve{known.RemoteCurve, known.LocalCurve} {
-		for _, figure := range []float64{c.GetRate(), c.GetExponent(), c.GetLimit()} {
-			if math.IsNaN(figure) || math.IsInf(figure, 0) {
-				return fmt.Errorf("a result of a search with the figure %v", figure)
-			}
+	s.placements[key] = known
+	s.note(key.Fingerprint)
+	return nil
+}
+
+// checkPlacement refuses what cannot be the result of a search.
+func checkPlacement(known *pecanv1.PlacementKnown) error {
+	if known.GetFingerprint() == "" {
+		return errors.New("a result of a search for no graph")
+	}
+	remote, local := known.RemoteCurve, known.LocalCurve
+	return finite(remote.GetRate(), remote.GetExponent(), remote.GetLimit(), local.GetRate(), local.GetExponent(), local.GetLimit())
+}
+
+// finite refuses figures that no search can find.
+func finite(figures ...float64) error {
+	for _, figure := range figures {
+		if math.IsNaN(figure) || math.IsInf(figure, 0) {
+			return fmt.Errorf("a result of a search with the figure %v", figure)
 		}
 	}
-	s.placements[key] = known
 	return nil
 }

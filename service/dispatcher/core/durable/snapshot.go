@@ -41,6 +41,12 @@ func Restore(data []byte) (*State, error) {
 	for _, known := range snapshot.Placements {
 		s.placements[PlacementKey{known.Fingerprint, known.TrainerType}] = known
 	}
+	for _, history := range snapshot.Histories {
+		s.histories[history.Fingerprint] = history
+	}
+	for _, fingerprint := range (&pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}).Graphs() {
+		s.learned[fingerprint] = s.histories[fingerprint].LastS()
+	}
 	for _, named := range snapshot.Workers {
 		s.nameWorker(named.Number, named.Worker)
 	}
@@ -165,6 +171,9 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.placements), PlacementKey.Compare) {
 		snapshot.Placements = append(snapshot.Placements, s.placements[key])
+	}
+	for _, fingerprint := range sortedKeys(s.histories) {
+		snapshot.Histories = append(snapshot.Histories, s.histories[fingerprint])
 	}
 	for _, number := range slices.Sorted(maps.Keys(s.workers)) {
 		snapshot.Workers = append(snapshot.Workers, &pecanv1.StoredWorker{Number: number, Worker: s.workers[number]})

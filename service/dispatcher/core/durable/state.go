@@ -33,6 +33,8 @@ type State struct {
 	profiles map[string]*pecanv1.StoredProfile
 	// placements has the results of searches for workers.
 	placements map[PlacementKey]*pecanv1.PlacementKnown
+	// histories has the epochs that jobs have read of a graph by its fingerprint.
+	histories map[string]*pecanv1.StoredHistory
 
 	// workers has the workers by number.
 	workers map[uint32]*pecanv1.WorkerAddress
@@ -42,6 +44,9 @@ type State struct {
 	// ordered has the jobs in the order of their creation, and named the id of each name.
 	ordered []*Job
 	named   map[string]string
+	// learned has the graphs of which orders, profiles, placements or histories are known, and when a job began an epoch of
+	// each last, in seconds since 1970.
+	learned map[string]int64
 	// opened has the open epochs by the number of the record that opened them.
 	opened map[uint64]*Epoch
 	// leases has the streams that each worker holds, by its id, and numbers the numbers of each worker.
@@ -57,6 +62,7 @@ func NewState() *State {
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
 		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{},
 		orders: map[OrderKey]*pecanv1.StoredOrder{}, profiles: map[string]*pecanv1.StoredProfile{}, placements: map[PlacementKey]*pecanv1.PlacementKnown{},
+		histories: map[string]*pecanv1.StoredHistory{}, learned: map[string]int64{},
 		workers: map[uint32]*pecanv1.WorkerAddress{}, opened: map[uint64]*Epoch{}, leases: map[string]map[Ref]struct{}{}, numbers: map[string][]uint32{},
 	}
 }

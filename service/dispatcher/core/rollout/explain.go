@@ -73,7 +73,7 @@ func (r *Rollouts) status(job *durable.Job) (state, why string) {
 		if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED {
 			why += r.pilotStatus(decided)
 		}
-		return stageName(decided), why + otherEpochs(job, decided)
+		return decided.State(), why + otherEpochs(job, decided)
 	}
 	switch o := r.open[key]; {
 	case job.Error != nil:

@@ -54,6 +54,14 @@ func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, prod
 	r.host.Log(false, text, "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", why)
 }
 
+// Refused rolls the decided order of a job back, because its steps may not run in it.
+func (r *Rollouts) Refused(jobID, why string) {
+	job := r.state.Job(jobID)
+	if job != nil && len(r.state.OrderFor(job)) > 0 {
+		r.setStage(durable.KeyOf(r.state.DecisionFor(job)), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, why)
+	}
+}
+
 // StreamFailed notes that a stream has failed for good. If it runs in another order, and no epoch of its job has
 // failed before, the order is rolled back: the registered order is right by definition. The order may be
 // innocent, but a rollback costs only time.

@@ -15,43 +15,67 @@ import (
 // measure asks for a plan once the costs of the steps are known, from these jobs or from earlier ones.
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
-	nodes := r.measured(u.jobs)
+	nodes, epochs := r.measured(u.jobs), r.epochsBegun(u.jobs)
 	if elements, cpu := busiest(nodes); !isEnough(elements, cpu) {
 		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.0f s of CPU", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
-		nodes = r.state.Profile(u.key.Fingerprint).GetNodes()
+		kept := r.state.Profile(u.key.Fingerprint)
+		nodes, epochs = kept.GetNodes(), kept.GetEpochsBegun()
 		if !isEnough(busiest(nodes)) {
 			return
 		}
 	}
 	r.plans++
-	o.planNumber, o.metrics, o.waitsFor = r.plans, nodes, "an order is being planned"
+	o.planNumber, o.metrics, o.epochs, o.waitsFor = r.plans, nodes, epochs, "an order is being planned"
 	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
 }
 
-// KeepProfile keeps what an epoch's steps cost for the plans of later jobs. It writes no profile that says nearly the same
-// as the one before, and keeps the one on which a decision rests: an explanation needs it.
-func (r *Rollouts) KeepProfile(job *durable.Job) {
+// KeepProfile keeps what an epoch's steps cost for the plans of later jobs, whatever the job's order is. It writes no profile
+// that says nearly the same as the one before. An epoch in another order says nothing about the registered one. The
+// explanation of a decision needs a profile from which an order can be planned.
+func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
-	if fingerprint == "" || r.state.HasDecision(fingerprint) {
+	if fingerprint == "" || len(epoch.Order) > 0 && len(epoch.OrderStreams) == 0 {
 		return
 	}
-	nodes := r.measured([]*durable.Job{job})
-	elements, cpu := busiest(nodes)
-	if elements == 0 || cpu < minKeptCPU {
+	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
+	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.measured(jobs), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements()}
+	switch elements, cpu := busiest(now.Nodes); {
+	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return
 	}
-	if known, spent := busiest(r.state.Profile(fingerprint).GetNodes()); known > 0 {
-		if ratio := cpu / float64(elements) / (spent / float64(known)); ratio < keptRatio && 1/ratio < keptRatio {
-			return
-		}
-	}
-	r.storeProfile(fingerprint, nodes)
+	r.storeProfile(now)
 }
 
-func (r *Rollouts) storeProfile(fingerprint string, nodes []*pecanv1.NodeMetrics) {
-	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{
-		Profile: &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes},
-	}}})
+// differs reports whether the cost, the size or the number of elements differs.
+func differs(before, now *pecanv1.StoredProfile) bool {
+	changed := func(a, b float64) bool { return max(a, b) > 0 && max(a, b) >= keptRatio*min(a, b) }
+	cost, size := perElement(before.GetNodes())
+	newCost, newSize := perElement(now.GetNodes())
+	return changed(cost, newCost) || changed(size, newSize) || changed(float64(before.GetEpochElements()), float64(now.GetEpochElements()))
+}
+
+// perElement returns the CPU seconds and the bytes of all steps for each element of the most expensive one.
+func perElement(nodes []*pecanv1.NodeMetrics) (cost, size float64) {
+	elements, cpu := busiest(nodes)
+	if elements == 0 {
+		return 0, 0
+	}
+	for _, node := range nodes {
+		size += float64(node.BytesOut)
+	}
+	return cpu / float64(elements), size / float64(elements)
+}
+
+func (r *Rollouts) storeProfile(profile *pecanv1.StoredProfile) {
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{Profile: profile}}})
+}
+
+// epochsBegun sums the epochs that jobs have begun.
+func (r *Rollouts) epochsBegun(jobs []*durable.Job) (epochs uint64) {
+	for _, job := range jobs {
+		epochs += r.state.EpochsBegun(job)
+	}
+	return epochs
 }
 
 // optionsFor returns the options of a decision's jobs with the effective tolerance.

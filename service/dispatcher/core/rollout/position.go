@@ -3,6 +3,8 @@ package rollout
 import (
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -31,6 +33,22 @@ type OrderToFind struct {
 	Plan        *pecanv1.Plan
 	Options     *pecanv1.JobOptions
 	Order       *pecanv1.EpochOrder
+}
+
+// Decided returns the decided order of a job, so that the caller can check it against the graph; nil if there is none. A
+// decision on more steps than an EpochOrder lists is not checked.
+func (r *Rollouts) Decided(jobID string) *OrderToFind {
+	job := r.state.Job(jobID)
+	if job == nil {
+		return nil
+	}
+	order := r.state.OrderFor(job)
+	if len(order) == 0 || len(order) > pecanv1.MaxOrderSteps {
+		return nil
+	}
+	options := proto.CloneOf(job.Options)
+	options.OrderTolerance = options.EffectiveTolerance()
+	return &OrderToFind{Fingerprint: r.state.Dataset(job.DatasetId).GetFingerprint(), Plan: job.Plan, Options: options, Order: pecanv1.NewEpochOrder(job.Plan, order)}
 }
 
 // OrderToFind asks for the order of a position; nil if the core knows it.

@@ -13,8 +13,8 @@ const (
 	// A plan needs minElements of the busiest step, and minCPU seconds in all.
 	minElements = 200
 	minCPU      = 1.0
-	// A profile of less than minKeptCPU seconds is not kept. A newer one replaces it if the costs differ by more than
-	// keptRatio.
+	// A profile of less than minKeptCPU seconds is not kept. A newer one replaces it if cost, size or number of elements differ
+	// by keptRatio.
 	minKeptCPU = 0.1
 	keptRatio  = 1.3
 	// trialShare is the share of an epoch's CPU that a trial may cost. An order that would save less is not
@@ -81,8 +81,9 @@ type rollout struct {
 	planNumber uint64
 	// planned is the planned order; nil before there is one.
 	planned *Planned
-	// metrics are those of the plan.
+	// metrics are those of the plan, summed over epochs.
 	metrics []*pecanv1.NodeMetrics
+	epochs  uint64
 	trial   *trial
 	// cost is the CPU of inconclusive trials, and least the minimum of the next one, in seconds.
 	cost, least float64

@@ -1,0 +1,141 @@
+package pecanv1
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// MaxPastJobs bounds the jobs of a StoredHistory.
+const MaxPastJobs = 16
+
+// learnedKey is what an entry of a Learned is valid for. What a kind of entries does not have is empty.
+type learnedKey struct {
+	fingerprint string
+	policy      Order
+	tolerance   OrderTolerance
+	// rest is the plan's hash, the type of trainer or the job.
+	rest string
+}
+
+func (k learnedKey) compare(other learnedKey) int {
+	return cmp.Or(cmp.Compare(k.fingerprint, other.fingerprint), cmp.Compare(k.policy, other.policy), cmp.Compare(k.tolerance, other.tolerance), cmp.Compare(k.rest, other.rest))
+}
+
+func (p *StoredProfile) learnedKey() learnedKey { return learnedKey{fingerprint: p.GetFingerprint()} }
+
+func (o *StoredOrder) learnedKey() learnedKey {
+	return learnedKey{o.GetFingerprint(), o.GetPolicy(), o.GetTolerance(), o.GetPlanHash()}
+}
+
+func (k *PlacementKnown) learnedKey() learnedKey {
+	return learnedKey{fingerprint: k.GetFingerprint(), rest: k.GetTrainerType()}
+}
+
+func (h *StoredHistory) learnedKey() learnedKey { return learnedKey{fingerprint: h.GetFingerprint()} }
+
+func (j *PastJob) learnedKey() learnedKey { return learnedKey{rest: j.GetJobId()} }
+
+// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: an order that
+// was rolled back stays so, and histories are united. Lists of the result ascend by key. It shares memory with both.
+func MergeLearned(mine, found *Learned) *Learned {
+	return &Learned{
+		Profiles:   united(mine.GetProfiles(), found.GetProfiles(), first),
+		Orders:     united(mine.GetOrders(), found.GetOrders(), unlessRolledBack),
+		Placements: united(mine.GetPlacements(), found.GetPlacements(), first),
+		Histories:  united(mine.GetHistories(), found.GetHistories(), unitedHistory),
+	}
+}
+
+// united merges two lists; choose merges two entries with one key.
+func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func(mine, found M) M) (list []M) {
+	at := map[learnedKey]M{}
+	for _, entry := range slices.Concat(mine, found) {
+		key := entry.learnedKey()
+		if known, is := at[key]; is {
+			entry = choose(known, entry)
+		}
+		at[key] = entry
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(at), learnedKey.compare) {
+		list = append(list, at[key])
+	}
+	return list
+}
+
+func first[M any](mine, _ M) M { return mine }
+
+func unlessRolledBack(mine, found *StoredOrder) *StoredOrder {
+	if found.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK {
+		return found
+	}
+	return mine
+}
+
+func unitedHistory(mine, found *StoredHistory) *StoredHistory {
+	jobs := united(mine.GetJobs(), found.GetJobs(), laterView)
+	return &StoredHistory{Fingerprint: mine.GetFingerprint(), Jobs: NewestJobs(jobs)}
+}
+
+// laterView returns the later of two views of one job.
+func laterView(a, b *PastJob) *PastJob {
+	if b.GetEpochs() > a.GetEpochs() {
+		return b
+	}
+	return a
+}
+
+// CompareJobs orders the jobs of a history.
+func CompareJobs(a, b *PastJob) int {
+	return cmp.Or(cmp.Compare(a.GetLastS(), b.GetLastS()), cmp.Compare(a.GetJobId(), b.GetJobId()))
+}
+
+// NewestJobs sorts jobs, and returns those that began an epoch last: MaxPastJobs at most.
+func NewestJobs(jobs []*PastJob) []*PastJob {
+	slices.SortFunc(jobs, CompareJobs)
+	return jobs[max(0, len(jobs)-MaxPastJobs):]
+}
+
+// LastS returns when a job of the history began an epoch last, in seconds since 1970; 0 without a job.
+func (h *StoredHistory) LastS() int64 {
+	if len(h.GetJobs()) == 0 {
+		return 0
+	}
+	return h.Jobs[len(h.Jobs)-1].GetLastS()
+}
+
+// Graphs returns the fingerprints of all graphs of which l says something, ascending.
+func (l *Learned) Graphs() []string {
+	seen := map[string]bool{}
+	for _, p := range l.GetProfiles() {
+		seen[p.GetFingerprint()] = true
+	}
+	for _, o := range l.GetOrders() {
+		seen[o.GetFingerprint()] = true
+	}
+	for _, k := range l.GetPlacements() {
+		seen[k.GetFingerprint()] = true
+	}
+	for _, h := range l.GetHistories() {
+		seen[h.GetFingerprint()] = true
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// Of returns what l says of one graph. It shares memory with l.
+func (l *Learned) Of(fingerprint string) *Learned {
+	return &Learned{
+		Profiles: about(l.GetProfiles(), fingerprint), Orders: about(l.GetOrders(), fingerprint),
+		Placements: about(l.GetPlacements(), fingerprint), Histories: about(l.GetHistories(), fingerprint),
+	}
+}
+
+// about returns the entries about one graph.
+func about[M interface{ GetFingerprint() string }](list []M, fingerprint string) (of []M) {
+	for _, entry := range list {
+		if entry.GetFingerprint() == fingerprint {
+			of = append(of, entry)
+		}
+	}
+	return of
+}

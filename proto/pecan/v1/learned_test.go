@@ -1,0 +1,76 @@
+package pecanv1_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
+	const adopted, back = pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
+	order := func(plan, why string, stage pecanv1.OrderStage) *pecanv1.StoredOrder {
+		return &pecanv1.StoredOrder{Fingerprint: "f1", PlanHash: plan, Order: []string{"b", "a"}, Why: why, Stage: stage}
+	}
+	mine := &pecanv1.Learned{
+		Profiles: []*pecanv1.StoredProfile{{Fingerprint: "f1", EpochsBegun: 1}},
+		Orders:   []*pecanv1.StoredOrder{order("h1", "mine", adopted), order("h2", "mine", adopted), order("h3", "mine", back)},
+		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
+			{JobId: "j1", Epochs: 2, LastS: 20}, {JobId: "j2", Epochs: 1, LastS: 30},
+		}}},
+	}
+	found := &pecanv1.Learned{
+		Profiles:   []*pecanv1.StoredProfile{{Fingerprint: "f1", EpochsBegun: 9}, {Fingerprint: "f0", EpochsBegun: 3}},
+		Orders:     []*pecanv1.StoredOrder{order("h3", "found", adopted), order("h2", "found", back), order("h1", "found", adopted), order("h4", "found", adopted)},
+		Placements: []*pecanv1.PlacementKnown{{Fingerprint: "f1", TrainerType: "t", Remote: 3}},
+		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
+			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j1", Epochs: 5, LastS: 50},
+		}}},
+	}
+	before := proto.CloneOf(mine)
+	merged := pecanv1.MergeLearned(mine, found)
+	if !proto.Equal(before, mine) {
+		t.Error("a merge changed what was known")
+	}
+	want := &pecanv1.Learned{
+		Profiles:   []*pecanv1.StoredProfile{{Fingerprint: "f0", EpochsBegun: 3}, {Fingerprint: "f1", EpochsBegun: 1}},
+		Orders:     []*pecanv1.StoredOrder{order("h1", "mine", adopted), order("h2", "found", back), order("h3", "mine", back), order("h4", "found", adopted)},
+		Placements: found.Placements,
+		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
+			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j2", Epochs: 1, LastS: 30}, {JobId: "j1", Epochs: 5, LastS: 50},
+		}}},
+	}
+	if !proto.Equal(merged, want) {
+		t.Errorf("merged\n%v\nwant\n%v", merged, want)
+	}
+	if again := pecanv1.MergeLearned(merged, found); !proto.Equal(again, merged) {
+		t.Errorf("a second merge changed it:\n%v\n%v", again, merged)
+	}
+	if graphs := merged.Graphs(); !slices.Equal(graphs, []string{"f0", "f1"}) {
+		t.Errorf("it says something of %v", graphs)
+	}
+	if of := merged.Of("f0"); !proto.Equal(of, &pecanv1.Learned{Profiles: want.Profiles[:1]}) {
+		t.Errorf("it says of f0 %v", of)
+	}
+}
+
+// Two processes of one user may fill a history with jobs of their own.
+func TestAHistoryHasTheNewestJobs(t *testing.T) {
+	history := func(from int) *pecanv1.StoredHistory {
+		h := &pecanv1.StoredHistory{Fingerprint: "f1"}
+		for n := from; n < from+pecanv1.MaxPastJobs; n++ {
+			h.Jobs = append(h.Jobs, &pecanv1.PastJob{JobId: fmt.Sprintf("j%02d", n), LastS: int64(100 + n)})
+		}
+		return h
+	}
+	mine := &pecanv1.Learned{Histories: []*pecanv1.StoredHistory{history(0)}}
+	found := &pecanv1.Learned{Histories: []*pecanv1.StoredHistory{history(10)}}
+	for _, merged := range []*pecanv1.Learned{pecanv1.MergeLearned(mine, found), pecanv1.MergeLearned(found, mine)} {
+		if !proto.Equal(merged.Histories[0], history(10)) || merged.Histories[0].LastS() != 125 {
+			t.Errorf("the history is %v", merged.Histories)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package dispatcher_test
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/learned"
+)
+
+// learning starts a dispatcher that keeps nothing but files with what was learned.
+func learning(t *testing.T, dir string) *service {
+	t.Helper()
+	return startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig()), deps: func(deps *dispatcher.Deps) {
+		files, err := learned.Open(dir, durable.CheckLearned, deps.Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { files.Close() })
+		deps.Learned = files
+	}})
+}
+
+func TestALaterDispatcherBeginsWithWhatAnEarlierOneLearned(t *testing.T) {
+	dir, auto := t.TempDir(), &pecanv1.JobOptions{Order: pecanv1.Order_ORDER_AUTO, Streams: 2}
+	first := learning(t, dir)
+	w := first.worker(workerHello("w", 64))
+	job := first.orderedJob(auto)
+	w.measured(job.JobId, first.explain("pictures").Steps)
+	w.explained("pictures", "proposed")
+	try := w.tries()
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: try.Id, Trial: &pecanv1.OrderTrial{
+		Elements: 50, OriginalS: 0.001, OrderedS: 0.0001, SavedLowS: 0.0008, SavedHighS: 0.001,
+	}}}})
+	w.explained("pictures", "piloted")
+	first.stop()
+
+	second := learning(t, dir)
+	w = second.worker(workerHello("w", 64))
+	second.orderedJob(auto)
+	// The first stream of the first epoch is the pilot.
+	if start := w.start(); start.Id.Epoch != 0 || start.Id.Stream != 0 || !slices.Equal(start.Plan.Order, try.Order) {
+		t.Errorf("the first stream runs by %v", start)
+	}
+	explained := second.explain("pictures")
+	if explained.State != "piloted" || explained.Trial.GetElements() != 50 || explained.Steps[1].Figures.GetElements() != 3000 {
+		t.Errorf("explained %v", explained)
+	}
+	state, err := second.client.ExportLearned(second.ctx(), &pecanv1.ExportLearnedRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := state.Recv()
+	if err != nil || len(known.Learned.Histories) != 1 || len(known.Learned.Histories[0].Jobs) != 2 {
+		t.Errorf("after two jobs the dispatcher knows %v (%v)", known, err)
+	}
+}
+
+// A file may have an order that this version does not allow.
+func TestAKeptOrderThatTheGraphDoesNotAllowIsNotUsed(t *testing.T) {
+	auto := &pecanv1.JobOptions{Order: pecanv1.Order_ORDER_AUTO}
+	without := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
+	plan := without.orderedJob(auto).Plan
+	var names []string
+	for _, step := range without.explain("pictures").Steps {
+		names = append(names, step.Node)
+	}
+	slices.Reverse(names)
+	dir := t.TempDir()
+	files, err := learned.Open(dir, durable.CheckLearned, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	files.Save(plan.Fingerprint, &pecanv1.Learned{Orders: []*pecanv1.StoredOrder{{
+		Fingerprint: plan.Fingerprint, Policy: pecanv1.Order_ORDER_AUTO, Tolerance: pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE,
+		PlanHash: cmp.Or(plan.OrderHash, plan.Hash), Order: names, Trial: &pecanv1.OrderTrial{Elements: 50},
+	}}})
+	s := learning(t, dir)
+	w := s.worker(workerHello("w", 64))
+	s.orderedJob(auto)
+	if start := w.start(); start.Plan.Order != nil {
+		t.Errorf("a stream runs in the order %v", start.Plan.Order)
+	}
+	if explained := s.explain("pictures"); explained.State != "rolled back" || !strings.Contains(explained.Why, "the order of an earlier job is not used") || explained.Trial.GetElements() != 50 {
+		t.Errorf("explained %v", explained)
+	}
+}

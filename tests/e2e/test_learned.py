@@ -1,0 +1,90 @@
+"""The second run of a script starts with what the first has learned."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from pecan._src import home
+from script import Script
+
+# An expensive step on images, and a later step that drops most of its result. With the argument "adopt", the script reads until
+# the order is adopted; it leaves an epoch when the order has reached another stage. With another argument it reads one element.
+RUN = """
+import logging
+logging.basicConfig()
+logging.getLogger("pecan").setLevel(logging.DEBUG)
+from pecan._src.client import session
+def image(i):
+    return i, tf.reshape(tf.range(96 * 96 * 3, dtype=tf.float32), [96, 96, 3]) + tf.cast(i, tf.float32)
+def expensive(i, x):
+    for _ in range(96):
+        x = tf.sqrt(x * x + 1.0)
+    return i, x
+def cropped(i, x):
+    return i, x[:8, :8]
+local = D.range(20_000).map(image).map(expensive).map(cropped)
+dataset = local.apply(pecan.distribute(order="auto", order_tolerance="exact", streams=16))
+def job():
+    return session.connect(private_cluster.cluster().target, 10).status()["jobs"][0]
+def stage():
+    return job()["order"]["state"]
+i, x = next(iter(dataset))
+same = bool(tf.reduce_all(x == next(iter(local.skip(int(i))))[1]))
+epoch = job()["epochs"][0]
+say(stage(), epoch.get("ordered", False) and not epoch.get("ordered_streams"), same)
+while sys.argv[1] == "adopt" and stage() in ("measuring", "proposed", "piloted"):
+    begun = stage()
+    for n, _ in enumerate(dataset):
+        if n % 50 == 0 and stage() not in (begun, "proposed"):
+            break
+say(stage())
+"""
+
+
+def _run(until: str, log: str | None = None) -> tuple[str, str]:
+    """Runs the script in a process with a private cluster. Returns the lines that it prints at its begin and at its end.
+
+    The words of `log` come once in its log.
+    """
+    with Script(RUN, until) as script:
+        lines = script.line(), script.line()
+        code, _, err = script.rest(60)
+        assert code == 0, err
+        assert log is None or err.count(log) == 1, err
+    return lines
+
+
+def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_adopted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PECAN_HOME", str(tmp_path))
+    monkeypatch.setenv("PECAN_LEARN", "1")
+    assert _run("adopt") == ("measuring False True", "adopted")
+    (kept,) = (tmp_path / "learned").iterdir()
+    # The first element comes in the new order, so nothing was tried before.
+    assert _run("look") == ("adopted True True", "adopted")
+    monkeypatch.setenv("PECAN_LEARN", "0")
+    before = kept.read_bytes()
+    assert _run("look")[0] == "measuring False True"
+    assert kept.read_bytes() == before
+    # A damaged file costs a line in the log, and the first run's work.
+    monkeypatch.setenv("PECAN_LEARN", "1")
+    kept.write_bytes(before[:-1])
+    assert _run("look", "what earlier jobs have taught about a dataset is not used")[0] == "measuring False True"
+
+
+@pytest.mark.parametrize(
+    ("variables", "directory"),
+    [
+        ({"PECAN_HOME": "/data/pecan", "XDG_CACHE_HOME": "/caches"}, "/data/pecan/learned"),
+        ({"PECAN_HOME": "pecan"}, str(pathlib.Path.cwd() / "pecan" / "learned")),
+        ({"PECAN_HOME": "", "XDG_CACHE_HOME": "/caches"}, "/caches/pecan/learned"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/pecan/learned"),
+    ],
+)
+def test_the_users_directory(variables, directory, monkeypatch):
+    for name in ("PECAN_HOME", "XDG_CACHE_HOME", "PECAN_LEARN"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert home.directory("learned") == directory
+    assert home.learns()
