@@ -16,7 +16,7 @@ import (
 
 var testID = ID{Key: strings.Repeat("ab", 32), Stream: 3, Streams: 8, Source: "a digest"}
 
-const testName = "abab-3-17-1-0123456789abcdef.seg"
+const testName = "c-0-abab-3-17-1-0123456789abcdef.seg"
 
 // chunks makes elements of many sizes; some fill blocks of their own.
 func chunks(seed uint64, n int) []Chunk {
@@ -105,7 +105,7 @@ func TestASegmentReturnsTheWrittenElements(t *testing.T) {
 func TestCompressionMakesASegmentSmaller(t *testing.T) {
 	d, list := open(t, t.TempDir(), 0), chunks(3, 40)
 	plain := write(t, d, testName, testID, list, false)
-	small := write(t, d, "abab-3-18-1-0123456789abcdef.seg", testID, list, true)
+	small := write(t, d, "c-0-abab-3-18-1-0123456789abcdef.seg", testID, list, true)
 	if small.Bytes >= plain.Bytes {
 		t.Errorf("%d bytes compressed, %d plain", small.Bytes, plain.Bytes)
 	}
@@ -196,7 +196,7 @@ func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 	}
 	s := write(t, d, testName, testID, list, false)
 	for at := int64(0); at < s.Bytes; at += blockBytes / 3 {
-		again := write(t, d, fmt.Sprintf("abab-3-%d-1-0123456789abcdef.seg", 100+at), testID, list, false)
+		again := write(t, d, fmt.Sprintf("c-0-abab-3-%d-1-0123456789abcdef.seg", 100+at), testID, list, false)
 		r, err := d.Open(again)
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +227,7 @@ func TestAnotherSegmentIsNotAccepted(t *testing.T) {
 		"another division": {testID.Key, 3, 9, "a digest"}, "other files": {testID.Key, 3, 8, "b digest"},
 	}
 	for what, id := range others {
-		other := write(t, d, "ffff-3-17-1-0123456789abcdef.seg", id, list, false)
+		other := write(t, d, "c-0-ffff-3-17-1-0123456789abcdef.seg", id, list, false)
 		if err := os.Rename(filepath.Join(path, other.Name), filepath.Join(path, testName)); err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestAnInvalidRecordIsRefused(t *testing.T) {
 	for what, change := range map[string]func(*Segment){
 		"size": func(s *Segment) { s.Bytes++ }, "checksum": func(s *Segment) { s.Checksum++ }, "elements": func(s *Segment) { s.Elements++ },
 		"key": func(s *Segment) { s.Key = "x" }, "stream": func(s *Segment) { s.Stream++ }, "source": func(s *Segment) { s.Source = "" },
-		"a missing file": func(s *Segment) { s.Name = "abab-3-99-1-0123456789abcdef.seg" }, "a path": func(s *Segment) { s.Name = "../" + s.Name },
+		"a missing file": func(s *Segment) { s.Name = "c-0-abab-3-99-1-0123456789abcdef.seg" }, "a path": func(s *Segment) { s.Name = "../" + s.Name },
 		"no name": func(s *Segment) { s.Name = "" },
 	} {
 		wrong := s
@@ -270,7 +270,7 @@ func TestAQuarantinedSegmentIsNotRead(t *testing.T) {
 	if _, err := readAll(t, d, s, list); !errors.Is(err, errInvalid) {
 		t.Error(err)
 	}
-	names, err := d.List()
+	names, err := d.List("c-0")
 	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], invalidSuffix) {
 		t.Error(names, err)
 	}
@@ -300,11 +300,43 @@ func TestTheBudgetIsKept(t *testing.T) {
 	if err := w.Abort(); err != nil {
 		t.Error(err)
 	}
-	if names, _ := d.List(); len(names) != 0 {
+	if names, _ := d.List("c-0"); len(names) != 0 {
 		t.Error("left behind:", names)
 	}
 	// What went makes room.
 	write(t, d, testName, testID, chunks(1, 3)[:1], false)
+}
+
+func TestANameBelongsToOneCluster(t *testing.T) {
+	for name, want := range map[string]string{
+		Name("c-0123456789abcdef01234567", "k3", 1, 2, 3, "w4"): "c-0123456789abcdef01234567",
+		Name("c", "k", 0, 1, 1, "w"):                            "c",
+		"c-1-k-0-1-1-w.tmp":                                     "c-1",
+		"c-1-k-0-1-1-w.bad":                                     "c-1",
+		// A name of the time before names carried the cluster, and names of others.
+		"k-0-1-1-w.seg":                                    "",
+		"c-1-k-0-1-1-w.txt":                                "",
+		"-k-0-1-1-w.seg":                                   "",
+		"../c-1-k-0-1-1-w.seg":                             "",
+		Name("c-1-2", "k", 0, 1, 1, "w"):                   "",
+		Name("c-1", "k-k", 0, 1, 1, "w"):                   "",
+		"c-1-k-0-1-1-w.seg\n":                              "",
+		"c-1-" + strings.Repeat("k", 200) + "-0-1-1-w.seg": "",
+	} {
+		if got := ClusterOf(name); got != want || ValidName(name) != (want != "") {
+			t.Errorf("%q belongs to cluster %q, want %q", name, got, want)
+		}
+	}
+	d := open(t, t.TempDir(), 0)
+	for _, cluster := range []string{"c-1", "c-12", "c"} {
+		write(t, d, Name(cluster, "k", 0, 1, 1, "w"), testID, chunks(1, 1), false)
+	}
+	for _, cluster := range []string{"c-1", "c-12", "c", "", "other"} {
+		want := map[string]int{"c-1": 1, "c-12": 1, "c": 1}[cluster]
+		if names, err := d.List(cluster); err != nil || len(names) != want {
+			t.Errorf("cluster %q has %v, %v", cluster, names, err)
+		}
+	}
 }
 
 func TestOneNameIsWrittenOnce(t *testing.T) {
@@ -388,7 +420,7 @@ func FuzzOpen(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good[:64<<10])
-	small := write(f, d, "abab-3-18-1-0123456789abcdef.seg", testID, []Chunk{{Count: 2, Meta: []byte("m"), Payload: [][]byte{[]byte("payload")}}}, false)
+	small := write(f, d, "c-0-abab-3-18-1-0123456789abcdef.seg", testID, []Chunk{{Count: 2, Meta: []byte("m"), Payload: [][]byte{[]byte("payload")}}}, false)
 	if good, err = os.ReadFile(filepath.Join(path, small.Name)); err != nil {
 		f.Fatal(err)
 	}

@@ -27,17 +27,26 @@ const (
 	maxSourceBytes = 256
 )
 
-// names matches the names of Pecan's files. Pecan leaves other files in the directory alone.
-var names = regexp.MustCompile(`^[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(seg|tmp|bad)$`)
+// names matches the names of Pecan's files. Pecan leaves other files in the directory alone. The cluster is the first group. Its id may
+// contain a hyphen.
+var names = regexp.MustCompile(`^([0-9a-z]{1,32}(?:-[0-9a-z]{1,32})?)-[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
-// Name returns the name of a segment. Two runs of a stream may write at the same time; lease, worker and the number of the worker's run
-// make their names different.
-func Name(key string, stream uint32, lease, run uint64, worker string) string {
-	return fmt.Sprintf("%s-%d-%d-%d-%s%s", key, stream, lease, run, worker, segmentSuffix)
+// Name returns the name of a segment. Several clusters may use one directory. Two runs of a stream may write at the same time; lease,
+// worker and the number of the worker's run make their names different.
+func Name(cluster, key string, stream uint32, lease, run uint64, worker string) string {
+	return fmt.Sprintf("%s-%s-%d-%d-%d-%s%s", cluster, key, stream, lease, run, worker, segmentSuffix)
+}
+
+// ClusterOf returns the cluster that a name from Name, or its temporary or quarantined form, belongs to. It returns "" for other names.
+func ClusterOf(name string) string {
+	if found := names.FindStringSubmatch(name); found != nil && len(name) <= maxNameBytes {
+		return found[1]
+	}
+	return ""
 }
 
 // ValidName returns whether a name is from Name, or the temporary or quarantined form of such a name.
-func ValidName(name string) bool { return len(name) <= maxNameBytes && names.MatchString(name) }
+func ValidName(name string) bool { return ClusterOf(name) != "" }
 
 // Final returns the final name of a segment for its temporary name. It returns other names unchanged.
 func Final(name string) string {
@@ -62,15 +71,15 @@ type Dir struct {
 // New returns a Dir over a file system. A budget of 0 sets no bound.
 func New(fs FileSystem, budget int64) *Dir { return &Dir{fs: fs, budget: budget} }
 
-// List returns the names of all of Pecan's files.
-func (d *Dir) List() ([]string, error) {
+// List returns the names of a cluster's files. Files of other clusters are not this cluster's concern.
+func (d *Dir) List(cluster string) ([]string, error) {
 	all, err := d.fs.List()
 	if err != nil {
 		return nil, fmt.Errorf("list the cache directory: %w", err)
 	}
 	var out []string
 	for _, file := range all {
-		if ValidName(file.Name) {
+		if owner := ClusterOf(file.Name); owner != "" && owner == cluster {
 			out = append(out, file.Name)
 		}
 	}

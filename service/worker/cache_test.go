@@ -38,7 +38,10 @@ func cachedStream(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 
 func withCache(t *testing.T) (*Worker, string) {
 	path := filepath.Join(t.TempDir(), "cache")
-	return startWorker(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter }), path
+	w := startWorker(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter })
+	// No dispatcher has welcomed this worker.
+	w.streams.Caches.Cluster = func() string { return "c-1" }
+	return w, path
 }
 
 // read runs a stream under its own lease and returns its elements as text.

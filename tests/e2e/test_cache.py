@@ -413,10 +413,11 @@ def test_workers_die_while_they_write_and_read_a_cache(tmp_path, records, determ
 def test_unused_cache_files_are_removed(tmp_path, records):
     caches = tmp_path / "cache"
     caches.mkdir(mode=0o700)
-    ours = [caches / f"{'ab' * 32}-0-7-1-{worker}.{end}" for worker, end in (("dead", "tmp"), ("dead", "seg"), ("dead", "bad"))]
-    for path in [*ours, caches / "notes.txt"]:
-        path.write_bytes(b"x" * 100)
     with pecan.DispatchServer() as dispatcher:
+        cluster = session.connect(dispatcher.target, 10).status()["cluster_id"]
+        ours = [caches / f"{cluster}-{'ab' * 32}-0-7-1-dead.{end}" for end in ("tmp", "seg", "bad")]
+        for path in [*ours, caches / "notes.txt"]:
+            path.write_bytes(b"x" * 100)
         server = pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target, cache_dir=caches, cache_orphan_after_ms=300))
         dataset = numbers(records).apply(pecan.distribute(dispatcher.target))
         local = rows(dataset)
@@ -427,6 +428,27 @@ def test_unused_cache_files_are_removed(tmp_path, records):
         assert job["cache"]["state"] == "used"
         server.stop()
         session.retire(dispatcher.target.removeprefix("pecan://"))
+
+
+def test_two_services_in_one_directory_leave_each_others_files_alone(tmp_path, records):
+    """D13: each service keeps its segments and removes its orphans, and touches no file of the other."""
+    local = rows(numbers(records, nothing))
+    config = {"workers": 1, "cache_orphan_after_ms": 300}
+    with Service(tmp_path, **config) as one, Service(tmp_path, **config) as two:
+        services = (one, two)
+        datasets = [service.read(numbers(records)) for service in services]
+        assert [rows(dataset) for dataset in datasets] == [local, local]
+        segments = one.segments()
+        assert len(segments) == sum(service.job()["plan"]["num_streams"] for service in services)
+        # A service that has removed its orphan has known all other files for as long as that one.
+        orphans = [one.caches / f"{service.status()['cluster_id']}-{'ab' * 32}-0-7-1-dead.tmp" for service in services]
+        for path in orphans:
+            path.write_bytes(b"x")
+        until(lambda: not any(path.exists() for path in orphans), "a service does not remove its orphans")
+        assert one.segments() == segments
+        for service, dataset in zip(services, datasets, strict=True):
+            assert rows(dataset) == local
+            assert (service.job()["cache"]["state"], service.metric("segments_invalid")) == ("used", 0)
 
 
 def test_a_restarted_dispatcher_knows_its_caches(tmp_path, records):

@@ -76,7 +76,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	i := slices.IndexFunc(c.state.Jobs(), func(job *durable.Job) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
 	switch {
 	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
-		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, segment.Key+"-"):
+		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
 		return false
 	}
 	cache := c.state.Cache(segment.Key)
@@ -135,8 +135,12 @@ func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInval
 		"file", segment.Name, "worker", workerID, "error", report.Why)
 }
 
-// findCacheOrphans tells a worker which files of its directory belong to no cache. Files that a registered worker
-// still writes are kept. A complete segment that no worker has reported for so long is an orphan.
+// ownNames returns how the names of this cluster's files begin. Other clusters may use the same directory.
+func (c *Core) ownNames() string { return c.state.ClusterID() + "-" }
+
+// findCacheOrphans tells a worker which files of its directory belong to no cache of this cluster. Files that a registered
+// worker still writes are kept. A complete segment that no worker has reported for so long is an orphan. Files of other
+// clusters are theirs.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	named := map[string]bool{}
 	for _, key := range c.state.CacheKeys() {
@@ -147,7 +151,7 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	}
 	orphans := &pecanv1.CacheOrphans{}
 	for _, name := range files.GetNames() {
-		if !named[name] && !c.beingWritten(name) {
+		if strings.HasPrefix(name, c.ownNames()) && !named[name] && !c.beingWritten(name) {
 			orphans.Names = append(orphans.Names, name)
 		}
 	}

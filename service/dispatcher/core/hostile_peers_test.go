@@ -326,5 +326,5 @@ func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value
 	case "key":
 		return protoreflect.ValueOfString(one(p, "k", "k", "x"))
 	}
-	return protoreflect.ValueOfString(one(p, "k-1", "k-2", "x"))
+	return protoreflect.ValueOfString(one(p, "c-k-1", "c-k-2", "x"))
 }

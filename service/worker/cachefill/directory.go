@@ -32,6 +32,9 @@ type Directory struct {
 	Send func(messages ...*pecanv1.WorkerMessage)
 	// Running are the goroutines that the worker waits for when it closes.
 	Running *sync.WaitGroup
+	// Cluster returns the cluster that the worker belongs to; "" before its first session. Names of segments carry it, and
+	// files of other clusters in the directory are left alone.
+	Cluster func() string
 	// Compress compresses segments if that makes them smaller.
 	Compress bool
 	// OrphanAfter is the age at which a file that no cache needs is removed.
@@ -182,7 +185,7 @@ func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 func (d *Directory) Collect(ctx context.Context) {
 	after := d.OrphanAfter
 	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
-		names, err := d.dir.List()
+		names, err := d.dir.List(d.Cluster())
 		if err != nil {
 			d.Log.Debug("listing the cache directory failed", "error", err)
 			continue
@@ -216,7 +219,7 @@ func (d *Directory) orphansAmong(names []string, after time.Duration) (old []str
 	return old
 }
 
-// RemoveOrphans removes the files that the dispatcher names as unneeded.
+// RemoveOrphans removes the files that the dispatcher names as unneeded. It touches only names of the worker's cluster.
 func (d *Directory) RemoveOrphans(names []string) {
 	if d == nil || !d.removing.CompareAndSwap(false, true) {
 		// The dispatcher is asked about these files again.
@@ -229,7 +232,7 @@ func (d *Directory) RemoveOrphans(names []string) {
 			d.mu.Lock()
 			own := d.own[cache.Final(name)] != nil
 			d.mu.Unlock()
-			if !own && cache.ValidName(name) {
+			if owner := cache.ClusterOf(name); !own && owner != "" && owner == d.Cluster() {
 				d.remove(name)
 			}
 		}

@@ -1,8 +1,13 @@
 package cachefill
 
 import (
+	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,14 +30,14 @@ func (deadMount) SyncDir() error                             { return errUnused 
 
 func TestCommandsAreExecutedDuringTheRemovalOfCacheFiles(t *testing.T) {
 	until, obeyed := make(chan struct{}), make(chan struct{})
-	unneeded := cache.Name("0", 0, 1, 1, "0")
+	unneeded := cache.Name("c", "0", 0, 1, 1, "0")
 	d := &Directory{
-		dir: cache.New(deadMount{until}, 0), Log: slog.New(slog.DiscardHandler), Running: new(sync.WaitGroup), seen: map[string]time.Time{},
+		dir: cache.New(deadMount{until}, 0), Log: slog.New(slog.DiscardHandler), Running: new(sync.WaitGroup), seen: map[string]time.Time{}, Cluster: func() string { return "c" },
 		own: map[string]*ownSegment{unneeded: {segment: &pecanv1.CacheSegment{Name: unneeded}, acknowledged: make(chan struct{})}},
 	}
 	go func() {
 		// The commands come one after the other, as in a session.
-		orphans := []string{cache.Name("0", 1, 1, 1, "0")}
+		orphans := []string{cache.Name("c", "0", 1, 1, 1, "0")}
 		d.Acknowledge(&pecanv1.CacheSegmentAck{Name: unneeded})
 		d.RemoveOrphans(orphans)
 		d.RemoveOrphans(orphans)
@@ -46,4 +51,57 @@ func TestCommandsAreExecutedDuringTheRemovalOfCacheFiles(t *testing.T) {
 	close(until)
 	<-obeyed
 	d.Running.Wait()
+}
+
+// D13: TestTwoClustersInOneDirectoryLeaveEachOthersFilesAlone has a worker of each of two clusters. Each asks its dispatcher about its own files
+// only, and refuses to remove those of the other.
+func TestTwoClustersInOneDirectoryLeaveEachOthersFilesAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	names := map[string]string{}
+	for _, cluster := range []string{"c-1", "c-2"} {
+		names[cluster] = cache.Name(cluster, "key", 0, 1, 1, "w")
+	}
+	for cluster, name := range names {
+		asked := make(chan []string, 2)
+		d, err := Open(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Log, d.Running, d.OrphanAfter, d.Cluster = slog.New(slog.DiscardHandler), new(sync.WaitGroup), 20*time.Millisecond, func() string { return cluster }
+		d.Send = func(messages ...*pecanv1.WorkerMessage) {
+			for _, message := range messages {
+				select {
+				case asked <- message.GetCacheFiles().GetNames():
+				default:
+				}
+			}
+		}
+		for _, each := range names {
+			writeFile(t, filepath.Join(path, each))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		d.Running.Go(func() { d.Collect(ctx) })
+		for range 2 {
+			if got := <-asked; !slices.Equal(got, []string{name}) {
+				t.Errorf("the worker of cluster %s asks about %v, want %v", cluster, got, name)
+			}
+		}
+		cancel()
+		d.Running.Wait()
+		// A dispatcher that names the files of another cluster is wrong, or of an earlier version.
+		d.RemoveOrphans([]string{names["c-1"], names["c-2"]})
+		d.Running.Wait()
+		for owner, each := range names {
+			if _, err := os.Stat(filepath.Join(path, each)); errors.Is(err, fs.ErrNotExist) != (owner == cluster) {
+				t.Errorf("cluster %s removes its orphans: the file of cluster %s: %v", cluster, owner, err)
+			}
+		}
+	}
+}
+
+func writeFile(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -79,7 +79,7 @@ func (s *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iter
 	if err := s.open(); err != nil {
 		return err
 	}
-	s.name = cache.Name(s.Action.GetKey(), s.ID.GetStream(), s.Lease, s.Directory.runs.Add(1), s.Worker)
+	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.ID.GetStream(), s.Lease, s.Directory.runs.Add(1), s.Worker)
 	s.Directory.begin(s.name)
 	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.Directory.Compress)
 	if err != nil {

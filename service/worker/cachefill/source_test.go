@@ -94,7 +94,7 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Log, d.Send, d.Running = slog.New(slog.DiscardHandler), func(...*pecanv1.WorkerMessage) {}, new(sync.WaitGroup)
+	d.Log, d.Send, d.Running, d.Cluster = slog.New(slog.DiscardHandler), func(...*pecanv1.WorkerMessage) {}, new(sync.WaitGroup), func() string { return "c" }
 	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		}
 		from := &upstream{it: it}
 		id := cache.ID{Key: "k"}
-		writer, err := d.dir.Create(cache.Name("k", 0, 1, d.runs.Add(1), "w"), id, true)
+		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, true)
 		if err != nil {
 			t.Fatal(err)
 		}
