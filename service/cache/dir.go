@@ -86,6 +86,28 @@ func (d *Dir) List(cluster string) ([]string, error) {
 	return out, nil
 }
 
+// Usage is a number of files and the sum of their sizes.
+type Usage struct {
+	Files int
+	Bytes int64
+}
+
+// Clusters returns what each cluster has in the directory.
+func (d *Dir) Clusters() (map[string]Usage, error) {
+	all, err := d.fs.List()
+	if err != nil {
+		return nil, fmt.Errorf("list the cache directory: %w", err)
+	}
+	clusters := map[string]Usage{}
+	for _, file := range all {
+		if owner := ClusterOf(file.Name); owner != "" {
+			known := clusters[owner]
+			clusters[owner] = Usage{known.Files + 1, known.Bytes + file.Size}
+		}
+	}
+	return clusters, nil
+}
+
 // Remove deletes a file. A missing file is no error.
 func (d *Dir) Remove(name string) error {
 	if !ValidName(name) {

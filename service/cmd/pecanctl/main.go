@@ -2,7 +2,8 @@
 //
 // Files: main.go has the flags, run.go the sub-commands, show.go the tables of status, explain.go and explain_placement.go those of explain,
 // top.go redraws a terminal and top_screen.go has its tables, grid.go lays out text in columns. Package journal reads work directories. These
-// commands only read. scale.go changes the number of workers, and profiles.go shows and changes what jobs have taught.
+// commands only read. scale.go changes the number of workers, profiles.go shows and changes what jobs have taught, and cache.go shows and
+// changes caches.
 package main
 
 import (
@@ -18,7 +19,7 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, cache rm DIR --cluster ID, or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "address of the dispatcher: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
@@ -28,6 +29,7 @@ func main() {
 			f.StringVar(&o.provider, "provider", "", "scale: what runs the workers: kubernetes:deployment/NAME or kubernetes:statefulset/NAME, with .NAMESPACE if it is another one")
 			f.StringVar(&o.kubeconfig, "kubeconfig", "", "scale: file that describes the Kubernetes cluster; empty: the usual places, and then the cluster that this process runs in")
 			f.DurationVar(&o.wait, "wait", 10*time.Minute, "scale: time to wait for the workers")
+			f.StringVar(&o.cluster, "cluster", "", "cache rm: id of the cluster that is gone")
 			f.Uint64Var(&o.from, "from", 0, "store inspect: number of the first record to show")
 			f.Uint64Var(&o.to, "to", 0, "store inspect: number of the last record to show; 0: the last one of the store")
 			f.Uint64Var(&o.limit, "limit", 0, "store inspect: most records to show; 0: all")

@@ -46,6 +46,11 @@ Shows and exchanges what jobs have taught about datasets, which a dispatcher kee
   profiles export FILE    writes them to a new file
   profiles merge FILE...  adds what files have. What the dispatcher has learned itself stays, and open jobs keep their orders
 
+Removes caches:
+
+  cache rm DIR --cluster ID   removes what a cluster that is gone has left in a directory of caches (--cache-dir of its workers). Without
+                              --cluster it names the clusters that have files there
+
 Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
 or read a copy of the directory:
 
@@ -61,6 +66,7 @@ const examples = `
   pecanctl scale 8 --dispatcher 10.0.0.7:5050 --provider kubernetes:deployment/pecan-worker
   pecanctl profiles export profiles.learned --dispatcher 10.0.0.7:5050
   pecanctl profiles merge profiles.learned --dispatcher 10.0.0.8:5050
+  pecanctl cache rm /mnt/caches --cluster c-0123456789abcdef01234567
   pecanctl store check /var/lib/pecan
   pecanctl store inspect /var/lib/pecan --from 4711 --limit 20
   pecanctl store inspect /var/lib/pecan --json | jq 'select(.kind == "lease_granted")'`
@@ -75,6 +81,8 @@ type options struct {
 	// provider, kubeconfig and wait are those of "scale".
 	provider, kubeconfig string
 	wait                 time.Duration
+	// cluster is that of "cache rm".
+	cluster string
 	// from, to and limit select the records that "store inspect" shows.
 	from, to, limit uint64
 }
@@ -99,15 +107,18 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "profiles" {
 		return profiles(ctx, o, args[1:], out)
 	}
+	if len(args) > 0 && args[0] == "cache" {
+		return caches(ctx, o, args[1:], out)
+	}
 	if len(args) > 0 && args[0] == "top" {
 		return top(ctx, o, args[1:], out)
 	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, top, scale, profiles, store; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, top, scale, profiles, cache, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, top, scale, profiles or store (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes, explain, top, scale, profiles, cache or store (see --help)", args[0])
 	}
 	answer, err := statusOf(ctx, o)
 	if err != nil {
