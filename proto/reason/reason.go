@@ -51,6 +51,7 @@ const (
 	ClientUnknown    Reason = "CLIENT_UNKNOWN"
 	WorkerUnknown    Reason = "WORKER_UNKNOWN"
 	TenantUnknown    Reason = "TENANT_UNKNOWN"
+	CacheUnknown     Reason = "CACHE_UNKNOWN"
 	StaleLease       Reason = "STALE_LEASE"
 	ClusterMismatch  Reason = "CLUSTER_MISMATCH"
 	ShardingFiles    Reason = "SHARDING_FILES"
@@ -83,7 +84,7 @@ var codeOf = map[Reason]codes.Code{
 	MessageTooLarge: codes.ResourceExhausted, ServiceLimit: codes.ResourceExhausted, BadArgument: codes.InvalidArgument, BadName: codes.InvalidArgument,
 	DatasetUnknown: codes.NotFound, DatasetMismatch: codes.InvalidArgument, JobUnknown: codes.NotFound,
 	JobMismatch: codes.InvalidArgument, EpochUnknown: codes.NotFound, StreamUnknown: codes.NotFound,
-	ClientUnknown: codes.NotFound, WorkerUnknown: codes.NotFound, TenantUnknown: codes.NotFound, StaleLease: codes.Aborted,
+	ClientUnknown: codes.NotFound, WorkerUnknown: codes.NotFound, TenantUnknown: codes.NotFound, CacheUnknown: codes.NotFound, StaleLease: codes.Aborted,
 	ClusterMismatch: codes.FailedPrecondition, ShardingFiles: codes.InvalidArgument,
 	ShardingSource: codes.NotFound, ShardingHint: codes.FailedPrecondition, Unavailable: codes.Unavailable,
 	NoWorkers: codes.Unavailable, VersionMismatch: codes.FailedPrecondition, FrameCorrupt: codes.DataLoss,

@@ -81,6 +81,8 @@ func (c Config) Validate() error {
 		check.Duration("--client-timeout", c.Core.ClientTimeout, minSilence),
 		check.Duration("--job-timeout", c.Core.JobTimeout, 0),
 		check.Duration("--dataset-timeout", c.Core.DatasetTimeout, 0),
+		check.Bytes("--cache-quota", c.Core.CacheQuota, 0),
+		check.Duration("--cache-ttl", c.Core.CacheTTL, 0),
 		check.Duration("lease time", c.Core.LeaseTTL, 1),
 		check.Duration("consumer slice", c.Core.ConsumerSlice, 0),
 		check.Duration("wait of uploads", c.UploadWait, 1),

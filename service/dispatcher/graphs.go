@@ -1,6 +1,8 @@
 package dispatcher
 
 import (
+	"slices"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
@@ -52,7 +54,32 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known spli
 		return nil, err
 	}
 	known.StaticWorkers = p.env.StaticWorkers
-	return split.MakePlan(g, options, known)
+	plan, err := split.MakePlan(g, options, known)
+	if cache := plan.GetCache(); err == nil && cache != nil {
+		cache.Upstream = upstreamOf(g, cache.Node)
+	}
+	return plan, err
+}
+
+// upstreamOf returns the names of a step and of all steps upstream of it.
+func upstreamOf(g *graph.Graph, node string) (names []string) {
+	seen := map[*graph.Step]bool{}
+	var visit func(s *graph.Step, within bool)
+	visit = func(s *graph.Step, within bool) {
+		if within = within || s.Node.GetName() == node; seen[s] {
+			return
+		}
+		seen[s] = true
+		if within {
+			names = append(names, s.Node.GetName())
+		}
+		for _, in := range append(slices.Clone(s.In), s.Captured...) {
+			visit(in, within)
+		}
+	}
+	root, _ := g.Steps()
+	visit(root, false)
+	return names
 }
 
 // Order implements Graphs.

@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -10,6 +11,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 const (
@@ -32,6 +34,18 @@ func specOf(dtype int32, dims ...int64) *pecanv1.DatasetSpec {
 
 func (s *service) registerGraph(graph []byte, spec *pecanv1.DatasetSpec) (*pecanv1.RegisterDatasetResponse, error) {
 	return s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(graph))}, graph)
+}
+
+// An epoch that reads the cache saves the cost of these steps.
+func TestThePlanNamesTheStepsThatACacheReplaces(t *testing.T) {
+	data, err := os.ReadFile("../graph/testdata/cached.pb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := dispatcher.NewGraphs(dispatcher.DefaultConfig()).Plan(data, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
+	if want := []string{"TakeDataset/_6", "MapDataset/_4", "RangeDataset/_3"}; err != nil || !slices.Equal(plan.GetCache().GetUpstream(), want) {
+		t.Errorf("%v, %v; want %v", plan.GetCache(), err, want)
+	}
 }
 
 func TestRealGraphsAreRegisteredPlannedAndFetched(t *testing.T) {

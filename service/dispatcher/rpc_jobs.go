@@ -87,7 +87,7 @@ const maxPlansForCache = 32
 // planForCache returns a plan with the number of streams of a complete cache that the job can then read; the given plan if
 // there is none. In mode deterministic, a cache must not change the order.
 func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
-	_, complete := caches[core.CacheKey(plan, req.Options.Seed)]
+	_, complete := caches[d.cfg.Core.CacheKey(plan, req.Options)]
 	if plan.GetCache() == nil || complete || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		return plan, nil
 	}
@@ -101,7 +101,7 @@ func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, e
 		if err != nil {
 			return nil, err
 		}
-		if _, complete := caches[core.CacheKey(other, req.Options.Seed)]; complete {
+		if _, complete := caches[d.cfg.Core.CacheKey(other, req.Options)]; complete {
 			return other, nil
 		}
 	}

@@ -1,4 +1,4 @@
-// Package tenants reads the table of tenants: the weight of each tenant, and its quotas of slots.
+// Package tenants reads the table of tenants: the weight of each tenant, and its quotas of slots and caches.
 //
 // The format is in docs/formats/tenants.md. Unknown fields, weights that are not positive and malformed names are errors: a
 // wrong quota would stop a tenant's jobs, or let it take the slots of others, without any visible fault.
@@ -20,10 +20,11 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// maxWeight bounds weights, and maxSlots quotas.
+// maxWeight bounds weights. maxSlots and maxCacheBytes bound quotas.
 const (
-	maxWeight = 1e6
-	maxSlots  = 1_000_000_000
+	maxWeight     = 1e6
+	maxSlots      = 1_000_000_000
+	maxCacheBytes = 1 << 53
 )
 
 type table struct {
@@ -35,6 +36,7 @@ type entry struct {
 	// The parser would cut the fraction of a number off, so quotas are read as numbers of any kind.
 	MaxSlots       *float64 `yaml:"max_slots"`
 	MaxSlotsPerJob *float64 `yaml:"max_slots_per_job"`
+	CacheBytes     *float64 `yaml:"cache_bytes"`
 }
 
 // Parse reads a table. The result has an entry for each tenant of the table.
@@ -67,14 +69,18 @@ func Parse(text []byte) (map[string]schedule.Tenant, error) {
 		for _, quota := range []struct {
 			field string
 			given *float64
+			most  float64
 			into  *int
-		}{{"max_slots", e.MaxSlots, &tenant.MaxSlots}, {"max_slots_per_job", e.MaxSlotsPerJob, &tenant.MaxSlotsPerJob}} {
+		}{
+			{"max_slots", e.MaxSlots, maxSlots, &tenant.MaxSlots}, {"max_slots_per_job", e.MaxSlotsPerJob, maxSlots, &tenant.MaxSlotsPerJob},
+			{"cache_bytes", e.CacheBytes, maxCacheBytes, &tenant.CacheBytes},
+		} {
 			if quota.given == nil {
 				continue
 			}
 			n := *quota.given
-			if !(n >= 1 && n <= maxSlots) || n != math.Trunc(n) {
-				return nil, fmt.Errorf("tenants.%s.%s is %v; a quota is a whole number from 1 to %d, and without the field there is none", key, quota.field, n, maxSlots)
+			if !(n >= 1 && n <= quota.most) || n != math.Trunc(n) {
+				return nil, fmt.Errorf("tenants.%s.%s is %v; a quota is a whole number from 1 to %.0f, and without the field there is none", key, quota.field, n, quota.most)
 			}
 			*quota.into = int(n)
 		}

@@ -22,7 +22,7 @@ func TestTheDocumentedTableHasTheQuotasOfItsPage(t *testing.T) {
 	}
 	got, err := tenants.Parse([]byte(block))
 	want := map[string]schedule.Tenant{
-		"vision": {Weight: 3, MaxSlots: 400}, "speech": {Weight: 1, MaxSlots: 100, MaxSlotsPerJob: 40}, "default": {Weight: 0.5, MaxSlotsPerJob: 8},
+		"vision": {Weight: 3, MaxSlots: 400, CacheBytes: 2e12}, "speech": {Weight: 1, MaxSlots: 100, MaxSlotsPerJob: 40}, "default": {Weight: 0.5, MaxSlotsPerJob: 8},
 	}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
@@ -46,6 +46,7 @@ func TestInvalidTablesAreRefusedWithTheirField(t *testing.T) {
 		"infinite":       {"tenants: {a: {weight: .inf}}", "tenants.a.weight is +Inf"},
 		"no slots":       {"tenants: {a: {max_slots: 0}}", "tenants.a.max_slots is 0"},
 		"negative":       {"tenants: {a: {max_slots_per_job: -1}}", "tenants.a.max_slots_per_job is -1"},
+		"no cache":       {"tenants: {a: {cache_bytes: 0}}", "tenants.a.cache_bytes is 0; a quota is a whole number from 1 to 9007199254740992"},
 		"half a slot":    {"tenants: {a: {max_slots: 1.5}}", "tenants.a.max_slots is 1.5"},
 		"a name":         {"tenants: {A B: {}}", "tenants.A B"},
 		"a tenant twice": {"tenants: {a: {}, a: {weight: 2}}", "already defined"},

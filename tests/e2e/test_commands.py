@@ -88,7 +88,7 @@ def test_help_explains_the_program(name):
 
 
 # Defaults that depend on the host, or that the page describes in words.
-DEFAULTS_IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off", ("pecanctl", "--json"): "off", ("pecanctl", "--once"): "off"}
+DEFAULTS_IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off", ("pecan-dispatcher", "--cache-shared"): "off", ("pecanctl", "--json"): "off", ("pecanctl", "--once"): "off"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2764,7 +2764,7 @@ var File_pecan_v1_dispatcher_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
-	"\x19pecan/v1/dispatcher.proto\x12\bpecan.v1\x1a\x16pecan/v1/records.proto\x1a\x15pecan/v1/status.proto\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\x16\n" +
+	"\x19pecan/v1/dispatcher.proto\x12\bpecan.v1\x1a\x15pecan/v1/caches.proto\x1a\x16pecan/v1/records.proto\x1a\x15pecan/v1/status.proto\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\x16\n" +
 	"\x14ExportLearnedRequest\"D\n" +
 	"\x15ExportLearnedResponse\x12+\n" +
 	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"B\n" +
@@ -2984,7 +2984,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse2\xfe\v\n" +
+	"\x15ClientGoodbyeResponse2\x87\r\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
 	"\x0fRegisterDataset\x12 .pecan.v1.RegisterDatasetRequest\x1a!.pecan.v1.RegisterDatasetResponse(\x01\x12G\n" +
@@ -3009,7 +3009,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vReportCrash\x12\x1c.pecan.v1.ReportCrashRequest\x1a\x1d.pecan.v1.ReportCrashResponse\x12E\n" +
 	"\rWorkerSession\x12\x17.pecan.v1.WorkerMessage\x1a\x17.pecan.v1.WorkerCommand(\x010\x01\x12;\n" +
 	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponse\x12>\n" +
-	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponse\x12R\n" +
+	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponse\x12;\n" +
+	"\x06Caches\x12\x17.pecan.v1.CachesRequest\x1a\x18.pecan.v1.CachesResponse\x12J\n" +
+	"\vChangeCache\x12\x1c.pecan.v1.ChangeCacheRequest\x1a\x1d.pecan.v1.ChangeCacheResponse\x12R\n" +
 	"\rExportLearned\x12\x1e.pecan.v1.ExportLearnedRequest\x1a\x1f.pecan.v1.ExportLearnedResponse0\x01\x12M\n" +
 	"\fMergeLearned\x12\x1d.pecan.v1.MergeLearnedRequest\x1a\x1e.pecan.v1.MergeLearnedResponseb\x06proto3"
 
@@ -3084,11 +3086,15 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*WorkerMessage)(nil),                 // 54: pecan.v1.WorkerMessage
 	(*StatusRequest)(nil),                 // 55: pecan.v1.StatusRequest
 	(*ExplainRequest)(nil),                // 56: pecan.v1.ExplainRequest
-	(*MarkElementsResponse)(nil),          // 57: pecan.v1.MarkElementsResponse
-	(*ReportCrashResponse)(nil),           // 58: pecan.v1.ReportCrashResponse
-	(*WorkerCommand)(nil),                 // 59: pecan.v1.WorkerCommand
-	(*StatusResponse)(nil),                // 60: pecan.v1.StatusResponse
-	(*ExplainResponse)(nil),               // 61: pecan.v1.ExplainResponse
+	(*CachesRequest)(nil),                 // 57: pecan.v1.CachesRequest
+	(*ChangeCacheRequest)(nil),            // 58: pecan.v1.ChangeCacheRequest
+	(*MarkElementsResponse)(nil),          // 59: pecan.v1.MarkElementsResponse
+	(*ReportCrashResponse)(nil),           // 60: pecan.v1.ReportCrashResponse
+	(*WorkerCommand)(nil),                 // 61: pecan.v1.WorkerCommand
+	(*StatusResponse)(nil),                // 62: pecan.v1.StatusResponse
+	(*ExplainResponse)(nil),               // 63: pecan.v1.ExplainResponse
+	(*CachesResponse)(nil),                // 64: pecan.v1.CachesResponse
+	(*ChangeCacheResponse)(nil),           // 65: pecan.v1.ChangeCacheResponse
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	40, // 0: pecan.v1.ExportLearnedResponse.learned:type_name -> pecan.v1.Learned
@@ -3136,30 +3142,34 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	54, // 42: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
 	55, // 43: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
 	56, // 44: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
-	0,  // 45: pecan.v1.Dispatcher.ExportLearned:input_type -> pecan.v1.ExportLearnedRequest
-	2,  // 46: pecan.v1.Dispatcher.MergeLearned:input_type -> pecan.v1.MergeLearnedRequest
-	5,  // 47: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	7,  // 48: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	9,  // 49: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	12, // 50: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	14, // 51: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	16, // 52: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	18, // 53: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	22, // 54: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
-	26, // 55: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
-	28, // 56: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	30, // 57: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	34, // 58: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	37, // 59: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	57, // 60: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	58, // 61: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
-	59, // 62: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	60, // 63: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	61, // 64: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
-	1,  // 65: pecan.v1.Dispatcher.ExportLearned:output_type -> pecan.v1.ExportLearnedResponse
-	3,  // 66: pecan.v1.Dispatcher.MergeLearned:output_type -> pecan.v1.MergeLearnedResponse
-	47, // [47:67] is the sub-list for method output_type
-	27, // [27:47] is the sub-list for method input_type
+	57, // 45: pecan.v1.Dispatcher.Caches:input_type -> pecan.v1.CachesRequest
+	58, // 46: pecan.v1.Dispatcher.ChangeCache:input_type -> pecan.v1.ChangeCacheRequest
+	0,  // 47: pecan.v1.Dispatcher.ExportLearned:input_type -> pecan.v1.ExportLearnedRequest
+	2,  // 48: pecan.v1.Dispatcher.MergeLearned:input_type -> pecan.v1.MergeLearnedRequest
+	5,  // 49: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	7,  // 50: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	9,  // 51: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	12, // 52: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	14, // 53: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	16, // 54: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	18, // 55: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	22, // 56: pecan.v1.Dispatcher.FinishStreams:output_type -> pecan.v1.FinishStreamsResponse
+	26, // 57: pecan.v1.Dispatcher.ReleaseStreams:output_type -> pecan.v1.ReleaseStreamsResponse
+	28, // 58: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	30, // 59: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	34, // 60: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	37, // 61: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	59, // 62: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	60, // 63: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
+	61, // 64: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	62, // 65: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	63, // 66: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	64, // 67: pecan.v1.Dispatcher.Caches:output_type -> pecan.v1.CachesResponse
+	65, // 68: pecan.v1.Dispatcher.ChangeCache:output_type -> pecan.v1.ChangeCacheResponse
+	1,  // 69: pecan.v1.Dispatcher.ExportLearned:output_type -> pecan.v1.ExportLearnedResponse
+	3,  // 70: pecan.v1.Dispatcher.MergeLearned:output_type -> pecan.v1.MergeLearnedResponse
+	49, // [49:71] is the sub-list for method output_type
+	27, // [27:49] is the sub-list for method input_type
 	27, // [27:27] is the sub-list for extension type_name
 	27, // [27:27] is the sub-list for extension extendee
 	0,  // [0:27] is the sub-list for field type_name
@@ -3170,6 +3180,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 	if File_pecan_v1_dispatcher_proto != nil {
 		return
 	}
+	file_pecan_v1_caches_proto_init()
 	file_pecan_v1_records_proto_init()
 	file_pecan_v1_status_proto_init()
 	file_pecan_v1_types_proto_init()

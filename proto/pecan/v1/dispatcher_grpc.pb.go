@@ -41,6 +41,8 @@ const (
 	Dispatcher_WorkerSession_FullMethodName   = "/pecan.v1.Dispatcher/WorkerSession"
 	Dispatcher_Status_FullMethodName          = "/pecan.v1.Dispatcher/Status"
 	Dispatcher_Explain_FullMethodName         = "/pecan.v1.Dispatcher/Explain"
+	Dispatcher_Caches_FullMethodName          = "/pecan.v1.Dispatcher/Caches"
+	Dispatcher_ChangeCache_FullMethodName     = "/pecan.v1.Dispatcher/ChangeCache"
 	Dispatcher_ExportLearned_FullMethodName   = "/pecan.v1.Dispatcher/ExportLearned"
 	Dispatcher_MergeLearned_FullMethodName    = "/pecan.v1.Dispatcher/MergeLearned"
 )
@@ -88,6 +90,10 @@ type DispatcherClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// Returns the recorded caches.
+	Caches(ctx context.Context, in *CachesRequest, opts ...grpc.CallOption) (*CachesResponse, error)
+	// Pins or removes a cache. Idempotent, except that a removed cache cannot be found again.
+	ChangeCache(ctx context.Context, in *ChangeCacheRequest, opts ...grpc.CallOption) (*ChangeCacheResponse, error)
 	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
 	ExportLearned(ctx context.Context, in *ExportLearnedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLearnedResponse], error)
 	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
@@ -306,6 +312,26 @@ func (c *dispatcherClient) Explain(ctx context.Context, in *ExplainRequest, opts
 	return out, nil
 }
 
+func (c *dispatcherClient) Caches(ctx context.Context, in *CachesRequest, opts ...grpc.CallOption) (*CachesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CachesResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_Caches_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *dispatcherClient) ChangeCache(ctx context.Context, in *ChangeCacheRequest, opts ...grpc.CallOption) (*ChangeCacheResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangeCacheResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_ChangeCache_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *dispatcherClient) ExportLearned(ctx context.Context, in *ExportLearnedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLearnedResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Dispatcher_ServiceDesc.Streams[4], Dispatcher_ExportLearned_FullMethodName, cOpts...)
@@ -378,6 +404,10 @@ type DispatcherServer interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Explains the order in which the steps of a job's dataset run, its workers, and the steps that may be cached.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// Returns the recorded caches.
+	Caches(context.Context, *CachesRequest) (*CachesResponse, error)
+	// Pins or removes a cache. Idempotent, except that a removed cache cannot be found again.
+	ChangeCache(context.Context, *ChangeCacheRequest) (*ChangeCacheResponse, error)
 	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
 	ExportLearned(*ExportLearnedRequest, grpc.ServerStreamingServer[ExportLearnedResponse]) error
 	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
@@ -445,6 +475,12 @@ func (UnimplementedDispatcherServer) Status(context.Context, *StatusRequest) (*S
 }
 func (UnimplementedDispatcherServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedDispatcherServer) Caches(context.Context, *CachesRequest) (*CachesResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Caches not implemented")
+}
+func (UnimplementedDispatcherServer) ChangeCache(context.Context, *ChangeCacheRequest) (*ChangeCacheResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ChangeCache not implemented")
 }
 func (UnimplementedDispatcherServer) ExportLearned(*ExportLearnedRequest, grpc.ServerStreamingServer[ExportLearnedResponse]) error {
 	return status.Errorf(codes.Unimplemented, "method ExportLearned not implemented")
@@ -761,6 +797,42 @@ func _Dispatcher_Explain_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Dispatcher_Caches_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CachesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).Caches(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_Caches_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).Caches(ctx, req.(*CachesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Dispatcher_ChangeCache_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeCacheRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).ChangeCache(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_ChangeCache_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).ChangeCache(ctx, req.(*ChangeCacheRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Dispatcher_ExportLearned_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ExportLearnedRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -852,6 +924,14 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Explain",
 			Handler:    _Dispatcher_Explain_Handler,
+		},
+		{
+			MethodName: "Caches",
+			Handler:    _Dispatcher_Caches_Handler,
+		},
+		{
+			MethodName: "ChangeCache",
+			Handler:    _Dispatcher_ChangeCache_Handler,
 		},
 		{
 			MethodName: "MergeLearned",

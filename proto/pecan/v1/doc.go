@@ -6,6 +6,7 @@
 //   - dispatcher.proto: the service Dispatcher and the calls of trainers;
 //   - worker.proto: reports of workers and commands to them;
 //   - status.proto: what operators see;
+//   - caches.proto: what operators see of caches, and change;
 //   - records.proto: the records of the journal and the snapshot;
 //   - data.proto: messages in the frames of the data plane.
 //

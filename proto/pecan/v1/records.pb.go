@@ -123,6 +123,10 @@ type Record struct {
 	//	*Record_EpochCarried
 	//	*Record_PlacementDecided
 	//	*Record_PlacementKept
+	//	*Record_CachePinned
+	//	*Record_CacheEvicted
+	//	*Record_CachesUsed
+	//	*Record_CacheMeasured
 	//	*Record_LearnedMerged
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -517,6 +521,42 @@ func (x *Record) GetPlacementKept() *PlacementKept {
 	return nil
 }
 
+func (x *Record) GetCachePinned() *CachePinned {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CachePinned); ok {
+			return x.CachePinned
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCacheEvicted() *CacheEvicted {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheEvicted); ok {
+			return x.CacheEvicted
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCachesUsed() *CachesUsed {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CachesUsed); ok {
+			return x.CachesUsed
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCacheMeasured() *CacheMeasured {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheMeasured); ok {
+			return x.CacheMeasured
+		}
+	}
+	return nil
+}
+
 func (x *Record) GetLearnedMerged() *LearnedMerged {
 	if x != nil {
 		if x, ok := x.Kind.(*Record_LearnedMerged); ok {
@@ -686,6 +726,22 @@ type Record_PlacementKept struct {
 	PlacementKept *PlacementKept `protobuf:"bytes,51,opt,name=placement_kept,json=placementKept,proto3,oneof"`
 }
 
+type Record_CachePinned struct {
+	CachePinned *CachePinned `protobuf:"bytes,60,opt,name=cache_pinned,json=cachePinned,proto3,oneof"`
+}
+
+type Record_CacheEvicted struct {
+	CacheEvicted *CacheEvicted `protobuf:"bytes,61,opt,name=cache_evicted,json=cacheEvicted,proto3,oneof"`
+}
+
+type Record_CachesUsed struct {
+	CachesUsed *CachesUsed `protobuf:"bytes,62,opt,name=caches_used,json=cachesUsed,proto3,oneof"`
+}
+
+type Record_CacheMeasured struct {
+	CacheMeasured *CacheMeasured `protobuf:"bytes,63,opt,name=cache_measured,json=cacheMeasured,proto3,oneof"`
+}
+
 type Record_LearnedMerged struct {
 	LearnedMerged *LearnedMerged `protobuf:"bytes,70,opt,name=learned_merged,json=learnedMerged,proto3,oneof"`
 }
@@ -767,6 +823,14 @@ func (*Record_EpochCarried) isRecord_Kind() {}
 func (*Record_PlacementDecided) isRecord_Kind() {}
 
 func (*Record_PlacementKept) isRecord_Kind() {}
+
+func (*Record_CachePinned) isRecord_Kind() {}
+
+func (*Record_CacheEvicted) isRecord_Kind() {}
+
+func (*Record_CachesUsed) isRecord_Kind() {}
+
+func (*Record_CacheMeasured) isRecord_Kind() {}
 
 func (*Record_LearnedMerged) isRecord_Kind() {}
 
@@ -2761,8 +2825,10 @@ func (x *StreamsDelivered) GetCounts() []uint64 {
 
 // A worker has made a segment durable: the elements of a stream at a cached step. The first segment of a stream wins.
 type CacheSegmentAdded struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Segment *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	// The tenant of the job whose stream it is.
+	Tenant        string `protobuf:"bytes,60,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2802,6 +2868,13 @@ func (x *CacheSegmentAdded) GetSegment() *CacheSegment {
 		return x.Segment
 	}
 	return nil
+}
+
+func (x *CacheSegmentAdded) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 // Every stream has a segment. From now on workers read the cache.
@@ -2928,7 +3001,7 @@ func (x *CacheSegmentDropped) GetWhy() string {
 	return ""
 }
 
-// The cache is removed, because no job has used it for long.
+// The cache is removed, because no job has used it for long. Earlier versions wrote this in place of CacheEvicted.
 type CacheRemoved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2973,6 +3046,219 @@ func (x *CacheRemoved) GetKey() string {
 	return ""
 }
 
+// An operator pins a cache, or no longer does. A pinned cache is not evicted.
+type CachePinned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Pinned        bool                   `protobuf:"varint,2,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachePinned) Reset() {
+	*x = CachePinned{}
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachePinned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachePinned) ProtoMessage() {}
+
+func (x *CachePinned) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachePinned.ProtoReflect.Descriptor instead.
+func (*CachePinned) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *CachePinned) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CachePinned) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+// The cache is removed. Workers remove its files afterwards.
+type CacheEvicted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// One sentence, for people.
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheEvicted) Reset() {
+	*x = CacheEvicted{}
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheEvicted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheEvicted) ProtoMessage() {}
+
+func (x *CacheEvicted) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheEvicted.ProtoReflect.Descriptor instead.
+func (*CacheEvicted) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CacheEvicted) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheEvicted) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// The dispatcher ran for so many seconds. Epochs used these caches in that time, and no others.
+type CachesUsed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seconds       float64                `protobuf:"fixed64,1,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Keys          []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachesUsed) Reset() {
+	*x = CachesUsed{}
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachesUsed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachesUsed) ProtoMessage() {}
+
+func (x *CachesUsed) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachesUsed.ProtoReflect.Descriptor instead.
+func (*CachesUsed) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CachesUsed) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *CachesUsed) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// CPU seconds that workers need to compute the elements of a cache once.
+type CacheMeasured struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	ComputeS      float64                `protobuf:"fixed64,2,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheMeasured) Reset() {
+	*x = CacheMeasured{}
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheMeasured) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheMeasured) ProtoMessage() {}
+
+func (x *CacheMeasured) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheMeasured.ProtoReflect.Descriptor instead.
+func (*CacheMeasured) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CacheMeasured) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheMeasured) GetComputeS() float64 {
+	if x != nil {
+		return x.ComputeS
+	}
+	return 0
+}
+
 // The order of a dataset's steps from now on, for jobs with this policy and tolerance, and the reason.
 type OrderDecided struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2983,7 +3269,7 @@ type OrderDecided struct {
 
 func (x *OrderDecided) Reset() {
 	*x = OrderDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3281,7 @@ func (x *OrderDecided) String() string {
 func (*OrderDecided) ProtoMessage() {}
 
 func (x *OrderDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3294,7 @@ func (x *OrderDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderDecided.ProtoReflect.Descriptor instead.
 func (*OrderDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OrderDecided) GetDecided() *StoredOrder {
@@ -3035,7 +3321,7 @@ type OrderJudged struct {
 
 func (x *OrderJudged) Reset() {
 	*x = OrderJudged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3333,7 @@ func (x *OrderJudged) String() string {
 func (*OrderJudged) ProtoMessage() {}
 
 func (x *OrderJudged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3346,7 @@ func (x *OrderJudged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderJudged.ProtoReflect.Descriptor instead.
 func (*OrderJudged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OrderJudged) GetFingerprint() string {
@@ -3122,7 +3408,7 @@ type ProfileKept struct {
 
 func (x *ProfileKept) Reset() {
 	*x = ProfileKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3420,7 @@ func (x *ProfileKept) String() string {
 func (*ProfileKept) ProtoMessage() {}
 
 func (x *ProfileKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3433,7 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
 func (*ProfileKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ProfileKept) GetProfile() *StoredProfile {
@@ -3168,7 +3454,7 @@ type PlacementDecided struct {
 
 func (x *PlacementDecided) Reset() {
 	*x = PlacementDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3466,7 @@ func (x *PlacementDecided) String() string {
 func (*PlacementDecided) ProtoMessage() {}
 
 func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[38]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3479,7 @@ func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementDecided.ProtoReflect.Descriptor instead.
 func (*PlacementDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PlacementDecided) GetJobId() string {
@@ -3220,7 +3506,7 @@ type PlacementKept struct {
 
 func (x *PlacementKept) Reset() {
 	*x = PlacementKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3518,7 @@ func (x *PlacementKept) String() string {
 func (*PlacementKept) ProtoMessage() {}
 
 func (x *PlacementKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3531,7 @@ func (x *PlacementKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
 func (*PlacementKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PlacementKept) GetKnown() *PlacementKnown {
@@ -3265,7 +3551,7 @@ type LearnedMerged struct {
 
 func (x *LearnedMerged) Reset() {
 	*x = LearnedMerged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3277,7 +3563,7 @@ func (x *LearnedMerged) String() string {
 func (*LearnedMerged) ProtoMessage() {}
 
 func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3290,7 +3576,7 @@ func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearnedMerged.ProtoReflect.Descriptor instead.
 func (*LearnedMerged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LearnedMerged) GetLearned() *Learned {
@@ -3325,7 +3611,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3623,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3636,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -3454,7 +3740,7 @@ type StoredWorker struct {
 
 func (x *StoredWorker) Reset() {
 	*x = StoredWorker{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3752,7 @@ func (x *StoredWorker) String() string {
 func (*StoredWorker) ProtoMessage() {}
 
 func (x *StoredWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3765,7 @@ func (x *StoredWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
 func (*StoredWorker) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StoredWorker) GetNumber() uint32 {
@@ -3522,7 +3808,7 @@ type StoredOrder struct {
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3820,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3833,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -3642,7 +3928,7 @@ type StoredProfile struct {
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +3940,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +3953,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -3710,7 +3996,7 @@ type StoredHistory struct {
 
 func (x *StoredHistory) Reset() {
 	*x = StoredHistory{}
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +4008,7 @@ func (x *StoredHistory) String() string {
 func (*StoredHistory) ProtoMessage() {}
 
 func (x *StoredHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +4021,7 @@ func (x *StoredHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredHistory.ProtoReflect.Descriptor instead.
 func (*StoredHistory) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StoredHistory) GetFingerprint() string {
@@ -3770,7 +4056,7 @@ type PastJob struct {
 
 func (x *PastJob) Reset() {
 	*x = PastJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3782,7 +4068,7 @@ func (x *PastJob) String() string {
 func (*PastJob) ProtoMessage() {}
 
 func (x *PastJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3795,7 +4081,7 @@ func (x *PastJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastJob.ProtoReflect.Descriptor instead.
 func (*PastJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PastJob) GetJobId() string {
@@ -3853,7 +4139,7 @@ type Learned struct {
 
 func (x *Learned) Reset() {
 	*x = Learned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4151,7 @@ func (x *Learned) String() string {
 func (*Learned) ProtoMessage() {}
 
 func (x *Learned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4164,7 @@ func (x *Learned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Learned.ProtoReflect.Descriptor instead.
 func (*Learned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Learned) GetProfiles() []*StoredProfile {
@@ -3918,14 +4204,21 @@ type StoredCache struct {
 	// Empty while streams lack segments.
 	Manifest string `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Grows with every segment that is added, over all caches: the largest number was written last.
-	Sequence      uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The tenant of the job that wrote the first segment.
+	Tenant string `protobuf:"bytes,60,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Pinned bool   `protobuf:"varint,61,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// Seconds for which the dispatcher has run since an epoch used the cache.
+	UnusedS float64 `protobuf:"fixed64,62,opt,name=unused_s,json=unusedS,proto3" json:"unused_s,omitempty"`
+	// As in CacheMeasured. 0: not measured.
+	ComputeS      float64 `protobuf:"fixed64,63,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4230,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4243,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -3988,6 +4281,34 @@ func (x *StoredCache) GetSequence() uint64 {
 	return 0
 }
 
+func (x *StoredCache) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *StoredCache) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *StoredCache) GetUnusedS() float64 {
+	if x != nil {
+		return x.UnusedS
+	}
+	return 0
+}
+
+func (x *StoredCache) GetComputeS() float64 {
+	if x != nil {
+		return x.ComputeS
+	}
+	return 0
+}
+
 type StoredDataset struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DatasetId     string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
@@ -4000,7 +4321,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4333,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4346,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -4069,7 +4390,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4081,7 +4402,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4094,7 +4415,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -4138,7 +4459,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4471,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4484,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -4218,7 +4539,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4551,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4564,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -4347,7 +4668,7 @@ type ClosedEpoch struct {
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4359,7 +4680,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4372,7 +4693,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -4466,7 +4787,7 @@ type StoredEpoch struct {
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4478,7 +4799,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4491,7 +4812,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -4627,7 +4948,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +4960,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +4973,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -4720,7 +5041,7 @@ type StoredStream struct {
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4732,7 +5053,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4745,7 +5066,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -4899,7 +5220,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xa0\x14\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x96\x16\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -4947,7 +5268,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11streams_delivered\x18* \x01(\v2\x1a.pecan.v1.StreamsDeliveredH\x00R\x10streamsDelivered\x12=\n" +
 	"\repoch_carried\x18+ \x01(\v2\x16.pecan.v1.EpochCarriedH\x00R\fepochCarried\x12I\n" +
 	"\x11placement_decided\x182 \x01(\v2\x1a.pecan.v1.PlacementDecidedH\x00R\x10placementDecided\x12@\n" +
-	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKept\x12@\n" +
+	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKept\x12:\n" +
+	"\fcache_pinned\x18< \x01(\v2\x15.pecan.v1.CachePinnedH\x00R\vcachePinned\x12=\n" +
+	"\rcache_evicted\x18= \x01(\v2\x16.pecan.v1.CacheEvictedH\x00R\fcacheEvicted\x127\n" +
+	"\vcaches_used\x18> \x01(\v2\x14.pecan.v1.CachesUsedH\x00R\n" +
+	"cachesUsed\x12@\n" +
+	"\x0ecache_measured\x18? \x01(\v2\x17.pecan.v1.CacheMeasuredH\x00R\rcacheMeasured\x12@\n" +
 	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMergedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
@@ -5107,9 +5433,10 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x10StreamsDelivered\x12\x16\n" +
 	"\x06opened\x18\x01 \x01(\x04R\x06opened\x12\x18\n" +
 	"\astreams\x18\x02 \x03(\x12R\astreams\x12\x16\n" +
-	"\x06counts\x18\x03 \x03(\x04R\x06counts\"E\n" +
+	"\x06counts\x18\x03 \x03(\x04R\x06counts\"]\n" +
 	"\x11CacheSegmentAdded\x120\n" +
-	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\">\n" +
+	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12\x16\n" +
+	"\x06tenant\x18< \x01(\tR\x06tenant\">\n" +
 	"\x0eCacheCommitted\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\bmanifest\x18\x02 \x01(\tR\bmanifest\"e\n" +
@@ -5119,7 +5446,20 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\" \n" +
 	"\fCacheRemoved\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\"?\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"7\n" +
+	"\vCachePinned\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06pinned\x18\x02 \x01(\bR\x06pinned\"2\n" +
+	"\fCacheEvicted\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\":\n" +
+	"\n" +
+	"CachesUsed\x12\x18\n" +
+	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\">\n" +
+	"\rCacheMeasured\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
+	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"?\n" +
 	"\fOrderDecided\x12/\n" +
 	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xa6\x02\n" +
 	"\vOrderJudged\x12 \n" +
@@ -5199,13 +5539,17 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x03 \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\xa5\x01\n" +
+	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\x8d\x02\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
 	"\bsegments\x18\x03 \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12\x1a\n" +
 	"\bmanifest\x18\x04 \x01(\tR\bmanifest\x12\x1a\n" +
-	"\bsequence\x18\x05 \x01(\x04R\bsequence\"\x9c\x01\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x12\x16\n" +
+	"\x06tenant\x18< \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06pinned\x18= \x01(\bR\x06pinned\x12\x19\n" +
+	"\bunused_s\x18> \x01(\x01R\aunusedS\x12\x1b\n" +
+	"\tcompute_s\x18? \x01(\x01R\bcomputeS\"\x9c\x01\n" +
 	"\rStoredDataset\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
@@ -5317,7 +5661,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -5355,45 +5699,49 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheCommitted)(nil),      // 33: pecan.v1.CacheCommitted
 	(*CacheSegmentDropped)(nil), // 34: pecan.v1.CacheSegmentDropped
 	(*CacheRemoved)(nil),        // 35: pecan.v1.CacheRemoved
-	(*OrderDecided)(nil),        // 36: pecan.v1.OrderDecided
-	(*OrderJudged)(nil),         // 37: pecan.v1.OrderJudged
-	(*ProfileKept)(nil),         // 38: pecan.v1.ProfileKept
-	(*PlacementDecided)(nil),    // 39: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),       // 40: pecan.v1.PlacementKept
-	(*LearnedMerged)(nil),       // 41: pecan.v1.LearnedMerged
-	(*Snapshot)(nil),            // 42: pecan.v1.Snapshot
-	(*StoredWorker)(nil),        // 43: pecan.v1.StoredWorker
-	(*StoredOrder)(nil),         // 44: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 45: pecan.v1.StoredProfile
-	(*StoredHistory)(nil),       // 46: pecan.v1.StoredHistory
-	(*PastJob)(nil),             // 47: pecan.v1.PastJob
-	(*Learned)(nil),             // 48: pecan.v1.Learned
-	(*StoredCache)(nil),         // 49: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 50: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 51: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 52: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 53: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 54: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 55: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 56: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 57: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 58: pecan.v1.JobOptions
-	(*Plan)(nil),                // 59: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 60: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 61: pecan.v1.Position
-	(*KeptRows)(nil),            // 62: pecan.v1.KeptRows
-	(*StreamId)(nil),            // 63: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 64: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 65: pecan.v1.CacheSegment
-	(Order)(0),                  // 66: pecan.v1.Order
-	(OrderTolerance)(0),         // 67: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 68: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 69: pecan.v1.OrderProduction
-	(*Placement)(nil),           // 70: pecan.v1.Placement
-	(*PlacementKnown)(nil),      // 71: pecan.v1.PlacementKnown
-	(*OrderTrial)(nil),          // 72: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 73: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 74: pecan.v1.DatasetSpec
+	(*CachePinned)(nil),         // 36: pecan.v1.CachePinned
+	(*CacheEvicted)(nil),        // 37: pecan.v1.CacheEvicted
+	(*CachesUsed)(nil),          // 38: pecan.v1.CachesUsed
+	(*CacheMeasured)(nil),       // 39: pecan.v1.CacheMeasured
+	(*OrderDecided)(nil),        // 40: pecan.v1.OrderDecided
+	(*OrderJudged)(nil),         // 41: pecan.v1.OrderJudged
+	(*ProfileKept)(nil),         // 42: pecan.v1.ProfileKept
+	(*PlacementDecided)(nil),    // 43: pecan.v1.PlacementDecided
+	(*PlacementKept)(nil),       // 44: pecan.v1.PlacementKept
+	(*LearnedMerged)(nil),       // 45: pecan.v1.LearnedMerged
+	(*Snapshot)(nil),            // 46: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 47: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 48: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 49: pecan.v1.StoredProfile
+	(*StoredHistory)(nil),       // 50: pecan.v1.StoredHistory
+	(*PastJob)(nil),             // 51: pecan.v1.PastJob
+	(*Learned)(nil),             // 52: pecan.v1.Learned
+	(*StoredCache)(nil),         // 53: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 54: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 55: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 56: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 57: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 58: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 59: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 60: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 61: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 62: pecan.v1.JobOptions
+	(*Plan)(nil),                // 63: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 64: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 65: pecan.v1.Position
+	(*KeptRows)(nil),            // 66: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 67: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 68: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 69: pecan.v1.CacheSegment
+	(Order)(0),                  // 70: pecan.v1.Order
+	(OrderTolerance)(0),         // 71: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 72: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 73: pecan.v1.OrderProduction
+	(*Placement)(nil),           // 74: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 75: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 76: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 77: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 78: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,   // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -5423,9 +5771,9 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	33,  // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
 	34,  // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	35,  // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
-	36,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	38,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
-	37,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	40,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	42,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	41,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
 	26,  // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
 	27,  // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
 	28,  // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
@@ -5433,79 +5781,83 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	30,  // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
 	31,  // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
 	13,  // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
-	39,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	40,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
-	41,  // 39: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
-	50,  // 40: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	58,  // 41: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	59,  // 42: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	60,  // 43: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	61,  // 44: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	62,  // 45: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
-	60,  // 46: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	60,  // 47: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	63,  // 48: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	63,  // 49: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	64,  // 50: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	63,  // 51: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,   // 52: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	63,  // 53: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	63,  // 54: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	63,  // 55: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	63,  // 56: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	64,  // 57: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
-	65,  // 58: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	44,  // 59: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	66,  // 60: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	67,  // 61: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	68,  // 62: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	69,  // 63: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	45,  // 64: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	70,  // 65: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	71,  // 66: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
-	48,  // 67: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
-	50,  // 68: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	51,  // 69: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	53,  // 70: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	49,  // 71: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	44,  // 72: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	45,  // 73: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	43,  // 74: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
-	71,  // 75: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
-	46,  // 76: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
-	64,  // 77: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	66,  // 78: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	67,  // 79: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	72,  // 80: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	68,  // 81: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	69,  // 82: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	73,  // 83: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	47,  // 84: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
-	45,  // 85: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
-	44,  // 86: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
-	71,  // 87: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
-	46,  // 88: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
-	65,  // 89: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	74,  // 90: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	52,  // 91: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	58,  // 92: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	59,  // 93: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	55,  // 94: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	54,  // 95: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	60,  // 96: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	70,  // 97: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	60,  // 98: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	56,  // 99: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	57,  // 100: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	60,  // 101: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	62,  // 102: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	62,  // 103: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	64,  // 104: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	105, // [105:105] is the sub-list for method output_type
-	105, // [105:105] is the sub-list for method input_type
-	105, // [105:105] is the sub-list for extension type_name
-	105, // [105:105] is the sub-list for extension extendee
-	0,   // [0:105] is the sub-list for field type_name
+	43,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	44,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	36,  // 39: pecan.v1.Record.cache_pinned:type_name -> pecan.v1.CachePinned
+	37,  // 40: pecan.v1.Record.cache_evicted:type_name -> pecan.v1.CacheEvicted
+	38,  // 41: pecan.v1.Record.caches_used:type_name -> pecan.v1.CachesUsed
+	39,  // 42: pecan.v1.Record.cache_measured:type_name -> pecan.v1.CacheMeasured
+	45,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
+	54,  // 44: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	62,  // 45: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	63,  // 46: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	64,  // 47: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	65,  // 48: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	66,  // 49: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	64,  // 50: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	64,  // 51: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	67,  // 52: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	67,  // 53: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	68,  // 54: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	67,  // 55: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,   // 56: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	67,  // 57: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	67,  // 58: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	67,  // 59: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	67,  // 60: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	68,  // 61: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	69,  // 62: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	48,  // 63: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	70,  // 64: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	71,  // 65: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	72,  // 66: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	73,  // 67: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	49,  // 68: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	74,  // 69: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	75,  // 70: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	52,  // 71: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
+	54,  // 72: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	55,  // 73: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	57,  // 74: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	53,  // 75: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	48,  // 76: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	49,  // 77: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	47,  // 78: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	75,  // 79: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	50,  // 80: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
+	68,  // 81: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	70,  // 82: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	71,  // 83: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	76,  // 84: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	72,  // 85: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	73,  // 86: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	77,  // 87: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	51,  // 88: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
+	49,  // 89: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	48,  // 90: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	75,  // 91: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	50,  // 92: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	69,  // 93: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	78,  // 94: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	56,  // 95: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	62,  // 96: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	63,  // 97: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	59,  // 98: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	58,  // 99: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	64,  // 100: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	74,  // 101: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	64,  // 102: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	60,  // 103: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	61,  // 104: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	64,  // 105: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	66,  // 106: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	66,  // 107: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	68,  // 108: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	109, // [109:109] is the sub-list for method output_type
+	109, // [109:109] is the sub-list for method input_type
+	109, // [109:109] is the sub-list for extension type_name
+	109, // [109:109] is the sub-list for extension extendee
+	0,   // [0:109] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -5554,17 +5906,21 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_EpochCarried)(nil),
 		(*Record_PlacementDecided)(nil),
 		(*Record_PlacementKept)(nil),
+		(*Record_CachePinned)(nil),
+		(*Record_CacheEvicted)(nil),
+		(*Record_CachesUsed)(nil),
+		(*Record_CacheMeasured)(nil),
 		(*Record_LearnedMerged)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
-	file_pecan_v1_records_proto_msgTypes[54].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   57,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

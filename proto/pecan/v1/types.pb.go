@@ -2401,7 +2401,9 @@ type CachePlan struct {
 	// The elements depend on the job's seed too.
 	Seeded bool `protobuf:"varint,3,opt,name=seeded,proto3" json:"seeded,omitempty"`
 	// The worker hands elements to its graphs in packs of many.
-	Packed        bool `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"`
+	Packed bool `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"`
+	// Nodes of the step and of all steps upstream of it: those that do not run while the cache is read.
+	Upstream      []string `protobuf:"bytes,60,rep,name=upstream,proto3" json:"upstream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2462,6 +2464,13 @@ func (x *CachePlan) GetPacked() bool {
 		return x.Packed
 	}
 	return false
+}
+
+func (x *CachePlan) GetUpstream() []string {
+	if x != nil {
+		return x.Upstream
+	}
+	return nil
 }
 
 // A step whose elements may be cached, or a mark that cannot be followed.
@@ -2557,7 +2566,7 @@ func (x *CacheCandidate) GetWhy() string {
 // The elements of one stream at a cached step, as a file in the cache directory; docs/formats/cache.md.
 type CacheSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key of the cache: the plan's key, and the seed if the elements depend on it.
+	// Key of the cache: the plan's key, with the seed if the elements depend on it, and with the tenant.
 	Key     string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Stream  uint32 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
 	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
@@ -3740,12 +3749,13 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRECOMPUTE\x10\x01\x12\v\n" +
 	"\aPARTIAL\x10\x02\x12\b\n" +
-	"\x04SEEK\x10\x03\"a\n" +
+	"\x04SEEK\x10\x03\"}\n" +
 	"\tCachePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
-	"\x06packed\x18\x04 \x01(\bR\x06packed\"\x94\x02\n" +
+	"\x06packed\x18\x04 \x01(\bR\x06packed\x12\x1a\n" +
+	"\bupstream\x18< \x03(\tR\bupstream\"\x94\x02\n" +
 	"\x0eCacheCandidate\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x127\n" +

@@ -10,7 +10,7 @@ import (
 
 // usesCaches reports whether what a job stores may depend on the directories of its workers.
 func usesCaches(job *durable.Job) bool {
-	return cacheKey(job) != "" || slices.ContainsFunc(job.Plan.GetCacheCandidates(), func(c *pecanv1.CacheCandidate) bool {
+	return job.Plan.GetCache().GetKey() != "" || slices.ContainsFunc(job.Plan.GetCacheCandidates(), func(c *pecanv1.CacheCandidate) bool {
 		return c.Refusal == pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED
 	})
 }

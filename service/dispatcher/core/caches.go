@@ -29,21 +29,26 @@ const (
 )
 
 // cacheKey returns the key of a job's cache; empty without a cache.
-func cacheKey(job *durable.Job) string { return CacheKey(job.Plan, job.Options.GetSeed()) }
+func (c *Core) cacheKey(job *durable.Job) string { return c.cfg.CacheKey(job.Plan, job.Options) }
 
-// CacheKey returns the key of the cache of a job with a plan and a seed; empty without a cache.
-func CacheKey(plan *pecanv1.Plan, seed uint64) string {
-	cache := plan.GetCache()
-	if !cache.GetSeeded() {
-		return cache.GetKey()
+// CacheKey returns the key of the cache of a job with a plan and options; empty without a cache. Tenants have keys of their
+// own, unless they share caches.
+func (c Config) CacheKey(plan *pecanv1.Plan, options *pecanv1.JobOptions) string {
+	key := plan.GetCache().GetKey()
+	if plan.GetCache().GetSeeded() {
+		sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+key), options.GetSeed()))
+		key = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+cache.GetKey()), seed))
-	return hex.EncodeToString(sum[:])
+	if tenant := options.EffectiveTenant(); key != "" && tenant != pecanv1.DefaultTenant && !c.CacheShared {
+		sum := sha256.Sum256([]byte("pecan cache tenant 1 " + tenant + " " + key))
+		key = hex.EncodeToString(sum[:])
+	}
+	return key
 }
 
 // cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
 func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
-	key := cacheKey(job)
+	key := c.cacheKey(job)
 	if key == "" || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil {
 		return nil
 	}
@@ -55,12 +60,13 @@ func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *peca
 	at, found := durable.FindSegment(cache, stream.Stream)
 	switch {
 	case cache.GetManifest() != "":
-		c.usedCaches[key] = true
+		c.caches.read[key], c.caches.used[key] = true, true
 		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
-	case found:
-		// The segment is recorded, and other streams' segments are missing.
+	case found, c.caches.unwanted[key] != "":
+		// The segment is recorded, and other streams' segments are missing, or the quotas have no room for the cache.
 		return nil
 	}
+	c.caches.used[key] = true
 	return &pecanv1.CacheAction{Key: key}
 }
 
@@ -73,10 +79,10 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 }
 
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
-	i := slices.IndexFunc(c.state.Jobs(), func(job *durable.Job) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
+	i := slices.IndexFunc(c.state.Jobs(), func(job *durable.Job) bool { return segment.GetKey() != "" && c.cacheKey(job) == segment.GetKey() })
 	switch {
 	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
-		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
+		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
 		return false
 	}
 	cache := c.state.Cache(segment.Key)
@@ -87,35 +93,35 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 		return false
 	}
 	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentAdded{CacheSegmentAdded: &pecanv1.CacheSegmentAdded{Segment: segment}}})
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentAdded{CacheSegmentAdded: &pecanv1.CacheSegmentAdded{
+		Segment: segment, Tenant: c.state.Jobs()[i].Options.EffectiveTenant(),
+	}}})
+	c.caches.due = true
 	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Streams) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
+		c.measureCache(c.state.Jobs()[i])
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
 	}
 	return true
 }
 
-// makeRoomForCache removes the oldest cache that no job uses if there are too many.
+// makeRoomForCache evicts the oldest cache that no job uses if there are too many.
 func (c *Core) makeRoomForCache() bool {
 	if c.state.Caches() < maxCaches {
 		return true
 	}
-	used := map[string]bool{}
-	for _, job := range c.state.Jobs() {
-		used[cacheKey(job)] = true
-	}
+	jobs := c.cacheJobs()
 	oldest := (*pecanv1.StoredCache)(nil)
 	for _, key := range c.state.CacheKeys() {
-		if cache := c.state.Cache(key); !used[key] && (oldest == nil || cache.Sequence < oldest.Sequence) {
+		if cache := c.state.Cache(key); jobs[key] == nil && !cache.Pinned && (oldest == nil || cache.Sequence < oldest.Sequence) {
 			oldest = cache
 		}
 	}
 	if oldest == nil {
 		return false
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheRemoved{CacheRemoved: &pecanv1.CacheRemoved{Key: oldest.Key}}})
-	delete(c.usedCaches, oldest.Key)
+	c.removeFiles(c.evict(oldest.Key, fmt.Sprintf("%d caches are recorded, and no job uses this one, which was written first", maxCaches)))
 	return true
 }
 
@@ -130,7 +136,7 @@ func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInval
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentDropped{CacheSegmentDropped: &pecanv1.CacheSegmentDropped{
 		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: report.Why,
 	}}})
-	delete(c.usedCaches, cache.Key)
+	delete(c.caches.read, cache.Key)
 	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
 		"file", segment.Name, "worker", workerID, "error", report.Why)
 }
@@ -176,7 +182,7 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 
 // cacheStatus returns what an operator sees of a job's cache.
 func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
-	key := cacheKey(job)
+	key := c.cacheKey(job)
 	if key == "" {
 		return nil
 	}
@@ -188,7 +194,9 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 		status.State = "off: no worker is registered"
 	case c.workersWithCache() == 0:
 		status.State = "off"
-	case c.usedCaches[key]:
+	case c.caches.unwanted[key] != "":
+		status.State = "not kept"
+	case c.caches.read[key]:
 		status.State = "used"
 	case cache.GetManifest() != "":
 		status.State = "committed"
@@ -213,7 +221,7 @@ func (c *Core) workersWithCache() (n int) {
 
 // cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
 func (c *Core) cacheProblem(job *durable.Job) string {
-	key := cacheKey(job)
+	key := c.cacheKey(job)
 	if key == "" {
 		return ""
 	}
@@ -234,6 +242,8 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 		return "no worker has a cache directory. Give all workers one shared directory (--cache-dir DIR)"
 	case have < all:
 		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, all)
+	case c.caches.unwanted[key] != "":
+		return "the quotas for caches keep others, by the CPU seconds that an epoch saves: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("%d streams could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}

@@ -44,6 +44,11 @@ type Config struct {
 	WorkerAddresses []string
 	// Fleet bounds the remote workers that a provider starts and stops.
 	Fleet fleet.Limits
+	// CacheQuota bounds the bytes of all caches; 0: no bound. A cache that no epoch has used for CacheTTL is evicted; 0: never.
+	CacheQuota int64
+	CacheTTL   time.Duration
+	// CacheShared: jobs read caches that jobs of other tenants wrote.
+	CacheShared bool
 	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.
 	Tenants map[string]schedule.Tenant
 }
@@ -54,6 +59,7 @@ func DefaultConfig() Config {
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
 		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
 		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000, MaxEpochs: 1000,
+		CacheTTL: 7 * 24 * time.Hour,
 	}
 }
 

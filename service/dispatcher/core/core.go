@@ -37,8 +37,8 @@ type Core struct {
 	sessions map[SessionID]string
 	// closing has stopped runs that may still write files.
 	closing map[fileKey][]closingRun
-	// usedCaches has the caches that the dispatcher has let a worker read.
-	usedCaches map[string]bool
+	// caches is what is known of caches beside their records.
+	caches cachesState
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements has the searches for workers of jobs with an objective.
@@ -78,7 +78,7 @@ func New(cfg Config, state *durable.State) *Core {
 		cfg: cfg, state: state,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
-		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 		placements: map[string]*placementState{}, locals: map[string]localsOfJob{}, fleet: fleet.New(cfg.Fleet),
 	}
 	c.registered = registeredWorkers{local: map[string]bool{}, near: map[localKey]map[string]bool{}}
@@ -154,6 +154,8 @@ func (c *Core) handle(input any) (any, error) {
 		return &pecanv1.CloseEpochResponse{}, c.closeEpoch(in)
 	case *pecanv1.ClientHeartbeatRequest:
 		return reply(c.clientHeartbeat(in))
+	case *pecanv1.ChangeCacheRequest:
+		return &pecanv1.ChangeCacheResponse{}, c.changeCache(in)
 	case *pecanv1.ClientGoodbyeRequest:
 		c.clientGoodbye(in)
 		return &pecanv1.ClientGoodbyeResponse{}, nil
@@ -206,6 +208,7 @@ func (c *Core) start(in Start) {
 		id = in.ClusterID
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
+	c.caches.recorded = c.now
 	for _, clientID := range c.state.ClientIDs() {
 		c.clients[clientID] = newClientState(c.now)
 		c.clients[clientID].timeoutUnconfirmed = true
@@ -235,6 +238,7 @@ func (c *Core) tick() {
 		c.refreshWorker(id)
 	}
 	c.leaveOtherHosts()
+	c.stepCaches()
 	c.stepPlacements()
 	c.stepFleet()
 	c.sendAllLateStops()

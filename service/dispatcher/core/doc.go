@@ -34,7 +34,10 @@
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
 //	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
 //	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
-//	                                                  CacheCommitted, CacheRemoved       CacheOrphans)
+//	                                                  CacheCommitted                     CacheOrphans)
+//	Tick                         cache_eviction.go    CacheEvicted, CachesUsed,          Command(CacheOrphans)
+//	                                                  CacheMeasured
+//	ChangeCache                  cache_operator.go    CachePinned, CacheEvicted          Command(CacheOrphans)
 //	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept
 //	MergeLearned                 learned.go           LearnedMerged                      KeepLearned

@@ -109,6 +109,8 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	if done {
 		c.orders.KeepProfile(job, epoch)
 	}
+	c.measureCache(job)
+	c.caches.due = true
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))

@@ -12,32 +12,42 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 // X1: whatever peers send, in whatever order, no decision ends the core. A record that does not fit the state
 // would end the dispatcher for all jobs. The replayed journal has the same state.
 func TestArbitraryMessagesDoNotEndTheCore(t *testing.T) {
-	tried, decided, judged := 0, 0, 0
+	tried, decided, judged, evicted := 0, 0, 0, 0
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprintf("seed_%d", seed), func(t *testing.T) {
 			p := newStrangers(t, seed)
-			for range 500 {
+			for i := range 500 {
 				p.now += time.Duration(p.rng.IntN(400)) * time.Millisecond
 				p.answer(p.decide(p.input()))
+				if i%10 == 9 {
+					p.decide(&pecanv1.ChangeCacheRequest{Key: "k", Change: pecanv1.ChangeCacheRequest_Change(i / 10 % 5)})
+				}
 			}
 			p.core.Status(p.now)
+			if _, err := p.core.Caches(&pecanv1.CachesRequest{Segments: true}); err != nil {
+				t.Error(err)
+			}
 			p.checkReplay()
 			tried, decided = tried+p.tried, decided+len(p.core.State().Snapshot().Orders)
 			for _, record := range p.records {
 				if record.GetOrderJudged() != nil {
 					judged++
 				}
+				if record.GetCacheEvicted() != nil {
+					evicted++
+				}
 			}
 		})
 	}
-	if tried == 0 || decided == 0 || judged == 0 {
-		t.Errorf("%d orders were tried, %d decided, %d judged", tried, decided, judged)
+	if tried == 0 || decided == 0 || judged == 0 || evicted == 0 {
+		t.Errorf("%d orders were tried, %d decided, %d judged; %d caches were evicted", tried, decided, judged, evicted)
 	}
 }
 
@@ -52,6 +62,8 @@ type hostilePeers struct {
 
 func newStrangers(t *testing.T, seed uint64) *hostilePeers {
 	p := &hostilePeers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
+	p.cfg.CacheQuota, p.cfg.CacheTTL = 8, 20*time.Second
+	p.core = core.New(p.cfg, durable.NewState())
 	p.decide(core.Start{ClusterID: "c", UnixS: p.unix()})
 	p.decide(core.AddDataset{WantedID: "d", Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
 	return p

@@ -163,6 +163,8 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		c.endEpoch(job, epoch)
 	}
+	// Metrics may have come after the end of the last epoch.
+	c.measureCache(job)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)

@@ -100,7 +100,7 @@ func (c *Core) serves(worker *workerState, job *durable.Job) bool {
 	if worker.placement != "local" && !onlyLocal {
 		return true
 	}
-	if worker.trainer != "" && !worker.caches && !onlyLocal && cacheKey(job) != "" {
+	if worker.trainer != "" && !worker.caches && !onlyLocal && c.cacheKey(job) != "" {
 		// Its streams would be missing in the cache.
 		return false
 	}
@@ -239,7 +239,7 @@ func (c *Core) mayRun(job *durable.Job) map[string]int {
 			most[client.trainerID] = max(most[client.trainerID], int(client.mayRun.Most))
 		}
 	}
-	if job.Options.GetPlacement().GetMaxLocal() < 0 || cacheKey(job) != "" && !targetsLocal(job) && !c.cachesLocally(most) {
+	if job.Options.GetPlacement().GetMaxLocal() < 0 || c.cacheKey(job) != "" && !targetsLocal(job) && !c.cachesLocally(most) {
 		return nil
 	}
 	return most

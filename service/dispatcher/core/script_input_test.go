@@ -191,7 +191,7 @@ func (s *script) createJob(a args) any {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}
 	if a.has("cache") {
-		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded")}
+		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded"), Upstream: []string{"Take", "Map"}}
 	}
 	input.Plan.CacheCandidates = candidates(a.list("candidates"))
 	if a.has("begins") {
@@ -248,12 +248,6 @@ func (s *script) workerInput(command string, a args) any {
 		}}})
 	case "stopped":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
-	case "written":
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
-	case "invalid":
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})
-	case "files":
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: a.list("names")}}})
 	case "leave":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	case "broken":
@@ -273,13 +267,6 @@ func loads(texts []string) (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 		loads = append(loads, load)
 	}
 	return loads
-}
-
-// segment reads key= stream= of= name= bytes=.
-func segment(a args) *pecanv1.CacheSegment {
-	return &pecanv1.CacheSegment{
-		Key: a["key"], Stream: uint32(a.number("stream")), Streams: uint32(a.number("of")), Name: a["name"], Bytes: int64(a.number("bytes")), Source: a["source"],
-	}
 }
 
 // held reads job/epoch/stream:lease[:ended:count[:rows]].

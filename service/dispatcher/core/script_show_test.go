@@ -140,14 +140,6 @@ func showStreamRecord(record *pecanv1.Record) string {
 			rest = fmt.Sprintf(", and the rest given up, of %d made", k.StreamDelivered.Produced)
 		}
 		return fmt.Sprintf("record delivered %s count=%d%s", showID(k.StreamDelivered.Id), k.StreamDelivered.Count, rest)
-	case *pecanv1.Record_CacheSegmentAdded:
-		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentAdded.Segment.Key, k.CacheSegmentAdded.Segment.Stream, k.CacheSegmentAdded.Segment.Name)
-	case *pecanv1.Record_CacheCommitted:
-		return "record cache committed " + k.CacheCommitted.Key
-	case *pecanv1.Record_CacheSegmentDropped:
-		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
-	case *pecanv1.Record_CacheRemoved:
-		return "record cache forgotten " + k.CacheRemoved.Key
 	case *pecanv1.Record_OrderDecided:
 		o := k.OrderDecided.Decided
 		return fmt.Sprintf("record order of %s by %v within %v is %v, trial %v, %s (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Order, o.Trial != nil, showStage(o), o.Why)
@@ -168,7 +160,7 @@ func showStreamRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_PlacementKept:
 		return fmt.Sprintf("record result for %s: %d remote, %d local", k.PlacementKept.Known.Fingerprint, k.PlacementKept.Known.Remote, k.PlacementKept.Known.Local)
 	}
-	return fmt.Sprintf("record %v", record)
+	return showCacheRecord(record)
 }
 
 func showEffect(effect core.Effect) string {

@@ -208,6 +208,11 @@ func (s *script) run(line string) []string {
 		return s.caching(a["job"])
 	case "hears":
 		return s.hears(a)
+	case "caches":
+		return s.caches()
+	}
+	if input := s.cacheInput(words[0], a); input != nil {
+		return s.show(s.decide(input))
 	}
 	if words[0] == "merge" {
 		return s.show(s.decide(merged(a)))
@@ -236,13 +241,21 @@ func (s *script) configure(a args) []string {
 		s.cfg.Fleet = fleet.Limits{Provider: a["provider"], Min: int(a.number("min")), Max: int(a.number("max")), Fixed: a["provider"] == "static"}
 		s.cfg.Fleet.Idle, _ = time.ParseDuration(a["idle"])
 	}
-	// tenants=name:weight:max_slots:max_slots_per_job,...
+	if a.has("cache_quota") {
+		s.cfg.CacheQuota = int64(a.number("cache_quota"))
+	}
+	s.cfg.CacheShared = a.has("cache_shared")
+	if a.has("cache_ttl") {
+		s.cfg.CacheTTL, _ = time.ParseDuration(a["cache_ttl"])
+	}
+	// tenants=name:weight:max_slots:max_slots_per_job:cache_bytes,...
 	for _, text := range a.list("tenants") {
-		parts := append(strings.Split(text, ":"), "0", "0", "0")
+		parts := append(strings.Split(text, ":"), "0", "0", "0", "0")
 		tenant := schedule.Tenant{}
 		tenant.Weight, _ = strconv.ParseFloat(parts[1], 64)
 		tenant.MaxSlots, _ = strconv.Atoi(parts[2])
 		tenant.MaxSlotsPerJob, _ = strconv.Atoi(parts[3])
+		tenant.CacheBytes, _ = strconv.Atoi(parts[4])
 		if s.cfg.Tenants == nil {
 			s.cfg.Tenants = map[string]schedule.Tenant{}
 		}

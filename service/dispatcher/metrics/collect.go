@@ -21,7 +21,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 }
 
 func (m *Metrics) counters() []prometheus.Collector {
-	return []prometheus.Collector{m.granted, m.delivered, m.elements, m.records, m.snapshots, m.duplicates, m.lost, m.rejected, m.write, m.leave, m.providerFailures}
+	return []prometheus.Collector{m.granted, m.delivered, m.elements, m.evicted, m.records, m.snapshots, m.duplicates, m.lost, m.rejected, m.write, m.leave, m.providerFailures}
 }
 
 // Collect implements prometheus.Collector.

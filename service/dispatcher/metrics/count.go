@@ -11,7 +11,7 @@ import (
 
 // Counts are what the records of a decision mean for the metrics.
 type Counts struct {
-	granted, delivered, elements uint64
+	granted, delivered, elements, evicted uint64
 	// lost is indexed by pecanv1.LeaseLost_Cause.
 	lost [4]uint64
 }
@@ -29,6 +29,8 @@ func (c *Counts) Add(record *pecanv1.Record) {
 		for _, count := range kind.StreamsDelivered.GetCounts() {
 			c.elements += count
 		}
+	case *pecanv1.Record_CacheEvicted:
+		c.evicted++
 	case *pecanv1.Record_StreamDelivered:
 		c.delivered++
 		c.elements += kind.StreamDelivered.GetCount()
@@ -51,6 +53,7 @@ func (m *Metrics) Decided(f Counts) {
 	m.granted.Add(float64(f.granted))
 	m.delivered.Add(float64(f.delivered))
 	m.elements.Add(float64(f.elements))
+	m.evicted.Add(float64(f.evicted))
 	for cause, n := range f.lost {
 		if n > 0 {
 			m.lost.WithLabelValues(word(pecanv1.LeaseLost_Cause(cause).String(), "")).Add(float64(n))

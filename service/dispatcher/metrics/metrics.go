@@ -26,6 +26,7 @@ const (
 type Metrics struct {
 	source                               Source
 	granted, delivered, elements         prometheus.Counter
+	evicted                              prometheus.Counter
 	records, snapshots, duplicates       prometheus.Counter
 	lost, rejected                       *prometheus.CounterVec
 	write                                prometheus.Histogram
@@ -67,6 +68,7 @@ func New(source Source) *Metrics {
 		granted:    counter("pecan_dispatcher_leases_granted_total", "Leases granted to workers."),
 		delivered:  counter("pecan_dispatcher_streams_delivered_total", "Streams that were delivered to their last element."),
 		elements:   counter("pecan_dispatcher_elements_delivered_total", "Elements of delivered streams."),
+		evicted:    counter("pecan_dispatcher_caches_evicted_total", "Caches that were removed: without room below a quota, unused, or by an operator."),
 		records:    counter("pecan_dispatcher_records_written_total", "Records made durable."),
 		snapshots:  counter("pecan_dispatcher_snapshots_total", "Snapshots that replaced records."),
 		duplicates: counter("pecan_dispatcher_duplicates_dropped_total", "Duplicate elements that trainers dropped, as they reported."),

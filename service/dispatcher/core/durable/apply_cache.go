@@ -13,7 +13,7 @@ import (
 func (s *State) applyCache(record *pecanv1.Record) error {
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_CacheSegmentAdded:
-		return s.applySegmentNamed(kind.CacheSegmentAdded.GetSegment())
+		return s.applySegmentNamed(kind.CacheSegmentAdded.GetSegment(), kind.CacheSegmentAdded.GetTenant())
 	case *pecanv1.Record_CacheCommitted:
 		r := kind.CacheCommitted
 		cache := s.caches[r.Key]
@@ -28,18 +28,59 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		if !found || cache.Segments[at].Name != r.Name {
 			return fmt.Errorf("segment %q dropped that cache %q does not have", r.Name, r.Key)
 		}
+		s.sizes[r.Key] = s.sizes[r.Key].without(cache.Segments[at])
 		cache.Segments = slices.Delete(cache.Segments, at, at+1)
 		cache.Manifest = ""
 	case *pecanv1.Record_CacheRemoved:
-		if s.caches[kind.CacheRemoved.Key] == nil {
-			return fmt.Errorf("no cache %q", kind.CacheRemoved.Key)
+		return s.removeCache(kind.CacheRemoved.Key)
+	case *pecanv1.Record_CacheEvicted:
+		return s.removeCache(kind.CacheEvicted.Key)
+	case *pecanv1.Record_CachePinned:
+		cache := s.caches[kind.CachePinned.Key]
+		if cache == nil {
+			return fmt.Errorf("no cache %q", kind.CachePinned.Key)
 		}
-		delete(s.caches, kind.CacheRemoved.Key)
+		cache.Pinned = kind.CachePinned.Pinned
+	case *pecanv1.Record_CacheMeasured:
+		cache := s.caches[kind.CacheMeasured.Key]
+		if cache == nil {
+			return fmt.Errorf("no cache %q", kind.CacheMeasured.Key)
+		}
+		cache.ComputeS = kind.CacheMeasured.ComputeS
+	case *pecanv1.Record_CachesUsed:
+		for key, cache := range s.caches {
+			if cache.UnusedS += kind.CachesUsed.Seconds; slices.Contains(kind.CachesUsed.Keys, key) {
+				cache.UnusedS = 0
+			}
+		}
 	}
 	return nil
 }
 
-func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
+func (s *State) removeCache(key string) error {
+	if s.caches[key] == nil {
+		return fmt.Errorf("no cache %q", key)
+	}
+	delete(s.caches, key)
+	delete(s.sizes, key)
+	return nil
+}
+
+// CacheSize is the sum of a cache's segments.
+type CacheSize struct {
+	Bytes    int64
+	Elements uint64
+}
+
+func (c CacheSize) with(segment *pecanv1.CacheSegment) CacheSize {
+	return CacheSize{c.Bytes + segment.Bytes, c.Elements + segment.Elements}
+}
+
+func (c CacheSize) without(segment *pecanv1.CacheSegment) CacheSize {
+	return CacheSize{c.Bytes - segment.Bytes, c.Elements - segment.Elements}
+}
+
+func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment, tenant string) error {
 	cache := s.caches[segment.GetKey()]
 	switch {
 	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > MaxStreams, segment.Stream >= segment.Streams:
@@ -48,13 +89,14 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
 		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)
 	}
 	if cache == nil {
-		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams}
+		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams, Tenant: tenant}
 	}
 	at, taken := FindSegment(cache, segment.Stream)
 	if taken {
 		return fmt.Errorf("segment %q of stream %d, which has another segment", segment.Name, segment.Stream)
 	}
 	cache.Segments = slices.Insert(cache.Segments, at, segment)
+	s.sizes[segment.Key] = s.sizes[segment.Key].with(segment)
 	cache.Sequence = s.applied + 1
 	s.caches[segment.Key] = cache
 	return nil

@@ -62,6 +62,9 @@ func (s *State) UsesGraph(fingerprint string) bool {
 // Cache returns the record of a cache by its key, or nil.
 func (s *State) Cache(key string) *pecanv1.StoredCache { return s.caches[key] }
 
+// CacheSize returns the size of a cache by its key.
+func (s *State) CacheSize(key string) CacheSize { return s.sizes[key] }
+
 // Caches returns the number of recorded caches.
 func (s *State) Caches() int { return len(s.caches) }
 

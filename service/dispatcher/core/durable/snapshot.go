@@ -31,6 +31,9 @@ func Restore(data []byte) (*State, error) {
 	}
 	for _, cache := range snapshot.Caches {
 		s.caches[cache.Key] = cache
+		for _, segment := range cache.Segments {
+			s.sizes[cache.Key] = s.sizes[cache.Key].with(segment)
+		}
 	}
 	for _, decided := range snapshot.Orders {
 		s.orders[KeyOf(decided)] = decided

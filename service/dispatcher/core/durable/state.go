@@ -49,6 +49,8 @@ type State struct {
 	learned map[string]int64
 	// opened has the open epochs by the number of the record that opened them.
 	opened map[uint64]*Epoch
+	// sizes has the size of each cache by its key.
+	sizes map[string]CacheSize
 	// leases has the streams that each worker holds, by its id, and numbers the numbers of each worker.
 	leases  map[string]map[Ref]struct{}
 	numbers map[string][]uint32
@@ -60,7 +62,7 @@ type State struct {
 func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
-		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{},
+		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{}, sizes: map[string]CacheSize{},
 		orders: map[OrderKey]*pecanv1.StoredOrder{}, profiles: map[string]*pecanv1.StoredProfile{}, placements: map[PlacementKey]*pecanv1.PlacementKnown{},
 		histories: map[string]*pecanv1.StoredHistory{}, learned: map[string]int64{},
 		workers: map[uint32]*pecanv1.WorkerAddress{}, opened: map[uint64]*Epoch{}, leases: map[string]map[Ref]struct{}{}, numbers: map[string][]uint32{},

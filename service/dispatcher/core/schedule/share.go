@@ -13,6 +13,8 @@ type Tenant struct {
 	Weight float64
 	// MaxSlots bounds the slots of the tenant, and MaxSlotsPerJob those of each of its jobs. 0: no bound.
 	MaxSlots, MaxSlotsPerJob int
+	// CacheBytes bounds the caches of the tenant. The scheduler does not read it. 0: no bound.
+	CacheBytes int
 }
 
 // share is a node of the tree of shares: all tenants, a tenant, a job or an epoch.
