@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import json
 import os
 import pathlib
+import subprocess
 import time
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 import tensorflow as tf
 from pecan._src.client import session
 from soak import SOAK, cases
+from test_commands import Program, run_command
 
 D = tf.data.Dataset
 PATIENCE_S = 180
@@ -474,6 +477,63 @@ def free_port() -> int:
     with contextlib.closing(socket.socket()) as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+@pytest.fixture
+def bounded():
+    """A dispatcher with a quota for caches."""
+    program = Program("pecan-dispatcher", "--cache-quota", "2400000", stderr=subprocess.DEVNULL)
+    yield program
+    program.process.kill()
+    program.process.communicate(timeout=PATIENCE_S)
+
+
+def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
+    """A cheap cache is evicted for an expensive one of the same size. Its files are removed, and its job computes."""
+    def large(x: tf.Tensor) -> tf.Tensor:
+        return tf.fill([1000], x)
+
+    def spin(x: tf.Tensor) -> tf.Tensor:
+        spun = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
+        return x + tf.cast(spun[1] * 0, tf.int64)
+
+    # Each cache has 1.6 MB of elements.
+    cheap = D.range(200).map(large).apply(pecan.cache()).map(lambda x: x[0])
+    dear = D.range(200).map(spin).map(large).apply(pecan.cache()).map(lambda x: x[0])
+    target = f"pecan://{bounded.address}"
+
+    def control(*words: str) -> subprocess.CompletedProcess[str]:
+        return run_command("pecanctl", "cache", *words, "--dispatcher", bounded.address)
+
+    def recorded() -> dict[str, dict]:
+        return {cache["key"]: cache for cache in json.loads(control("list", "--json").stdout)["caches"]}
+
+    def files() -> set[str]:
+        return {path.name.split("-")[2] for path in (tmp_path / "cache").glob("*.seg")}
+
+    with pecan.WorkerServer(pecan.WorkerConfig(target, cache_dir=tmp_path / "cache")):
+        first = cheap.apply(pecan.distribute(target))
+        assert sorted(int(x) for x in first) == list(range(200))
+        (low,) = recorded()
+        assert files() == {low}
+        second = dear.apply(pecan.distribute(target))
+        for _ in range(2):
+            assert sorted(int(x) for x in second) == list(range(200))
+        until(lambda: low not in recorded(), "no cache is evicted")
+        ((high, kept),) = recorded().items()
+        assert (kept["state"], kept["tenant"], kept["segments"]) == ("committed", "default", kept["streams"]) and kept["saves_s"] > 0.1
+        until(lambda: files() == {high}, "the files of the evicted cache are not removed")
+        assert "are intact" in control("verify", str(tmp_path / "cache")).stdout
+        # The first job goes on without a cache, and says why.
+        assert sorted(int(x) for x in first) == list(range(200))
+        states = {job["cache"]["key"]: job["cache"]["state"] for job in session.connect(target, 10).status()["jobs"]}
+        assert states[low].startswith("not kept: the quotas for caches keep others") and states[high] == "used"
+        # It caches again when there is room.
+        until(lambda: control("rm", high).returncode == 0, "a cache that no epoch uses is not removed")
+        assert control("rm", high).returncode == 1
+        assert sorted(int(x) for x in first) == list(range(200))
+        until(lambda: recorded().keys() == files() == {low}, "the first job does not cache again")
+        session.retire(bounded.address)
 
 
 def test_a_directory_that_others_can_write_is_refused(tmp_path):

@@ -2,12 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
 )
 
@@ -88,5 +94,128 @@ func TestADirectoryOfCachesIsNotMadeByItsCleaning(t *testing.T) {
 	path = cacheFiles(t, cache.Name("c-2", "key", 0, 1, 1, "w"))
 	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err != nil || len(namesIn(t, path)) != 0 {
 		t.Error(namesIn(t, path), err)
+	}
+}
+
+// withCaches is a dispatcher with two caches. changes has what it was asked to change.
+type withCaches struct {
+	fixed
+	segments []*pecanv1.CacheSegment
+	changes  []string
+}
+
+func (w *withCaches) Caches(_ context.Context, r *pecanv1.CachesRequest) (*pecanv1.CachesResponse, error) {
+	answer := &pecanv1.CachesResponse{ClusterId: "c-1", Quota: 4 << 20}
+	for _, c := range []*pecanv1.RecordedCache{
+		{Key: "key1", Tenant: "red", State: "committed", Pinned: true, Segments: 2, Streams: 2, Bytes: 3 << 20, SavesS: 75, UnusedS: 7200, Jobs: []string{"train", "j-7"}},
+		{Key: "key2", State: "filling", InUse: true, Segments: 1, Streams: 4, Bytes: 1 << 10},
+	} {
+		for _, s := range w.segments {
+			if r.Segments && s.Key == c.Key {
+				c.Files = append(c.Files, s)
+			}
+		}
+		if r.Key == "" || r.Key == c.Key {
+			answer.Caches = append(answer.Caches, c)
+		}
+	}
+	return answer, nil
+}
+
+func (w *withCaches) ChangeCache(_ context.Context, r *pecanv1.ChangeCacheRequest) (*pecanv1.ChangeCacheResponse, error) {
+	if r.Key == "key3" {
+		return nil, status.Error(codes.NotFound, "no cache key3 is recorded")
+	}
+	w.changes = append(w.changes, fmt.Sprintf("%v %s", r.Change, r.Key))
+	return &pecanv1.ChangeCacheResponse{}, nil
+}
+
+func TestCachesAreListedAndChanged(t *testing.T) {
+	dispatcher := &withCaches{}
+	address, _ := serveThe(t, dispatcher)
+	o := &options{dispatcher: address, timeout: 10 * time.Second}
+	var out bytes.Buffer
+	if err := run(t.Context(), o, []string{"cache", "list"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `CACHE  TENANT  STATE              SEGMENTS  SIZE     SAVES  UNUSED  JOBS
+key1   red     committed, pinned  2/2       3.0 MiB  1m15s  2h0m0s  train, j-7
+key2   -       filling            1/4       1.0 KiB  -      in use  -
+2 caches, 3.0 MiB, quota 4.0 MiB
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	for _, command := range []string{"pin", "unpin", "rm"} {
+		if err := run(t.Context(), o, []string{"cache", command, "key1"}, &out); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := fmt.Sprint(dispatcher.changes); got != "[PIN key1 UNPIN key1 REMOVE key1]" {
+		t.Error(got)
+	}
+	for want, args := range map[string][]string{
+		"no cache key3 is recorded":          {"pin", "key3"},
+		`want cache list, cache verify DIR`:  {"list", "all"},
+		`got "cache"`:                        nil,
+		"directory of caches: stat /nowhere": {"verify", "/nowhere"},
+		`got "cache drop key1" (see --help)`: {"drop", "key1"},
+		"--cluster is missing":               {"rm", t.TempDir()},
+	} {
+		if err := run(t.Context(), o, append([]string{"cache"}, args...), &out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", args, err, want)
+		}
+	}
+}
+
+func TestVerifyFindsDamagedSegments(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	dir, err := cache.OpenDir(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dispatcher := &withCaches{}
+	for stream := range uint32(3) {
+		w, err := dir.Create(cache.Name("c-1", "key1", stream, 1, 1, "w"), cache.ID{Key: "key1", Stream: stream, Streams: 3, Source: "digest"}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Append(&cache.Chunk{Count: 7, Payload: [][]byte{make([]byte, 3<<20)}}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := w.Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dispatcher.segments = append(dispatcher.segments, &pecanv1.CacheSegment{
+			Key: s.Key, Stream: s.Stream, Streams: s.Streams, Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements, Source: s.Source,
+		})
+	}
+	address, _ := serveThe(t, dispatcher)
+	o := &options{dispatcher: address, timeout: 10 * time.Second}
+	var out bytes.Buffer
+	if err := run(t.Context(), o, []string{"cache", "verify", path}, &out); err != nil || out.String() != "2 caches with 3 segments (9.0 MiB) are intact\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	data, err := os.ReadFile(filepath.Join(path, dispatcher.segments[1].Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(filepath.Join(path, dispatcher.segments[1].Name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(path, dispatcher.segments[2].Name)); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	err = run(t.Context(), o, []string{"cache", "verify", path}, &out)
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 segments") {
+		t.Error(err)
+	}
+	for _, want := range []string{"cache key1, stream 1: the segment cannot be used: ", "is damaged", "cache key1, stream 2: the segment cannot be used: ", "no such file"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, out.String())
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, cache rm DIR --cluster ID, or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, cache list|verify|pin|unpin|rm, or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "address of the dispatcher: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON instead of tables")

@@ -46,10 +46,14 @@ Shows and exchanges what jobs have taught about datasets, which a dispatcher kee
   profiles export FILE    writes them to a new file
   profiles merge FILE...  adds what files have. What the dispatcher has learned itself stays, and open jobs keep their orders
 
-Removes caches:
+Shows and changes caches:
 
-  cache rm DIR --cluster ID   removes what a cluster that is gone has left in a directory of caches (--cache-dir of its workers). Without
-                              --cluster it names the clusters that have files there
+  cache list          caches with their sizes, what each saves in an epoch, and for how long nobody has used it
+  cache verify DIR    reads all segments in DIR (--cache-dir of the workers) and compares them with the records. Exit code 1: some are damaged
+  cache pin KEY       keeps a cache whatever it saves; cache unpin KEY ends that
+  cache rm KEY        removes a cache that no epoch uses
+  cache rm DIR --cluster ID
+                      removes what a cluster that is gone has left in DIR; without --cluster, names the clusters that have files there
 
 Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
 or read a copy of the directory:
@@ -66,6 +70,7 @@ const examples = `
   pecanctl scale 8 --dispatcher 10.0.0.7:5050 --provider kubernetes:deployment/pecan-worker
   pecanctl profiles export profiles.learned --dispatcher 10.0.0.7:5050
   pecanctl profiles merge profiles.learned --dispatcher 10.0.0.8:5050
+  pecanctl cache list --dispatcher 10.0.0.7:5050
   pecanctl cache rm /mnt/caches --cluster c-0123456789abcdef01234567
   pecanctl store check /var/lib/pecan
   pecanctl store inspect /var/lib/pecan --from 4711 --limit 20

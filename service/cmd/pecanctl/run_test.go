@@ -64,12 +64,17 @@ func serve(t *testing.T) string {
 // serveUntil serves until stop is called, or the test ends.
 func serveUntil(t *testing.T) (address string, stop func()) {
 	t.Helper()
+	return serveThe(t, fixed{})
+}
+
+func serveThe(t *testing.T, dispatcher pecanv1.DispatcherServer) (address string, stop func()) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	pecanv1.RegisterDispatcherServer(server, fixed{})
+	pecanv1.RegisterDispatcherServer(server, dispatcher)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	stop = sync.OnceFunc(func() {
