@@ -131,6 +131,12 @@ func (s *script) checkReplay() {
 	if err != nil || restored.Hash() != s.core.State().Hash() {
 		s.t.Fatalf("restored state differs (%v):\n%v\n%v", err, restored.Snapshot(), s.core.State().Snapshot())
 	}
+	// Snapshots do not show a field that they leave out.
+	for _, job := range s.core.State().Jobs() {
+		if again := restored.Job(job.JobId); !proto.Equal(again.StoredJob, job.StoredJob) {
+			s.t.Fatalf("restored job differs:\n%v\n%v", again.StoredJob, job.StoredJob)
+		}
+	}
 }
 
 // args are the words of a command: name=value, or a bare name.

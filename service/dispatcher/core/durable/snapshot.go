@@ -158,7 +158,7 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 		job := s.jobs[id]
 		stored := &pecanv1.StoredJob{
 			JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Sequence: job.Sequence,
-			ClientIds: job.ClientIds, NextEpoch: job.NextEpoch, Closed: job.Closed, Error: job.Error,
+			ClientIds: job.ClientIds, NextEpoch: job.NextEpoch, Closed: job.Closed, Error: job.Error, Placement: job.Placement,
 		}
 		for _, epoch := range job.Epochs {
 			stored.Epochs = append(stored.Epochs, epoch.stored())
