@@ -34,9 +34,11 @@ type Search struct {
 	// left is the number of windows that this search may still take.
 	left  int
 	watch *watch
-	// cost, windows, lost and bill are those of the decision: what all searches have cost.
-	cost, lost, bill float64
-	windows          int
+	// windows and spent are those of the decision: what all searches have cost. before is what the earlier ones have, and
+	// charged has the windows of this one.
+	windows       int
+	spent, before spending
+	charged       []charge
 
 	// missing counts windows without all wanted workers. Then ceiling bounds the wish for the next windows.
 	missing int
@@ -136,7 +138,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		m = s.replan(m, o)
 	}
 	step := s.step(m)
-	s.charge(m, o, w.Seconds)
+	s.charge(m, charge{o.at, o.time, w.Seconds})
 	if reason != "" {
 		step = reason + "; " + step
 	}
@@ -158,6 +160,7 @@ func (s *Search) replan(m *model, o observation) *model {
 // begin starts a new search from the current configuration.
 func (s *Search) begin() {
 	s.state, s.left, s.refuted, s.best, s.watch = stateSearch, searchWindows, nil, s.target, nil
+	s.before, s.charged = s.spent, nil
 }
 
 // await handles windows that do not have the wanted workers. It returns whether the policy waits for them.
@@ -326,26 +329,13 @@ func (s *Search) end(m *model) {
 	s.known.Remote, s.known.Local, s.known.Load = m.remote, m.local, m.load
 }
 
-// charge adds what a window of the search cost above the best known configuration.
-func (s *Search) charge(m *model, o observation, seconds float64) {
-	score := s.goal.Score(o.at, o.time)
-	excess := max(0, score-s.goal.Score(s.best, m.estimate(s.best)))
-	s.windows++
-	s.cost += excess
-	lost := seconds * excess / score
-	s.lost += lost
-	if s.goal.Priced() {
-		s.bill += lost / 3600 * s.goal.PerHour(o.at)
-	}
-}
-
 func (s *Search) decision(m *model, reason string) autoscale.Decision {
 	if !s.goal.Priced() {
 		reason += " (without prices, the goal is full speed with few workers)"
 	}
 	d := autoscale.Decision{
 		Target: s.target, State: s.state, Converged: s.state == stateWatch, Reason: reason,
-		SearchCost: s.cost, SearchWindows: s.windows, SearchLost: s.lost, SearchBill: s.bill,
+		SearchCost: s.spent.cost, SearchWindows: s.windows, SearchLost: s.spent.lost, SearchBill: s.spent.bill,
 	}
 	if m == nil {
 		return d
