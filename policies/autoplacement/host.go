@@ -72,6 +72,9 @@ func fitLoad(obs []observation, trainers float64, before Load) Load {
 	return h
 }
 
+// calm reports whether the trainers' hosts were not contended. Hosts that report no load count as calm.
+func (o observation) calm() bool { return o.load-1 < contended }
+
 // excess returns the load above 1.
 func (h Load) excess(local int, received float64) float64 {
 	return max(0, h.Base+h.PerLocal*float64(local)+h.PerRemote*received-1)
@@ -81,13 +84,13 @@ func (h Load) excess(local int, received float64) float64 {
 func (h *Load) fitDemand(obs []observation) float64 {
 	var calm, slowdowns []float64
 	for _, o := range obs {
-		if o.load-1 < contended {
+		if o.calm() {
 			calm = append(calm, o.demand)
 		}
 	}
 	if base := autoscale.Median(calm); base > 0 {
 		for _, o := range obs {
-			if o.load-1 >= contended {
+			if !o.calm() {
 				slowdowns = append(slowdowns, max(0, (o.demand/base-1)/(o.load-1)))
 			}
 		}

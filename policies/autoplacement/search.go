@@ -29,6 +29,8 @@ type Search struct {
 	// known has the curves of the last model. replanned is whether they are of an earlier plan.
 	known     Known
 	replanned bool
+	// calm is the local curve of the last search that measured local workers on hosts without contention; zero without one.
+	calm Curve
 	// refuted has the configurations that lost a comparison in this search.
 	refuted []autoscale.Configuration
 	// left is the number of windows that this search may still take.
@@ -103,7 +105,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.best = g.Limits.Clamp(s.target)
 	case w.Plan != s.plan:
 		reason = "the plan of the job changed"
-		s.plan, s.obs, s.replanned = w.Plan, nil, true
+		s.plan, s.obs, s.replanned, s.calm = w.Plan, nil, true, Curve{}
 		s.begin()
 	case g != s.goal && s.state == stateWatch:
 		reason = "the goal changed"
@@ -133,7 +135,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.state = stateSearch
 	}
 	s.left--
-	m := newModel(s.obs, g.Trainers, s.known)
+	m := newModel(s.obs, g.Trainers, s.curves())
 	if s.replanned {
 		m = s.replan(m, o)
 	}
@@ -143,6 +145,17 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		step = reason + "; " + step
 	}
 	return s.decision(m, step)
+}
+
+// curves returns what earlier searches found. A contended host leaves local workers less than its load says, because their
+// priority is low. On a host that is calm again, what was measured before the contention counts until they are measured.
+func (s *Search) curves() Known {
+	known := s.known
+	measured := slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 })
+	if !measured && s.calm.Rate > 0 && s.obs[len(s.obs)-1].calm() {
+		known.Local = s.calm
+	}
+	return known
 }
 
 // replan scales the curve of a kind that has no workers: a new plan changes both kinds alike.
@@ -327,6 +340,9 @@ func (s *Search) end(m *model) {
 	}
 	s.watch = newWatch(here)
 	s.known.Remote, s.known.Local, s.known.Load = m.remote, m.local, m.load
+	if slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 && o.calm() }) {
+		s.calm = m.local
+	}
 }
 
 func (s *Search) decision(m *model, reason string) autoscale.Decision {
