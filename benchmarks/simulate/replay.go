@@ -9,36 +9,11 @@ import (
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/policies/sim"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
 
-// recorded is a line of a dispatcher's log of decisions.
-type recorded struct {
-	AtS            float64          `json:"at_s"`
-	Job            string           `json:"job"`
-	Objective      string           `json:"objective"`
-	Budget         float64          `json:"budget"`
-	Prices         autoscale.Prices `json:"prices"`
-	Limits         autoscale.Limits `json:"limits"`
-	Plan           uint64           `json:"plan"`
-	Seconds        float64          `json:"seconds"`
-	Trainers       int              `json:"trainers"`
-	Remote         int              `json:"remote"`
-	Local          int              `json:"local"`
-	ElementS       float64          `json:"element_s"`
-	Wait           float64          `json:"wait"`
-	Busy           float64          `json:"busy"`
-	ProducedS      float64          `json:"produced_s"`
-	LocalBusy      float64          `json:"local_busy"`
-	LocalProducedS float64          `json:"local_produced_s"`
-	Load           float64          `json:"load"`
-	Target         struct {
-		Remote int `json:"remote"`
-		Local  int `json:"local"`
-	} `json:"target"`
-}
-
-// window returns the measurement window. All trainers and all workers of a kind are alike in it.
-func (r recorded) window() autoscale.Window {
+// windowOf returns the measurement window of a recorded decision. All trainers and all workers of a kind are alike in it.
+func windowOf(r placing.Event) autoscale.Window {
 	w := autoscale.Window{End: r.AtS, Seconds: r.Seconds, Workers: autoscale.Configuration{Remote: r.Remote, Local: r.Local}, Settled: true, Plan: r.Plan}
 	for range r.Trainers {
 		w.Consumers = append(w.Consumers, autoscale.Consumer{Host: "trainer", ElementTimes: []float64{r.ElementS}, Waits: []float64{r.Wait}})
@@ -56,7 +31,7 @@ func (r recorded) window() autoscale.Window {
 	return w
 }
 
-func (r recorded) goal() autoscale.Goal {
+func goalOf(r placing.Event) autoscale.Goal {
 	return autoscale.Goal{Objective: autoscale.Objective(r.Objective), Budget: r.Budget, Prices: r.Prices, Limits: r.Limits, Trainers: r.Trainers}
 }
 
@@ -77,11 +52,11 @@ func replay(name string, policies []sim.Named, out io.Writer) error {
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 16<<20)
 	for n := 1; lines.Scan(); n++ {
-		var r recorded
+		var r placing.Event
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return fmt.Errorf("%s, line %d: %w", name, n, err)
 		}
-		if err := r.goal().Validate(); err != nil {
+		if err := goalOf(r).Validate(); err != nil {
 			return fmt.Errorf("%s, line %d: %w", name, n, err)
 		}
 		if jobs[r.Job] == nil {
@@ -97,7 +72,7 @@ func replay(name string, policies []sim.Named, out io.Writer) error {
 		fmt.Fprintf(out, "%-8s %-26s %8s %6.1fms %7.0f%% %4.0f%% %9s", fmt.Sprintf("%.1fs", r.AtS), r.Job, pair(r.Remote, r.Local), 1000*r.ElementS,
 			100*r.Wait, 100*r.Busy, pair(r.Target.Remote, r.Target.Local))
 		for _, p := range jobs[r.Job] {
-			d := p.Next(r.goal(), r.window())
+			d := p.Next(goalOf(r), windowOf(r))
 			fmt.Fprintf(out, " %12s", pair(d.Target.Remote, d.Target.Local))
 		}
 		fmt.Fprintln(out)

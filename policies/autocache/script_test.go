@@ -1,22 +1,16 @@
 package autocache_test
 
 import (
-	"bufio"
-	"flag"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
 	"github.com/pecan-ml/pecan/policies/autoscale"
+	"github.com/pecan-ml/pecan/policies/scripttest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the current decisions into testdata; read the difference before you commit it")
 
 // TestScripts runs the scripts in testdata. These lines describe an input:
 //
@@ -37,29 +31,7 @@ var rewrite = flag.Bool("rewrite", false, "write the current decisions into test
 // "> decide", "> paper", "> code" and "> evict" run a policy. The lines after it are its decision. A line "pipeline" or
 // "quota" begins another input.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := run(t, string(data))
-			if got == string(data) {
-				return
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			t.Errorf("the decisions changed (run with -rewrite and read the difference):\n%s", got)
-		})
-	}
+	scripttest.Run(t, func() scripttest.Input { return &script{} })
 }
 
 // script is the input that the lines so far describe.
@@ -69,34 +41,15 @@ type script struct {
 	quota  autocache.Quota
 }
 
-func run(t *testing.T, text string) string {
-	var out strings.Builder
-	s := &script{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		switch line := lines.Text(); {
-		case line == "" || strings.HasPrefix(line, "#"):
-			fmt.Fprintln(&out, line)
-		case strings.HasPrefix(line, "> "):
-			fmt.Fprintln(&out, line)
-			fmt.Fprint(&out, s.answer(t, split(line[2:])))
-		case strings.HasPrefix(line, "  "):
-		default:
-			s.describe(t, split(line))
-			fmt.Fprintln(&out, line)
-		}
-	}
-	return out.String()
-}
-
-func (s *script) answer(t *testing.T, words []string) string {
+// Answer implements scripttest.Input.
+func (s *script) Answer(t *testing.T, words []string) string {
 	var out strings.Builder
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(word, "=")
 		if name != "epochs" {
 			t.Fatalf("unknown option %q", word)
 		}
-		s.Own = number(t, value)
+		s.Own = scripttest.Number(t, value)
 	}
 	switch words[0] {
 	case "decide":
@@ -141,7 +94,8 @@ func show(e autocache.Epoch) string {
 	return text
 }
 
-func (s *script) describe(t *testing.T, words []string) {
+// Describe implements scripttest.Input.
+func (s *script) Describe(t *testing.T, words []string) {
 	fields, name := fieldsOf(t, words[1:])
 	p := &s.Pipeline
 	switch words[0] {
@@ -244,36 +198,5 @@ func (f fields) take(name string, without float64) float64 {
 		return without
 	}
 	delete(f.text, name)
-	return number(f.t, text)
-}
-
-func number(t *testing.T, text string) float64 {
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
-// split divides a line at blanks outside of quotes.
-func split(line string) (words []string) {
-	quoted, word := false, strings.Builder{}
-	end := func() {
-		if word.Len() > 0 {
-			words = append(words, word.String())
-			word.Reset()
-		}
-	}
-	for _, r := range line {
-		switch {
-		case r == '"':
-			quoted = !quoted
-		case r == ' ' && !quoted:
-			end()
-		default:
-			word.WriteRune(r)
-		}
-	}
-	end()
-	return words
+	return scripttest.Number(f.t, text)
 }

@@ -1,19 +1,13 @@
 package autoorder_test
 
 import (
-	"bufio"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoorder"
+	"github.com/pecan-ml/pecan/policies/scripttest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the current plans into testdata; read the difference before you commit it")
 
 // TestScripts runs the scripts in testdata. These lines describe a pipeline:
 //
@@ -25,90 +19,53 @@ var rewrite = flag.Bool("rewrite", false, "write the current plans into testdata
 // A line that begins with "> " runs a policy. The lines after it are its order with the reasons. A line
 // "source" begins another pipeline.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := run(t, string(data))
-			if got == string(data) {
-				return
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			t.Errorf("the plans changed (run with -rewrite and read the difference):\n%s", got)
-		})
+	scripttest.Run(t, func() scripttest.Input { return &script{} })
+}
+
+// script is the pipeline that the lines so far describe.
+type script struct{ autoorder.Pipeline }
+
+// Describe implements scripttest.Input.
+func (s *script) Describe(t *testing.T, words []string) {
+	switch words[0] {
+	case "source":
+		s.Pipeline = autoorder.Pipeline{Source: components(t, words[1:]), Constraints: map[[2]int]string{}}
+	case "step":
+		s.Steps = append(s.Steps, step(t, words[1:]))
+	case "constraint":
+		i, j := s.named(t, words[1]), s.named(t, words[2])
+		s.Constraints[[2]int{i, j}] = words[3]
+	default:
+		t.Fatalf("unknown line %q", words)
 	}
 }
 
-func run(t *testing.T, script string) string {
-	var out strings.Builder
-	var p autoorder.Pipeline
-	describe := func(line string) {
-		words := split(line)
-		switch words[0] {
-		case "source":
-			p = autoorder.Pipeline{Source: components(t, words[1:]), Constraints: map[[2]int]string{}}
-		case "step":
-			p.Steps = append(p.Steps, step(t, words[1:]))
-		case "constraint":
-			i, j := named(t, p, words[1]), named(t, p, words[2])
-			p.Constraints[[2]int{i, j}] = words[3]
-		default:
-			t.Fatalf("unknown line %q", line)
-		}
-	}
-	lines := bufio.NewScanner(strings.NewReader(script))
-	for lines.Scan() {
-		switch line := lines.Text(); {
-		case line == "" || strings.HasPrefix(line, "#"):
-			fmt.Fprintln(&out, line)
-		case strings.HasPrefix(line, "> "):
-			fmt.Fprintln(&out, line)
-			fmt.Fprint(&out, answer(t, p, split(line[2:])))
-		case strings.HasPrefix(line, "  "):
-		default:
-			describe(line)
-			fmt.Fprintln(&out, line)
-		}
-	}
-	return out.String()
-}
-
-func answer(t *testing.T, p autoorder.Pipeline, words []string) string {
+// Answer implements scripttest.Input.
+func (s *script) Answer(t *testing.T, words []string) string {
 	var plan autoorder.Plan
 	switch words[0] {
 	case "paper":
-		plan = autoorder.Paper(p)
+		plan = autoorder.Paper(s.Pipeline)
 	case "cost":
 		limits := autoorder.Limits{}
 		for _, word := range words[1:] {
 			name, value, _ := strings.Cut(word, "=")
 			switch name {
 			case "gain":
-				limits.MinGain = number(t, value)
+				limits.MinGain = scripttest.Number(t, value)
 			case "prefixes":
-				limits.MaxPrefixes = int(number(t, value))
+				limits.MaxPrefixes = int(scripttest.Number(t, value))
 			default:
 				t.Fatalf("unknown limit %q", word)
 			}
 		}
-		plan = autoorder.Cost(p, limits)
+		plan = autoorder.Cost(s.Pipeline, limits)
 	default:
 		t.Fatalf("unknown policy %q", words[0])
 	}
 	var out strings.Builder
 	for _, i := range plan.Order {
-		fmt.Fprintf(&out, "  %-12s %s\n", p.Steps[i].Name, plan.Reasons[i])
+		fmt.Fprintf(&out, "  %-12s %s\n", s.Steps[i].Name, plan.Reasons[i])
 	}
 	if plan.Before > 0 {
 		fmt.Fprintf(&out, "  %.4g -> %.4g µs\n", 1e6*plan.Before, 1e6*plan.After)
@@ -126,28 +83,28 @@ func step(t *testing.T, words []string) autoorder.Step {
 		name, value, _ := strings.Cut(word, "=")
 		switch name {
 		case "us":
-			s.Seconds = number(t, value) / 1e6
+			s.Seconds = scripttest.Number(t, value) / 1e6
 		case "in":
-			s.ElementsIn = number(t, value)
+			s.ElementsIn = scripttest.Number(t, value)
 		case "out":
-			s.ElementsOut = number(t, value)
+			s.ElementsOut = scripttest.Number(t, value)
 		case "bytes":
 			in, out, _ := strings.Cut(value, ":")
-			s.BytesIn, s.BytesOut = number(t, in), number(t, out)
+			s.BytesIn, s.BytesOut = scripttest.Number(t, in), scripttest.Number(t, out)
 		case "fixed":
 			s.Fixed = value
 		case "after":
 			s.After = components(t, strings.Split(value, ","))
 		case "reads":
 			for _, c := range strings.Split(value, ",") {
-				s.Reads = append(s.Reads, int(number(t, c)))
+				s.Reads = append(s.Reads, int(scripttest.Number(t, c)))
 			}
 		case "write":
 			s.Writes = append(s.Writes, write(t, value))
 		case "share":
-			s.FixedShare = number(t, value)
+			s.FixedShare = scripttest.Number(t, value)
 		case "exponent":
-			s.Exponent = number(t, value)
+			s.Exponent = scripttest.Number(t, value)
 		case "slow":
 			s.Slow = true
 		case "copies":
@@ -162,18 +119,18 @@ func step(t *testing.T, words []string) autoorder.Step {
 
 func write(t *testing.T, text string) autoorder.Write {
 	parts := strings.Split(text, ":")
-	w := autoorder.Write{Component: int(number(t, parts[0]))}
+	w := autoorder.Write{Component: int(scripttest.Number(t, parts[0]))}
 	switch parts[1] {
 	case "times":
-		w.Values = autoorder.Effect{Kind: autoorder.Multiplies, By: number(t, parts[2])}
+		w.Values = autoorder.Effect{Kind: autoorder.Multiplies, By: scripttest.Number(t, parts[2])}
 	case "set":
-		w.Values = autoorder.Effect{Kind: autoorder.Sets, By: number(t, parts[2])}
+		w.Values = autoorder.Effect{Kind: autoorder.Sets, By: scripttest.Number(t, parts[2])}
 	}
 	if len(parts) > 3 {
-		w.Width = number(t, parts[3])
+		w.Width = scripttest.Number(t, parts[3])
 	}
 	if len(parts) > 4 {
-		w.Work = number(t, parts[4])
+		w.Work = scripttest.Number(t, parts[4])
 	}
 	return w
 }
@@ -181,48 +138,17 @@ func write(t *testing.T, text string) autoorder.Write {
 func components(t *testing.T, words []string) (out []autoorder.Component) {
 	for _, word := range words {
 		values, width, _ := strings.Cut(word, "x")
-		out = append(out, autoorder.Component{Values: number(t, values), Width: number(t, width)})
+		out = append(out, autoorder.Component{Values: scripttest.Number(t, values), Width: scripttest.Number(t, width)})
 	}
 	return out
 }
 
-func named(t *testing.T, p autoorder.Pipeline, name string) int {
-	for i := range p.Steps {
-		if p.Steps[i].Name == name {
+func (s *script) named(t *testing.T, name string) int {
+	for i := range s.Steps {
+		if s.Steps[i].Name == name {
 			return i
 		}
 	}
 	t.Fatalf("no step %q", name)
 	return 0
-}
-
-func number(t *testing.T, text string) float64 {
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
-// split divides a line at blanks outside of quotes.
-func split(line string) (words []string) {
-	quoted, word := false, strings.Builder{}
-	end := func() {
-		if word.Len() > 0 {
-			words = append(words, word.String())
-			word.Reset()
-		}
-	}
-	for _, r := range line {
-		switch {
-		case r == '"':
-			quoted = !quoted
-		case r == ' ' && !quoted:
-			end()
-		default:
-			word.WriteRune(r)
-		}
-	}
-	end()
-	return words
 }

@@ -197,3 +197,19 @@ func TestALoadThatFallsWithMoreElementsIsNotExtrapolated(t *testing.T) {
 		}
 	}
 }
+
+// Other processes contend the host. What a slower trainer receives is far from what it would receive on a calm host, so the
+// load there is not known.
+func TestTheDemandOnAContendedHostIsThatWhichWasMeasured(t *testing.T) {
+	var obs []observation
+	for _, c := range []struct{ received, load float64 }{{7.84, 4.75}, {8.33, 4.6}, {9.99, 5.65}} {
+		obs = append(obs, observation{at: autoscale.Configuration{Remote: 6}, received: c.received, remote: 37, load: c.load, time: 0.127, demand: 0.127})
+	}
+	m := newModel(obs, 1, Known{Remote: Curve{Rate: 6.8, Exponent: 0.95}, Load: Load{Base: 4, Slowdown: 0.5}})
+	for _, remote := range []int{2, 6} {
+		c := autoscale.Configuration{Remote: remote}
+		if got := m.estimate(c); got < 0.11 || got > 0.145 {
+			t.Errorf("with %d workers the predicted time is %.3f s, and the trainer's own 0.127 s were measured", remote, got)
+		}
+	}
+}

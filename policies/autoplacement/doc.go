@@ -7,7 +7,7 @@
 //
 // Files: paper.go and incdec.go have the published policies. search.go has the state machine of Search, model.go
 // its predictions, host.go the load of the trainers' hosts, compare.go the sequential test between two
-// configurations, change.go the detection of changes.
+// configurations, change.go the detection of changes, cost.go what searches have cost.
 //
 // Policies are deterministic state machines, see package autoscale, which has their inputs and outputs. The
 // package reads no clock and draws no random numbers. docs/design/0013-autoscaling.md has the reasons.

@@ -1,6 +1,8 @@
 package autoplacement
 
 import (
+	"math"
+
 	"github.com/pecan-ml/pecan/policies/autoscale"
 )
 
@@ -72,22 +74,42 @@ func fitLoad(obs []observation, trainers float64, before Load) Load {
 	return h
 }
 
+// calm reports whether the trainers' hosts were not contended. Hosts that report no load count as calm.
+func (o observation) calm() bool { return o.load-1 < contended }
+
 // excess returns the load above 1.
 func (h Load) excess(local int, received float64) float64 {
 	return max(0, h.Base+h.PerLocal*float64(local)+h.PerRemote*received-1)
+}
+
+// contend returns the demand of trainers beside local workers, and the excess of load. calm is the demand on hosts that are
+// not contended, and remote the capacity of remote workers. Trainers that are slowed down receive less, which causes less load.
+func (h Load) contend(calm, trainers float64, local int, remote float64) (demand, excess float64) {
+	at := func(received float64) (demand, excess float64) {
+		excess = h.excess(local, received)
+		return calm * (1 + h.Slowdown*excess), excess
+	}
+	if demand, excess = at(remote); trainers/demand >= remote {
+		return demand, excess
+	}
+	// They receive what they demand: demand = calm × (1 + Slowdown × (Base + PerLocal × local + PerRemote × trainers / demand - 1)).
+	b := calm * (1 + h.Slowdown*(h.Base+h.PerLocal*float64(local)-1))
+	c := calm * h.Slowdown * h.PerRemote * trainers
+	demand = max((b+math.Sqrt(b*b+4*c))/2, calm)
+	return at(trainers / demand)
 }
 
 // fitDemand sets Slowdown, and returns the demand on a host that is not contended.
 func (h *Load) fitDemand(obs []observation) float64 {
 	var calm, slowdowns []float64
 	for _, o := range obs {
-		if o.load-1 < contended {
+		if o.calm() {
 			calm = append(calm, o.demand)
 		}
 	}
 	if base := autoscale.Median(calm); base > 0 {
 		for _, o := range obs {
-			if o.load-1 >= contended {
+			if !o.calm() {
 				slowdowns = append(slowdowns, max(0, (o.demand/base-1)/(o.load-1)))
 			}
 		}

@@ -199,12 +199,12 @@ func (m *model) find(at autoscale.Configuration) int {
 // predict returns the element time by the curves alone.
 func (m *model) predict(c autoscale.Configuration) float64 {
 	remote := m.remote.at(c.Remote)
-	excess := m.load.excess(c.Local, min(remote, m.trainers/m.demand))
+	demand, excess := m.load.contend(m.demand, m.trainers, c.Local, remote)
 	capacity := remote + m.local.at(c.Local)/(1+excess)
 	if capacity <= 0 {
 		return math.Inf(1)
 	}
-	return max(m.demand*(1+m.load.Slowdown*excess), m.trainers/capacity)
+	return max(demand, m.trainers/capacity)
 }
 
 const (

@@ -29,14 +29,18 @@ type Search struct {
 	// known has the curves of the last model. replanned is whether they are of an earlier plan.
 	known     Known
 	replanned bool
+	// calm is the local curve of the last search that measured local workers on hosts without contention; zero without one.
+	calm Curve
 	// refuted has the configurations that lost a comparison in this search.
 	refuted []autoscale.Configuration
 	// left is the number of windows that this search may still take.
 	left  int
 	watch *watch
-	// cost, windows, lost and bill are those of the decision: what all searches have cost.
-	cost, lost, bill float64
-	windows          int
+	// windows and spent are those of the decision: what all searches have cost. before is what the earlier ones have, and
+	// charged has the windows of this one.
+	windows       int
+	spent, before spending
+	charged       []charge
 
 	// missing counts windows without all wanted workers. Then ceiling bounds the wish for the next windows.
 	missing int
@@ -101,7 +105,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.best = g.Limits.Clamp(s.target)
 	case w.Plan != s.plan:
 		reason = "the plan of the job changed"
-		s.plan, s.obs, s.replanned = w.Plan, nil, true
+		s.plan, s.obs, s.replanned, s.calm = w.Plan, nil, true, Curve{}
 		s.begin()
 	case g != s.goal && s.state == stateWatch:
 		reason = "the goal changed"
@@ -131,16 +135,27 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.state = stateSearch
 	}
 	s.left--
-	m := newModel(s.obs, g.Trainers, s.known)
+	m := newModel(s.obs, g.Trainers, s.curves())
 	if s.replanned {
 		m = s.replan(m, o)
 	}
 	step := s.step(m)
-	s.charge(m, o, w.Seconds)
+	s.charge(m, charge{o.at, o.time, w.Seconds})
 	if reason != "" {
 		step = reason + "; " + step
 	}
 	return s.decision(m, step)
+}
+
+// curves returns what earlier searches found. A contended host leaves local workers less than its load says, because their
+// priority is low. On a host that is calm again, what was measured before the contention counts until they are measured.
+func (s *Search) curves() Known {
+	known := s.known
+	measured := slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 })
+	if !measured && s.calm.Rate > 0 && s.obs[len(s.obs)-1].calm() {
+		known.Local = s.calm
+	}
+	return known
 }
 
 // replan scales the curve of a kind that has no workers: a new plan changes both kinds alike.
@@ -158,6 +173,7 @@ func (s *Search) replan(m *model, o observation) *model {
 // begin starts a new search from the current configuration.
 func (s *Search) begin() {
 	s.state, s.left, s.refuted, s.best, s.watch = stateSearch, searchWindows, nil, s.target, nil
+	s.before, s.charged = s.spent, nil
 }
 
 // await handles windows that do not have the wanted workers. It returns whether the policy waits for them.
@@ -324,18 +340,8 @@ func (s *Search) end(m *model) {
 	}
 	s.watch = newWatch(here)
 	s.known.Remote, s.known.Local, s.known.Load = m.remote, m.local, m.load
-}
-
-// charge adds what a window of the search cost above the best known configuration.
-func (s *Search) charge(m *model, o observation, seconds float64) {
-	score := s.goal.Score(o.at, o.time)
-	excess := max(0, score-s.goal.Score(s.best, m.estimate(s.best)))
-	s.windows++
-	s.cost += excess
-	lost := seconds * excess / score
-	s.lost += lost
-	if s.goal.Priced() {
-		s.bill += lost / 3600 * s.goal.PerHour(o.at)
+	if slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 && o.calm() }) {
+		s.calm = m.local
 	}
 }
 
@@ -345,7 +351,7 @@ func (s *Search) decision(m *model, reason string) autoscale.Decision {
 	}
 	d := autoscale.Decision{
 		Target: s.target, State: s.state, Converged: s.state == stateWatch, Reason: reason,
-		SearchCost: s.cost, SearchWindows: s.windows, SearchLost: s.lost, SearchBill: s.bill,
+		SearchCost: s.spent.cost, SearchWindows: s.windows, SearchLost: s.spent.lost, SearchBill: s.spent.bill,
 	}
 	if m == nil {
 		return d

@@ -111,6 +111,32 @@ func TestAWarmStartIsConfirmedInTwoWindows(t *testing.T) {
 	}
 }
 
+// The windows before the better configuration was known are part of the cost.
+func TestTheCostOfASearchIsWhatItsWindowsCostAboveWhatItFound(t *testing.T) {
+	j, at, p := job{demand: 0.1, remote: 1, local: 1}, workers(1, 1), autoplacement.NewSearch()
+	var scores []float64
+	var d autoscale.Decision
+	for range 12 {
+		w := j.window(at)
+		w.Seconds = 3
+		scores = append(scores, cheapest.Score(at, w.ElementTime()))
+		d = p.Next(cheapest, w)
+		if at = d.Target; d.Converged {
+			break
+		}
+	}
+	found := cheapest.Score(at, j.window(at).ElementTime())
+	cost, lost := 0.0, 0.0
+	for _, score := range scores {
+		cost += max(0, score-found)
+		lost += 3 * max(0, score-found) / score
+	}
+	near := func(a, b float64) bool { return a > 0.98*b && a < 1.02*b }
+	if !d.Converged || cost < found || d.SearchWindows != len(scores) || !near(d.SearchCost, cost) || !near(d.SearchLost, lost) {
+		t.Errorf("%d windows cost %v and %v s, want %d, %v and %v s; a window of the best costs %v", d.SearchWindows, d.SearchCost, d.SearchLost, len(scores), cost, lost, found)
+	}
+}
+
 func TestUnusableWindowsChangeNothing(t *testing.T) {
 	for name, spoil := range map[string]func(*autoscale.Window){
 		"gap":         func(w *autoscale.Window) { w.Gap = true },

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
@@ -69,75 +68,12 @@ func (d *Dispatcher) addPrices(fleet *pecanv1.JobFleet, options *pecanv1.Placeme
 	}
 }
 
-// placementEvent is one line of the log of decisions. Its measurements are those that the policy decided from.
-type placementEvent struct {
-	// AtS is in seconds of the dispatcher's clock.
-	AtS       float64          `json:"at_s"`
-	Job       string           `json:"job"`
-	Objective string           `json:"objective"`
-	Budget    float64          `json:"budget"`
-	Prices    autoscale.Prices `json:"prices"`
-	Limits    autoscale.Limits `json:"limits"`
-	// Plan changes with what determines the cost of an element.
-	Plan uint64 `json:"plan"`
-	// Seconds is the length of the measurement window, Trainers the number of trainers that read; 0 without a window.
-	Seconds  float64 `json:"seconds"`
-	Trainers int     `json:"trainers"`
-	Remote   int     `json:"remote"`
-	Local    int     `json:"local"`
-	ElementS float64 `json:"element_s"`
-	Wait     float64 `json:"wait"`
-	// Busy is the mean busy share of the workers, ProducedS the elements that they produced per second. LocalBusy and
-	// LocalProducedS are those of the local workers alone.
-	Busy           float64 `json:"busy"`
-	ProducedS      float64 `json:"produced_s"`
-	LocalBusy      float64 `json:"local_busy"`
-	LocalProducedS float64 `json:"local_produced_s"`
-	// Load is the load of the most loaded host of a trainer.
-	Load float64 `json:"load"`
-	// Share is the least share of a worker's elements that were the job's. Disturbed: other jobs changed it, so the window does
-	// not count.
-	Share      float64                       `json:"share"`
-	Disturbed  bool                          `json:"disturbed"`
-	Target     map[string]uint32             `json:"target"`
-	State      string                        `json:"state"`
-	Why        string                        `json:"why"`
-	SearchCost float64                       `json:"search_cost"`
-	Candidates []*pecanv1.PlacementCandidate `json:"candidates"`
-}
-
 // logPlacement writes a decision to the log of decisions.
 func (d *Dispatcher) logPlacement(r placing.Request, p *pecanv1.Placement) {
 	if d.deps.Decisions == nil {
 		return
 	}
-	goal, w := d.placer.Seen(r)
-	event := placementEvent{
-		AtS: r.Now.Seconds(), Job: r.JobID, Objective: string(goal.Objective), Budget: goal.Budget, Prices: goal.Prices, Limits: goal.Limits,
-		Plan: w.Plan, Seconds: w.Seconds, Trainers: len(w.Consumers), Remote: w.Workers.Remote, Local: w.Workers.Local, ElementS: w.ElementTime(),
-		Wait: w.Wait(), Target: map[string]uint32{"remote": p.Remote, "local": p.Local},
-		State: p.State, Why: p.Why, SearchCost: p.SearchCost, Candidates: p.Candidates,
-	}
-	remote, remoteBusy, remotes := w.Produced(false)
-	local, localBusy, locals := w.Produced(true)
-	event.LocalBusy, event.LocalProducedS, event.ProducedS = localBusy, local, remote+local
-	if all := float64(remotes + locals); all > 0 {
-		event.Busy = (remoteBusy*float64(remotes) + localBusy*float64(locals)) / all
-	}
-	for _, host := range w.Hosts {
-		for _, c := range w.Consumers {
-			if c.Host == host.ID {
-				event.Load = max(event.Load, host.Load)
-			}
-		}
-	}
-	if w := r.Window; w != nil {
-		event.Share, event.Disturbed = 1, w.Disturbed
-		for _, worker := range w.Fleet {
-			event.Share = min(event.Share, worker.Share)
-		}
-	}
-	line, err := json.Marshal(event)
+	line, err := json.Marshal(d.placer.Event(r, p))
 	if err == nil {
 		_, err = d.deps.Decisions.Write(append(line, '\n'))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
 
 // decisions is a log that tests read while it is written.
@@ -79,12 +80,8 @@ func TestAJobShowsItsWorkersAndTheirPrices(t *testing.T) {
 	if err != nil || answer.GetPlacement().GetRemote() != 1 || answer.GetPlacement().GetWhy() == "" {
 		t.Errorf("the trainer hears %v %v", answer, err)
 	}
-	var event struct {
-		Job, Objective string
-		Limits         autoscale.Limits
-		Prices         autoscale.Prices
-	}
-	if err := json.Unmarshal([]byte(log.first()), &event); err != nil || event.Job != job.JobId || event.Objective != "cost" || event.Prices.Trainer != 5 || event.Limits.Max.Remote != 1 {
+	var event placing.Event
+	if err := json.Unmarshal([]byte(log.first()), &event); err != nil || event.Job != job.JobId || event.Objective != "cost" || event.Prices.Trainer != 5 || event.Limits.Max.Remote != 1 || event.Target.Remote != 1 {
 		t.Errorf("the log of decisions begins with %q: %v", log.first(), err)
 	}
 	other := s.job("c2", "unpriced", dataset, sharded(nil))

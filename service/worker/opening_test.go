@@ -29,20 +29,30 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	opened := func(o *pecanv1.StartStream) func() bool {
 		return func() bool { return loadOf(w, o).GetOpened() }
 	}
-	patient, next := startCommand("thousand"), startCommand("thousand")
-	next.Id.Stream, next.Lease = 1, patient.Lease+1
+	patient := startCommand("thousand")
 	begun := time.Now()
 	w.streams.Start(patient)
 	waitFor(t, "a stream is opened whose turn did not come", opened(patient))
 	if waited := time.Since(begun); waited < time.Second {
 		t.Errorf("it was opened after %v, out of turn", waited)
 	}
-	w.streams.Start(next)
-	begun = time.Now()
-	close(until)
-	waitFor(t, "a stream is opened when it is its turn", opened(next))
-	if waited := time.Since(begun); waited >= time.Second {
-		t.Errorf("it was opened after %v, though it was its turn", waited)
+	// On a busy machine, an opening may take as long as the wait for a turn.
+	for n := uint32(1); ; n++ {
+		next := startCommand("thousand")
+		next.Id.Stream, next.Lease = n, patient.Lease+uint64(n)
+		w.streams.Start(next)
+		begun = time.Now()
+		if n == 1 {
+			close(until)
+		}
+		waitFor(t, "a stream is opened when it is its turn", opened(next))
+		waited := time.Since(begun)
+		if waited < time.Second {
+			return
+		}
+		if n == 10 {
+			t.Fatalf("each of %d streams was opened after more than a second, the last one after %v, though it was its turn", n, waited)
+		}
 	}
 }
 

@@ -33,30 +33,49 @@ def command(name: str, *flags: str) -> list[str]:
 class Program:
     """A program that has printed its listen address. `through` is a command that starts it, such as `ip netns exec`.
 
-    `stderr` is a file for its log. Without one, `stop` returns the log, which fits into a pipe.
+    `stderr` is where its log goes, as in `subprocess.Popen`. By default a thread reads it: messages of native code wait
+    for a reader.
     """
 
-    def __init__(self, name: str, *flags: str, through: list[str] | None = None, stderr: IO[bytes] | int = subprocess.PIPE) -> None:
+    def __init__(self, name: str, *flags: str, through: list[str] | None = None, stderr: IO[bytes] | int | None = None) -> None:
+        self._log: list[str] = []
+        self._reader: threading.Thread | None = None
+        read, write = os.pipe() if stderr is None else (-1, -1)
         self.process = subprocess.Popen(
             [*(through or []), *command(name, *flags)],
             stdout=subprocess.PIPE,
-            stderr=stderr,
+            stderr=write if stderr is None else stderr,
             text=True,
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,
         )
+        if stderr is None:
+            os.close(write)
+            self._reader = threading.Thread(target=self._read, args=(read,), daemon=True)
+            self._reader.start()
         line = self.process.stdout.readline()
         found = re.fullmatch(r"listening on (\S+:\d+)\n", line)
         if found is None:
             self.process.kill()
-            raise AssertionError(f"{name} printed {line!r} and {self.process.communicate(timeout=180)[1]}")
+            raise AssertionError(f"{name} printed {line!r} and {self._ended()}")
         self.address = found[1]
 
     def stop(self) -> tuple[int, str]:
-        """Sends SIGTERM, and returns the exit code and standard error."""
+        """Sends SIGTERM, and returns the exit code and the log, unless it goes to a file."""
         self.process.send_signal(signal.SIGTERM)
-        log = self.process.communicate(timeout=180)[1]
+        log = self._ended()
         return self.process.returncode, log
+
+    def _read(self, log: int) -> None:
+        with os.fdopen(log, errors="replace") as lines:
+            self._log.extend(lines)
+
+    def _ended(self) -> str:
+        """Waits until the process has ended, and returns its log."""
+        log = self.process.communicate(timeout=180)[1]
+        if self._reader is not None:
+            self._reader.join(60)
+        return log or "".join(self._log)
 
 
 @pytest.fixture
@@ -194,7 +213,7 @@ def test_a_dispatcher_without_a_work_directory_logs_that(dispatcher):
 
 def test_a_worker_continues_while_nobody_reads_its_log(dispatcher):
     """It logs two lines for each stream, and 8 KiB of them fill the pipe."""
-    worker = Program("pecan-worker", "--dispatcher", dispatcher.address)
+    worker = Program("pecan-worker", "--dispatcher", dispatcher.address, stderr=subprocess.PIPE)
     try:
         fcntl.fcntl(worker.process.stderr, fcntl.F_SETPIPE_SZ, 8192)
         distributed = tf.data.Dataset.range(1000).apply(pecan.distribute(dispatcher.address, streams=200))
@@ -214,10 +233,11 @@ def test_a_worker_continues_while_nobody_reads_its_log(dispatcher):
 
 
 def test_programs_continue_after_the_reader_of_their_log_has_ended():
-    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--log-level", "debug")]
+    unread = subprocess.PIPE
+    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--log-level", "debug", stderr=unread)]
     target = programs[0].address
     try:
-        programs.append(Program("pecan-worker", "--dispatcher", target, "--log-level", "debug"))
+        programs.append(Program("pecan-worker", "--dispatcher", target, "--log-level", "debug", stderr=unread))
         for program in programs:
             program.process.stderr.close()
         distributed = tf.data.Dataset.range(100).apply(pecan.distribute(target, streams=8))

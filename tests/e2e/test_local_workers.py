@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import pathlib
 import signal
+import statistics
+import subprocess
+import sys
 import time
 
 import pecan
 import pytest
 import tensorflow as tf
+from pecan._src.client import session
 from script import Script
 from tensorflow.python.data.experimental.ops import testing
-from test_commands import Program, run_command
+from test_commands import Program
 from test_hosts import hosts, service  # noqa: F401 - fixtures
 from test_placement import FLOATS, WINDOW, Trainer
 from test_processes import _wait_until_ended
@@ -22,17 +26,15 @@ WAIT_S = 90
 COUNT = 3000
 
 
-def workers(target: str, placement: str) -> list[dict]:
-    """What the dispatcher shows of the workers with a placement."""
-    shown = run_command("pecanctl", "status", "--json", "--dispatcher", target)
-    assert shown.returncode == 0, shown.stderr
-    return [each for each in json.loads(shown.stdout).get("workers", []) if each["placement"] == placement]
+def workers(target: str, kind: str) -> list[dict]:
+    """What the dispatcher shows of the local or remote workers."""
+    return [each for each in session.connect(target, 30).status()["workers"] if each["placement"] == kind]
 
 
-def wait_for(what: str, holds) -> None:
+def wait_for(what: str, holds, shown=lambda: "") -> None:
     end = time.monotonic() + WAIT_S
     while not holds():
-        assert time.monotonic() < end, f"not within {WAIT_S} s: {what}"
+        assert time.monotonic() < end, f"not within {WAIT_S} s: {what} {shown()}"
         time.sleep(0.2)
 
 
@@ -101,6 +103,113 @@ def test_the_dispatcher_starts_local_workers_and_gives_them_back(tmp_path: pathl
         assert trainer.failure is None and not trainer.is_alive(), trainer.failure
         assert sorted(trainer.taken) == list(range(COUNT))
     finally:
+        for program in programs:
+            program.process.kill()
+        for program in programs:
+            program.process.communicate(timeout=180)
+
+
+# The processor time of an element and of a step of the trainer. A step also sleeps, as for an accelerator.
+HEAVY_S, COMPUTE_S, SLEEP_S = 0.06, 0.025, 0.075
+HEAVY_COUNT = 700
+# The trainer, a local worker and one other busy process cause a load of about 0.9 on two processors.
+BUSY_LOAD = 1.3
+# Two busy threads for each processor, at the priority of the trainer. A local worker has a lower one.
+BUSY = """
+import hashlib, os, threading
+block = bytes(1 << 20)
+def compute():
+    while True:
+        hashlib.sha256(block)
+for _ in range(2 * len(os.sched_getaffinity(0)) - 1):
+    threading.Thread(target=compute, daemon=True).start()
+compute()
+"""
+BLOCK = bytes(64 << 10)
+
+
+class Computes(Trainer):
+    """A training loop whose steps compute. `computed` has the seconds that they took for it."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        super().__init__(dataset)
+        self.computed: list[float] = []
+        self.step_s = SLEEP_S
+
+    def step(self) -> None:
+        if self.step_s:
+            begun, used = time.monotonic(), time.thread_time()
+            while time.thread_time() - used < COMPUTE_S:
+                hashlib.sha256(BLOCK)
+            self.computed.append(time.monotonic() - begun)
+            time.sleep(self.step_s)
+
+
+def heavy() -> tf.data.Dataset:
+    """Elements that take about HEAVY_S of a processor each."""
+    values = tf.range(1.0, 1 << 16)
+
+    def once(n: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.math.lgamma(values + n))
+
+    once(tf.constant(1.0))
+    begun = time.process_time()
+    for _ in range(5):
+        once(tf.constant(1.0))
+    times = max(1, round(5 * HEAVY_S / (time.process_time() - begun)))
+
+    def element(n: tf.Tensor) -> tf.Tensor:
+        number = tf.cast(n, tf.float32)
+        # Sums of logarithms of factorials, which are not negative.
+        nothing = tf.minimum(tf.add_n([once(number + i) for i in range(times)]), 0.0)
+        return tf.fill([FLOATS], number + nothing)
+
+    return tf.data.Dataset.range(HEAVY_COUNT).map(element)
+
+
+def test_local_workers_are_given_back_while_the_host_is_busy(tmp_path: pathlib.Path):
+    """A local worker is cheaper than a remote one, and as fast on an idle host. Busy processes leave it little of the host."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: USD\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: 0.4}}\nlocal_share: 0.25\n")
+    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--prices", str(prices))]
+    target, busy = programs[0].address, None
+    try:
+        programs.append(Program("pecan-worker", "--dispatcher", target, "--window-bytes", str(WINDOW)))
+        limits = {"remote": (0, 1), "local": (0, 1)}
+        options = dict(streams=64, max_outstanding_bytes=WINDOW, objective="cost", worker_limits=limits)
+        trainer = Computes(heavy().apply(pecan.distribute(target, **options)))
+        trainer.start()
+
+        def placed() -> dict:
+            return session.connect(target, 30).status()["jobs"][0].get("placement") or {}
+
+        loads: list[float] = []
+
+        def only_local() -> bool:
+            [job] = session.connect(target, 30).status()["jobs"]
+            loads.extend(reader["host"]["load"] for reader in job["consumers"] if reader.get("host"))
+            if len(loads) > 100 and statistics.median(loads) > BUSY_LOAD:
+                pytest.skip(f"other processes keep this host busy, with a load of {statistics.median(loads):.1f}")
+            now = job.get("placement") or {}
+            return bool(now.get("converged")) and (now["remote"], now["local"]) == (0, 1)
+
+        wait_for("the local worker serves the trainer alone", only_local, placed)
+        assert any(each["streams"] for each in workers(target, "local"))
+        idle = statistics.median(trainer.computed[-20:])
+        busy = subprocess.Popen([sys.executable, "-c", BUSY])
+        wait_for("the local worker is given back", lambda: placed()["local"] == 0 and not workers(target, "local"), placed)
+        assert any(each["streams"] for each in workers(target, "remote"))
+        assert statistics.median(trainer.computed[-10:]) > 1.2 * idle, "the busy process did not slow the training step"
+        assert trainer.is_alive(), "the trainer ended before the local worker was given back"
+        busy.kill()
+        trainer.step_s = 0.0
+        trainer.join(300)
+        assert trainer.failure is None and not trainer.is_alive(), trainer.failure
+        assert sorted(trainer.taken) == list(range(HEAVY_COUNT))
+    finally:
+        if busy is not None:
+            busy.kill()
+            busy.wait(180)
         for program in programs:
             program.process.kill()
         for program in programs:

@@ -38,9 +38,12 @@ class Trainer(threading.Thread):
         try:
             for element in self.dataset:
                 self.taken.append(int(element[0]))
-                time.sleep(self.step_s)
+                self.step()
         except (tf.errors.OpError, pecan.PecanError) as error:
             self.failure = error
+
+    def step(self) -> None:
+        time.sleep(self.step_s)
 
 
 def placement(target: str) -> dict:

@@ -82,7 +82,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 		fmt.Fprintln(out, "no worker is registered; start one with pecan-worker --dispatcher HOST:PORT")
 		return
 	}
-	rows := [][]string{{"WORKER", "ADDRESS", "STATE", "PLACEMENT", "STREAMS", "CORES", "CPU", "MEMORY", "HEARTBEAT", "TENSORFLOW"}}
+	rows := [][]string{{"WORKER", "ADDRESS", "STATE", "KIND", "STREAMS", "CORES", "CPU", "MEMORY", "HEARTBEAT", "TENSORFLOW"}}
 	for _, w := range s.Workers {
 		running := 0
 		for _, stream := range w.Streams {

@@ -149,7 +149,7 @@ func workerRows(s *pecanv1.StatusResponse) [][]string {
 	if len(s.Workers) == 0 {
 		return [][]string{{"no worker is registered; start one with pecan-worker --dispatcher HOST:PORT"}}
 	}
-	rows := [][]string{{"WORKER", "PLACEMENT", "STATE", "BUSY", "CPU", "STREAMS", "SENT/S", "ADDRESS"}}
+	rows := [][]string{{"WORKER", "KIND", "STATE", "BUSY", "CPU", "STREAMS", "SENT/S", "ADDRESS"}}
 	workers := slices.Clone(s.Workers)
 	connected := func(w *pecanv1.WorkerStatus) int {
 		if w.State == "connected" {

@@ -234,8 +234,11 @@ func (c *Core) tick() {
 	c.expireJobs()
 	c.expireDatasets()
 	c.orders.Tick()
-	for id := range c.workers {
-		c.refreshWorker(id)
+	for id, worker := range c.workers {
+		if c.usable(worker) != worker.reportedUsable {
+			// It has been silent for too long, or was heard again.
+			c.refreshWorker(id)
+		}
 	}
 	c.leaveOtherHosts()
 	c.stepCaches()

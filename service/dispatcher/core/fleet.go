@@ -15,7 +15,9 @@ func (c *Core) stepFleet() {
 	wanted, keep := c.wantedWorkers()
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
 	if c.fleet.AnyLeaves() {
-		c.tellLeavers(sortedKeys(c.workers)...)
+		for _, id := range sortedKeys(c.workers) {
+			c.tellLeaver(id)
+		}
 	}
 	if request != nil {
 		c.effect(*request)
@@ -94,22 +96,17 @@ func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	return list
 }
 
-// tellLeavers tells those of the workers to leave that the fleet has chosen.
-func (c *Core) tellLeavers(ids ...string) {
-	if !c.fleet.AnyLeaves() {
+// tellLeaver tells a worker to leave if the fleet has chosen it.
+func (c *Core) tellLeaver(id string) {
+	worker := c.workers[id]
+	if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
 		return
 	}
-	for _, id := range ids {
-		worker := c.workers[id]
-		if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
-			continue
-		}
-		c.beginDeparture(id, worker, true)
-		c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
-			Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
-		}}})
-		c.event("worker is told to leave", "worker", id, "tcp", worker.address.GetTcp())
-	}
+	c.beginDeparture(id, worker, true)
+	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
+		Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
+	}}})
+	c.event("worker is told to leave", "worker", id, "tcp", worker.address.GetTcp())
 }
 
 // RemoteWorkers counts the registered remote workers that may get streams.

@@ -61,17 +61,31 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 				}
 			}
 			c.Decide(input, now)
+			all := sortedKeys(c.workers)
+			c.sortByOrder(all)
+			for _, id := range all {
+				// As a tick does: a silent worker is not usable.
+				c.refreshWorker(id)
+			}
 			for _, job := range c.state.Jobs() {
 				locals, only := c.localsOf(job)
-				for _, id := range sortedKeys(c.workers) {
+				usable := map[string][]string{}
+				for _, id := range all {
 					worker := c.workers[id]
 					named := locals[id] || worker.placement != "local" && !only
-					if want := c.serves(worker, job); named != want {
+					want := c.serves(worker, job)
+					if named != want {
 						t.Fatalf("seed %d: worker %s of job %s: the index says %v, a look at it %v", seed, id, job.JobId, named, want)
+					}
+					if want && c.usable(worker) {
+						usable[worker.placement] = append(usable[worker.placement], id)
 					}
 					if locals[id] {
 						compared++
 					}
+				}
+				if remote, local := c.fleetOf(job); !slices.Equal(remote, usable["remote"]) || !slices.Equal(local, usable["local"]) {
+					t.Fatalf("seed %d: the fleet of job %s is %v and %v, and a look at all workers gives %v", seed, job.JobId, remote, local, usable)
 				}
 				if slices.ContainsFunc(sortedKeys(locals), func(id string) bool { return c.workers[id] == nil }) {
 					t.Fatalf("seed %d: a lost worker serves job %s: %v", seed, job.JobId, locals)

@@ -18,6 +18,9 @@ const localStartTime = 30 * time.Second
 // claim to start any.
 const maxLocalWorkers = 1024
 
+// localKey is a host or a trainer.
+type localKey struct{ host, trainer string }
+
 // localsOfJob has the local workers that may serve a job, as of a version of the workers.
 type localsOfJob struct {
 	version uint64

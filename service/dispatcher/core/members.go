@@ -9,21 +9,15 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// candidates has the usable workers by kind, each list in the order of registration. It is built again when one of them
-// changed.
+// candidates has the usable remote workers in the order of registration. It is built again when a worker changed.
 type candidates struct {
 	built  bool
 	remote []string
-	// local has the local workers of each host, and those that each trainer started.
-	local map[localKey][]string
 	// serving counts the jobs with an objective that each worker serves. idlest has the remote workers with the one on top
 	// that serves the fewest.
 	serving map[string]int
 	idlest  servingHeap
 }
-
-// localKey is a host or a trainer.
-type localKey struct{ host, trainer string }
 
 // servingHeap is a heap of workers. Of those that serve equally many jobs, the one that registered first is on top.
 type servingHeap struct {
@@ -82,33 +76,21 @@ func (h *servingHeap) take(n int, without map[string]bool) (taken []string) {
 // the next ticks.
 const maxMemberChanges = 32
 
-func (c *Core) usableWorkers() *candidates {
+func (c *Core) remoteCandidates() *candidates {
 	f := &c.candidates
 	if f.built {
 		return f
 	}
-	f.built, f.remote, f.local = true, nil, map[localKey][]string{}
+	f.built, f.remote = true, nil
 	if f.serving == nil {
 		f.serving = map[string]int{}
 	}
-	var usable []string
 	for id, worker := range c.workers {
-		if c.usable(worker) {
-			usable = append(usable, id)
-		}
-	}
-	c.sortByOrder(usable)
-	for _, id := range usable {
-		if worker := c.workers[id]; worker.placement == "local" {
-			for _, key := range []localKey{{host: worker.address.GetHostId()}, {trainer: worker.trainer}} {
-				if key != (localKey{}) {
-					f.local[key] = append(f.local[key], id)
-				}
-			}
-		} else {
+		if worker.placement != "local" && c.usable(worker) {
 			f.remote = append(f.remote, id)
 		}
 	}
+	c.sortByOrder(f.remote)
 	f.idlest = servingHeap{c: c, ids: slices.Clone(f.remote), at: make(map[string]int, len(f.remote))}
 	for i, id := range f.remote {
 		f.idlest.at[id] = i
@@ -120,41 +102,22 @@ func (c *Core) usableWorkers() *candidates {
 // fleetOf returns the usable workers that may serve a job by kind, each in the order of registration. The caller must not
 // change the lists.
 func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
-	f := c.usableWorkers()
-	if remote = f.remote; targetsLocal(job) {
-		remote = c.servingOf(job, remote)
-	}
-	if len(f.local) == 0 || len(job.ClientIds) == 0 {
-		return remote, nil
-	}
-	// A local worker that may serve the job belongs to all its trainers, so it is in a list of the first one.
-	first := c.clients[job.ClientIds[0]]
-	if first == nil {
-		return remote, nil
-	}
-	if first.hostID != "" {
-		local = c.servingOf(job, f.local[localKey{host: first.hostID}])
-	}
-	if first.trainerID == "" {
-		return remote, local
-	}
-	for _, id := range c.servingOf(job, f.local[localKey{trainer: first.trainerID}]) {
-		if !slices.Contains(local, id) {
+	near, only := c.localsOf(job)
+	for id := range near {
+		switch worker := c.workers[id]; {
+		case !c.usable(worker):
+		case worker.placement == "local":
 			local = append(local, id)
+		default:
+			remote = append(remote, id)
 		}
 	}
 	c.sortByOrder(local)
-	return remote, local
-}
-
-// servingOf returns those of some workers that may serve a job.
-func (c *Core) servingOf(job *durable.Job, ids []string) (serving []string) {
-	for _, id := range ids {
-		if c.serves(c.workers[id], job) {
-			serving = append(serving, id)
-		}
+	if !only {
+		return c.remoteCandidates().remote, local
 	}
-	return serving
+	c.sortByOrder(remote)
+	return remote, local
 }
 
 // sortByOrder sorts workers by the order of registration.
@@ -277,7 +240,7 @@ func (c *Core) sortByServing(ids []string) {
 
 // setMembers replaces the workers that serve a job.
 func (c *Core) setMembers(p *placementState, members []string) {
-	serving := c.usableWorkers().serving
+	serving := c.remoteCandidates().serving
 	count := func(id string, change int) {
 		if serving[id] += change; serving[id] == 0 {
 			delete(serving, id)

@@ -55,8 +55,9 @@ func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string
 // refreshWorker reports to the scheduler what it needs to know of a worker.
 func (c *Core) refreshWorker(id string) {
 	worker := c.workers[id]
+	worker.reportedUsable = c.usable(worker)
 	if c.schedule.SetWorker(schedule.Worker{
-		ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
+		ID: id, Usable: worker.reportedUsable, MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
 		Local: worker.placement == "local",
 	}) {
 		c.candidates.built = false

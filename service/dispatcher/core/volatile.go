@@ -71,6 +71,8 @@ type workerState struct {
 	graphProducer int32
 	lastHeartbeat time.Duration
 	away          bool
+	// reportedUsable is what the scheduler knows of the worker.
+	reportedUsable bool
 	// leaving: the worker will soon say goodbye. departure is nil before that is planned.
 	leaving       bool
 	departure     *departure

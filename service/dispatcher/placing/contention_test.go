@@ -5,21 +5,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
-// sharedHost is a trainer's host on which local workers run. Above a load of 1, the trainer and they slow each other down.
+// sharedHost is a trainer's host on which local workers run. Above a load of 1, the trainer and they slow each other down. Their
+// processor time is divided by 1 + starved × (load - 1), and starved is above 1 if their priority is low.
 type sharedHost struct {
-	step, element, base, perLocal float64
-	now                           time.Duration
+	step, element, base, perLocal, starved float64
+	now                                    time.Duration
 }
 
 func (h *sharedHost) window(remote, local int) *measure.Window {
 	h.now += 4 * time.Second
 	load := h.base + h.perLocal*float64(local)
 	demand := h.step * (1 + 1.5*max(0, load-1))
-	perLocal, perRemote := 1/h.element/max(load, 1), 1/h.element
+	perLocal, perRemote := 1/h.element/(1+h.starved*max(0, load-1)), 1/h.element
 	t := max(demand, 1/(perLocal*float64(local)+perRemote*float64(remote)))
 	w := &measure.Window{
 		End: h.now, Length: 3 * time.Second, Remote: remote, Local: local,
@@ -47,7 +49,7 @@ func (h *sharedHost) window(remote, local int) *measure.Window {
 // Local workers are used while the host is idle. They are given back when other work on the host makes them slow the
 // training step, and come back afterwards. They are started on demand, so the number that may run is the limit.
 func TestLocalWorkersFollowTheLoadOfTheHost(t *testing.T) {
-	h, p := &sharedHost{step: 0.01, element: 0.035, base: 0.2, perLocal: 0.1}, New()
+	h, p := &sharedHost{step: 0.01, element: 0.035, base: 0.2, perLocal: 0.1, starved: 1}, New()
 	r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "time"}, Remote: 8, Local: 4}
 	last, _ := p.Decide(r)
 	settle := func() (remote, local uint32) {
@@ -67,5 +69,28 @@ func TestLocalWorkersFollowTheLoadOfTheHost(t *testing.T) {
 	h.base = 0.2
 	if remote, local := settle(); local < 3 || remote > 1 {
 		t.Errorf("on a host that is idle again, %d remote and %d local workers serve", remote, local)
+	}
+}
+
+// Other work takes nearly all of the host from a local worker of low priority. That says nothing about the time after it.
+func TestAStarvedLocalWorkerComesBackToAnIdleHost(t *testing.T) {
+	h, p := &sharedHost{step: 0.01, element: 0.008, base: 0.2, perLocal: 0.1, starved: 10}, New()
+	r := Request{
+		JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 1, Local: 1,
+		Prices: autoscale.Prices{Trainer: 1, Remote: 0.4, Local: 0.25},
+	}
+	last, _ := p.Decide(r)
+	for _, c := range []struct {
+		base          float64
+		remote, local uint32
+	}{{0.2, 0, 1}, {1.3, 1, 0}, {0.2, 0, 1}} {
+		h.base = c.base
+		for range 14 {
+			r.Window, r.Now = h.window(int(last.Remote), int(last.Local)), h.now
+			last, _ = p.Decide(r)
+		}
+		if last.Remote != c.remote || last.Local != c.local {
+			t.Errorf("beside a load of %v, %d remote and %d local workers serve (%s), want %d and %d", c.base, last.Remote, last.Local, last.Why, c.remote, c.local)
+		}
 	}
 }

@@ -4,5 +4,5 @@
 // A Placer keeps the search of each job. The search is not durable: a dispatcher that restarts continues at the recorded
 // decision with a new search. Equal requests in equal order give equal decisions.
 //
-// Files: placer.go keeps the searches, translate.go makes the policy's input.
+// Files: placer.go keeps the searches, translate.go makes the policy's input, event.go describes a decision for the log.
 package placing

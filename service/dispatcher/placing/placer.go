@@ -93,14 +93,6 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	return decided, keep(s.policy.Result())
 }
 
-// Seen returns what the policy decided from in the last decision on a job: its goal and the corrected window.
-func (p *Placer) Seen(r Request) (autoscale.Goal, autoscale.Window) {
-	if s := p.jobs[r.JobID]; s != nil {
-		return goalOf(r), s.seen
-	}
-	return goalOf(r), autoscale.Window{}
-}
-
 // Unchanged keeps the workers that exist, because no decision is possible. A job has one at least.
 func Unchanged(r Request, why string) *pecanv1.Placement {
 	remote, local := min(r.Registered, r.Remote), min(r.RegisteredLocal, r.Local)

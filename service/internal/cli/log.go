@@ -33,12 +33,15 @@ const (
 )
 
 // LogWriter writes lines to a file or pipe that may stop accepting them, such as a pipe that nobody reads. The program
-// continues: lines wait in memory, and those without room are counted and left out. As long as the lines are accepted, Write
-// returns after its line was written, so that a crash loses none.
+// continues: lines wait in memory. Those without room, and those that cannot be written, are counted and left out. As long as
+// the lines are accepted, Write returns after its line was written, so that a crash loses none.
 type LogWriter struct {
 	to io.Writer
+	// lost counts lines that are missing and that no written line has named yet. Only writeAll uses it.
+	lost int
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// waiting has the lines that writeAll has not taken. bytes is the size of all lines that are not written.
 	waiting [][]byte
 	bytes   int
 	// dropped counts the lines without room after those that wait.
@@ -98,7 +101,7 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 	for {
 		l.mu.Lock()
 		lines, dropped := l.waiting, l.dropped
-		l.waiting, l.bytes, l.dropped = nil, 0, 0
+		l.waiting, l.dropped = nil, 0
 		if len(lines) == 0 && dropped == 0 {
 			l.written, l.behind = nil, false
 			close(written)
@@ -106,19 +109,35 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 			return
 		}
 		l.mu.Unlock()
-		if dropped > 0 {
-			lines = append(lines, missing(dropped))
-		}
 		for _, line := range lines {
-			// There is no other place for an error of the log.
-			_, _ = l.to.Write(line)
+			l.tellLost()
+			if _, err := l.to.Write(line); err != nil {
+				l.lost++
+			}
+			l.mu.Lock()
+			l.bytes -= len(line)
+			l.mu.Unlock()
+		}
+		if dropped > 0 {
+			l.lost += dropped
+			l.tellLost()
 		}
 	}
 }
 
-// missing returns the line that stands for lines without room.
+// tellLost writes how many lines are missing, if some are.
+func (l *LogWriter) tellLost() {
+	if l.lost == 0 {
+		return
+	}
+	if _, err := l.to.Write(missing(l.lost)); err == nil {
+		l.lost = 0
+	}
+}
+
+// missing returns the line that stands for lost lines.
 func missing(n int) []byte {
 	var line strings.Builder
-	slog.New(slog.NewTextHandler(&line, nil)).Warn("lines of the log are missing because nothing read standard error; read it, or send it to a file", "lines", n)
+	slog.New(slog.NewTextHandler(&line, nil)).Warn("lines of the log are missing because standard error was not read or could not be written; read it, or send it to a file", "lines", n)
 	return []byte(line.String())
 }

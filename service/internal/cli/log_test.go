@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -138,5 +139,111 @@ func TestALongLineIsWrittenIfNothingWaits(t *testing.T) {
 	}
 	if !bytes.Equal(written.Bytes(), line) {
 		t.Errorf("%d bytes were written, want %d", written.Len(), len(line))
+	}
+}
+
+// gate is a log whose reader takes one line for each permit.
+type gate struct {
+	permits chan struct{}
+	text    bytes.Buffer
+}
+
+func (g *gate) Write(line []byte) (int, error) {
+	<-g.permits
+	return g.text.Write(line)
+}
+
+// came counts the lines of a log that came, and those that it says are missing.
+func came(t *testing.T, log string) (came, missing int) {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, "lines of the log are missing") {
+			came++
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, "=")+1:]))
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		missing += n
+	}
+	return came, missing
+}
+
+func TestLinesThatAreBeingWrittenTakeRoom(t *testing.T) {
+	const length, lines = 1 << 10, 3000
+	g := &gate{permits: make(chan struct{})}
+	w, line := NewLogWriter(g), append(bytes.Repeat([]byte("x"), length-1), '\n')
+	write := func(n int) {
+		for range n {
+			if _, err := w.Write(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	taken := func() {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			w.mu.Lock()
+			n := len(w.waiting)
+			w.mu.Unlock()
+			if n == 0 {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d lines wait", n)
+			}
+		}
+	}
+	write(1)
+	taken()
+	write(lines)
+	// The reader takes the first line, and the writer all others.
+	g.permits <- struct{}{}
+	taken()
+	write(lines - 1)
+	close(g.permits)
+	if !w.Flush(30 * time.Second) {
+		t.Fatal("the lines are not written")
+	}
+	kept, missing := came(t, g.text.String())
+	// The first line was written before the last ones came.
+	if most := maxWaitingLog/length + 1; kept != most {
+		t.Errorf("%d lines waited, want %d", kept, most)
+	}
+	if kept+missing != 2*lines {
+		t.Errorf("%d lines came and %d are missing, of %d", kept, missing, 2*lines)
+	}
+}
+
+// fullDisk refuses lines for a while.
+type fullDisk struct {
+	full bool
+	text bytes.Buffer
+}
+
+func (f *fullDisk) Write(line []byte) (int, error) {
+	if f.full {
+		return 0, errors.New("no space left")
+	}
+	return f.text.Write(line)
+}
+
+func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
+	disk := &fullDisk{}
+	w := NewLogWriter(disk)
+	say := func(full bool, line string) {
+		disk.full = full
+		fmt.Fprintln(w, line)
+		if !w.Flush(30 * time.Second) {
+			t.Fatalf("%q is not written", line)
+		}
+	}
+	say(false, "first")
+	say(true, "second")
+	say(true, "third")
+	say(false, "fourth")
+	lines := strings.Split(disk.text.String(), "\n")
+	if kept, missing := came(t, disk.text.String()); kept != 2 || missing != 2 || lines[0] != "first" || lines[2] != "fourth" {
+		t.Errorf("the log is %q", lines)
 	}
 }

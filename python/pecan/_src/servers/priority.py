@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import re
+import time
 
 _log = logging.getLogger("pecan")
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
@@ -15,15 +16,16 @@ _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)")
 # The default weight of a group is 100. Like a nice value of 10, it is about a tenth of the usual share.
 _WEIGHT = "10"
 _LOWEST = 19
+_SESSION_TRIES, _SESSION_PAUSE_S = 8, 0.05
 # Groups of this process, each with the id of the process that created it: a forked child has them too.
 _owners: dict[pathlib.Path, int] = {}
 
 
 def lower(pid: int, nice: int) -> None:
-    """Lowers the priority of a child process that leads its own process group, as far as this process may.
+    """Lowers the priority of a child process that leads its own session, as far as this process may.
 
     Args:
-        pid: The child. All its threads are in its process group.
+        pid: The child. All its threads are in its process group and session.
         nice: What is added to the nice value of this process, 0 to 19. 0 changes nothing.
     """
     if nice == 0:
@@ -34,9 +36,37 @@ def lower(pid: int, nice: int) -> None:
     except OSError as error:
         _log.debug("the nice value of process %d stays as it is: %s", pid, error)
     try:
+        _lower_session(pid, nice)
+    except OSError as error:
+        _log.debug("the nice value of the session of process %d stays as it is: %s", pid, error)
+    try:
         (_group() / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         _log.debug("process %d has no cgroup with a lower weight: %s", pid, error)
+
+
+def _lower_session(pid: int, nice: int) -> None:
+    """Raises the nice value of a child's session above that of this process's session.
+
+    Some kernels divide the processors among sessions first ("autogroup"). The nice value of a process then counts
+    within its session only, and that of the session counts beside others.
+
+    Raises:
+        OSError: If the kernel does not do so, or does not allow it. Users other than root may make one change in 0.1 s.
+    """
+    if os.getsid(pid) != pid:
+        return
+    # Empty for a process whose control group counts instead.
+    words = pathlib.Path("/proc/self/autogroup").read_text().split()
+    value = min((int(words[-1]) if words else 0) + nice, _LOWEST)
+    for again in range(_SESSION_TRIES, 0, -1):
+        try:
+            pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(value))
+            return
+        except BlockingIOError:
+            if again == 1:
+                raise
+            time.sleep(_SESSION_PAUSE_S)
 
 
 def remove_groups() -> None:

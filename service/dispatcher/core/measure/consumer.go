@@ -10,8 +10,8 @@ import (
 const (
 	// keptSubWindows bounds the sub-windows of a trainer that are kept.
 	keptSubWindows = 64
-	// longStep is the factor over the median step from which a sub-window shows an interruption, if it is also longer
-	// than longSeconds: the trainer evaluated its model or wrote a checkpoint.
+	// longStep is the factor over the median step from which the trainer's own part of a sub-window shows an interruption,
+	// if it is also longer than longSeconds: the trainer evaluated its model or wrote a checkpoint.
 	longStep    = 3
 	longSeconds = 2
 )
@@ -78,11 +78,15 @@ func (c *Consumer) Newest() time.Duration {
 	return c.subs[len(c.subs)-1].End
 }
 
-// Gap reports whether sub-windows do not follow each other, or whether the training loop paused in one of them.
+// own returns the part of the sub-window in which the trainer did not wait, in seconds.
+func (s SubWindow) own() float64 { return s.Seconds() - s.Waited }
+
+// Gap reports whether sub-windows do not follow each other, or whether the training loop paused in one of them. A long wait for
+// an element is no pause: it shows that workers are slow.
 func Gap(subs []SubWindow) bool {
-	longest := Median(subs, SubWindow.Seconds) * longStep
+	longest := Median(subs, SubWindow.own) * longStep
 	for i, s := range subs {
-		if s.Seconds() > max(longest, longSeconds) || i > 0 && (s.Lost || s.Resumed) {
+		if s.own() > max(longest, longSeconds) || i > 0 && (s.Lost || s.Resumed) {
 			return true
 		}
 	}

@@ -44,6 +44,8 @@ func TestMissingReportsAndPausesAreGaps(t *testing.T) {
 		"begins after a loss":    {[]*pecanv1.SubWindow{sub(7, 1, 0.5, 5, 0), sub(8, 0.5, 0.5, 5, 0)}, false},
 		"a missing one":          {[]*pecanv1.SubWindow{sub(1, 1.5, 0.5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
 		"a pause":                {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
+		"a long wait":            {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 4.8), sub(3, 0.5, 0.5, 5, 0)}, false},
+		"a pause after a wait":   {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 1), sub(3, 0.5, 0.5, 5, 0)}, true},
 		"long steps":             {[]*pecanv1.SubWindow{sub(1, 16, 8, 1, 0), sub(2, 8, 8, 1, 0), sub(3, 0, 8, 1, 0)}, false},
 		"an interrupted reading": {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), {Number: 2, AgeS: 1, Seconds: 0.5, Elements: 5, Resumed: true}}, true},
 	} {
