@@ -197,7 +197,11 @@ func removeCluster(ctx context.Context, o *options, path string, out io.Writer) 
 		return fmt.Errorf("--cluster is missing: %s has files of %s", path, clusterList(found))
 	case files.Files == 0:
 		return fmt.Errorf("cache rm: %s has no files of cluster %s, but of %s", path, o.cluster, clusterList(found))
-	case servedCluster(ctx, o) == o.cluster:
+	}
+	switch served, err := servedCluster(ctx, o); {
+	case err != nil && !o.force:
+		return fmt.Errorf("cache rm: cannot ask whether cluster %s is gone: %w; name a dispatcher that answers, or add --force", o.cluster, err)
+	case served == o.cluster:
 		return fmt.Errorf("cache rm: cluster %s is not gone: dispatcher %s serves it; remove single caches with pecanctl cache rm KEY", o.cluster, o.dispatcher)
 	}
 	names, err := dir.List(o.cluster)
@@ -220,12 +224,12 @@ func clusterList(found map[string]cache.Usage) string {
 	return orElse(strings.Join(list, ", "), "no cluster")
 }
 
-// servedCluster returns the cluster of the dispatcher; "" if it does not answer.
-func servedCluster(ctx context.Context, o *options) (cluster string) {
-	_ = ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) error {
+// servedCluster returns the cluster of the dispatcher.
+func servedCluster(ctx context.Context, o *options) (cluster string, err error) {
+	err = ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) error {
 		status, err := api.Status(ctx, &pecanv1.StatusRequest{})
 		cluster = status.GetClusterId()
 		return err
 	})
-	return cluster
+	return cluster, err
 }

@@ -81,7 +81,7 @@ func TestOnlyTheFilesOfAClusterThatIsGoneAreRemoved(t *testing.T) {
 	}
 }
 
-// Without a dispatcher, the operator's word counts.
+// Without a dispatcher that answers, the operator must insist.
 func TestADirectoryOfCachesIsNotMadeByItsCleaning(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mistyped")
 	o := &options{dispatcher: "127.0.0.1:1", timeout: time.Second, cluster: "c-2"}
@@ -92,6 +92,10 @@ func TestADirectoryOfCachesIsNotMadeByItsCleaning(t *testing.T) {
 		t.Errorf("the directory was made: %v", err)
 	}
 	path = cacheFiles(t, cache.Name("c-2", "key", 0, 1, 1, "w"))
+	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "cannot ask whether cluster c-2 is gone") || len(namesIn(t, path)) != 1 {
+		t.Error(namesIn(t, path), err)
+	}
+	o.force = true
 	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err != nil || len(namesIn(t, path)) != 0 {
 		t.Error(namesIn(t, path), err)
 	}

@@ -88,6 +88,7 @@ type options struct {
 	wait                 time.Duration
 	// cluster is that of "cache rm".
 	cluster string
+	force   bool
 	// from, to and limit select the records that "store inspect" shows.
 	from, to, limit uint64
 }

@@ -41,11 +41,13 @@ type cachesState struct {
 	waitsSince time.Duration
 	// unwanted has caches that are not written, because the quotas keep others, and why.
 	unwanted map[string]string
+	// keys has the keys of the caches of jobs, by the jobs' ids. The plan and the options of a job do not change.
+	keys map[string]string
 }
 
 func newCachesState() cachesState {
 	// The quotas may be others than those of the process before.
-	return cachesState{read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, due: true}
+	return cachesState{read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, keys: map[string]string{}, due: true}
 }
 
 // stepCaches does what follows from time alone.

@@ -52,6 +52,7 @@ func (c *Core) changeCache(req *pecanv1.ChangeCacheRequest) error {
 		if pinned := req.Change == pecanv1.ChangeCacheRequest_PIN; cache.Pinned != pinned {
 			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CachePinned{CachePinned: &pecanv1.CachePinned{Key: req.Key, Pinned: pinned}}})
 			c.caches.due = true
+			clear(c.caches.unwanted)
 		}
 		return nil
 	case pecanv1.ChangeCacheRequest_REMOVE:

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -29,7 +28,24 @@ const (
 )
 
 // cacheKey returns the key of a job's cache; empty without a cache.
-func (c *Core) cacheKey(job *durable.Job) string { return c.cfg.CacheKey(job.Plan, job.Options) }
+func (c *Core) cacheKey(job *durable.Job) string {
+	key, known := c.caches.keys[job.JobId]
+	if !known {
+		key = c.cfg.CacheKey(job.Plan, job.Options)
+		c.caches.keys[job.JobId] = key
+	}
+	return key
+}
+
+// jobOfCache returns a job of a key, one that reads if there is one; nil without a job.
+func (c *Core) jobOfCache(key string) (found *durable.Job) {
+	for _, job := range c.state.Jobs() {
+		if key != "" && c.cacheKey(job) == key && (found == nil || reads(job) && !reads(found)) {
+			found = job
+		}
+	}
+	return found
+}
 
 // CacheKey returns the key of the cache of a job with a plan and options; empty without a cache. Tenants have keys of their
 // own, unless they share caches.
@@ -79,9 +95,9 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 }
 
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
-	i := slices.IndexFunc(c.state.Jobs(), func(job *durable.Job) bool { return segment.GetKey() != "" && c.cacheKey(job) == segment.GetKey() })
+	job := c.jobOfCache(segment.GetKey())
 	switch {
-	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
+	case job == nil, int64(segment.Streams) != int64(job.Plan.GetNumStreams()), segment.Stream >= segment.Streams,
 		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
 		return false
 	}
@@ -94,13 +110,13 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	}
 	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentAdded{CacheSegmentAdded: &pecanv1.CacheSegmentAdded{
-		Segment: segment, Tenant: c.state.Jobs()[i].Options.EffectiveTenant(),
+		Segment: segment, Tenant: job.Options.EffectiveTenant(),
 	}}})
 	c.caches.due = true
 	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Streams) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
-		c.measureCache(c.state.Jobs()[i])
+		c.measureCache(job)
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
 	}
 	return true
@@ -137,6 +153,7 @@ func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInval
 		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: report.Why,
 	}}})
 	delete(c.caches.read, cache.Key)
+	clear(c.caches.unwanted)
 	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
 		"file", segment.Name, "worker", workerID, "error", report.Why)
 }

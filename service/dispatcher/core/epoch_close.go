@@ -111,6 +111,10 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	c.measureCache(job)
 	c.caches.due = true
+	if len(job.Epochs) == 1 && c.cacheKey(job) != "" {
+		// The cache of this job is not in use any more, so others may be worth more than it.
+		clear(c.caches.unwanted)
+	}
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))

@@ -165,6 +165,7 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	}
 	// Metrics may have come after the end of the last epoch.
 	c.measureCache(job)
+	delete(c.caches.keys, job.JobId)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)

@@ -59,6 +59,11 @@ func mustBeOpen(epoch *durable.Epoch) (first, below uint32) {
 	return 0, 0
 }
 
+// withinQuota reports whether a quota bounds the streams that must be open.
+func withinQuota(epoch *durable.Epoch) bool {
+	return epoch.Job.Plan.GetShuffled() && epoch.Job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+}
+
 // static reports whether the shards of a job belong to the configured workers, if there is a list of them.
 func static(job *durable.Job) bool {
 	switch job.Options.GetSharding() {

@@ -320,7 +320,8 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 			stream, found = next, next < below
 			return false
 		})
-		if more = found; !found {
+		// A shuffle reads more streams than it must, but not beyond a quota.
+		if more = found && !(d.epoch.Held() > 0 && withinQuota(d.epoch) && d.share.bounded()); !more {
 			break
 		}
 		if id := s.pick(d, stream, false); id != "" {

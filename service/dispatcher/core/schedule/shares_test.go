@@ -170,6 +170,8 @@ func TestQuotasAreNeverExceeded(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		m := newMarket(t, seed, 4, 4, map[string]schedule.Tenant{"bounded": {Weight: 100, MaxSlots: 5, MaxSlotsPerJob: 3}, "free": {Weight: 1}})
 		jobs := []*durable.Job{m.add("a", "bounded", 1, lengths(rng)), m.add("b", "bounded", 1, lengths(rng))}
+		// A shuffle keeps its group open as far as the quotas allow it.
+		jobs[1].Plan.Group, jobs[1].Plan.Shuffled = 16, true
 		m.add("c", "free", 1, lengths(rng))
 		m.run(300, func() {
 			if n := m.schedule.OfTenant("bounded").Slots; n > 5 {
