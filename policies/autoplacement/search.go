@@ -285,7 +285,7 @@ func (s *Search) step(m *model) string {
 			return fmt.Sprintf("%v is the best: no other promises more than %.1f %%", s.best, 100*max(gain, 0))
 		case m.windows(c) == 0:
 			s.target = c
-			return fmt.Sprintf("%v promises %.1f %% over %v", c, 100*gain, s.best)
+			return fmt.Sprintf("%v is predicted to be %.1f %% better than %v", c, 100*gain, s.best)
 		case s.verdict(m, c) == worse:
 			s.refuted = append(s.refuted, c)
 		case m.windows(c) >= 2 && m.windows(s.best) == 1:

@@ -66,7 +66,7 @@ func gains(e *pecanv1.ExplainResponse) (facts [][]string) {
 		return facts
 	}
 	if t.GetOriginalS() > 0 {
-		facts = append(facts, []string{"measured", fmt.Sprintf("%s of CPU for an element, %s in the planned order, over %d elements: %s. Saved are %s to %s (95 %% confidence)",
+		facts = append(facts, []string{"measured", fmt.Sprintf("%s of CPU for an element, %s in the planned order, over %d elements: %s. The saving is %s to %s (95 %% confidence)",
 			span(t.GetOriginalS()), span(t.GetOrderedS()), t.GetElements(), saving(t.GetOriginalS(), t.GetOrderedS()), span(t.GetSavedLowS()), span(t.GetSavedHighS()))})
 	}
 	facts = append(facts, []string{"trial", fmt.Sprintf("took %s of CPU", span(t.GetCpuS()))})

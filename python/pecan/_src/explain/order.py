@@ -182,7 +182,7 @@ def _tried(answer: OrderExplanation) -> list[list[str]]:
         elements = fields.count(trial, "elements")
         text = f"{original} of CPU for an element, {ordered} in the planned order, over {elements}"
         saving = grid.saving(answer.measured_gain)
-        rows.append(["measured", f"{text} elements: {saving}. Saved are {low} to {high} (95 % confidence)"])
+        rows.append(["measured", f"{text} elements: {saving}. The saving is {low} to {high} (95 % confidence)"])
     rows.append(["trial", f"took {grid.span(fields.number(trial, 'cpu_s'))} of CPU"])
     if str(trial.get("refused", "")) not in answer.why:
         rows.append(["refused", str(trial["refused"])])
