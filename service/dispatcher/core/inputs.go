@@ -52,8 +52,8 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist,
-		// which are RegisteredLocal, or that trainers may start.
+		// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
+		// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
 		Remote, Registered, Local, RegisteredLocal int
 		// Window is nil before the first one.
 		Window *measure.Window

@@ -13,8 +13,8 @@ import (
 type candidates struct {
 	built  bool
 	remote []string
-	// serving counts the jobs with an objective that each worker serves. idlest has the remote workers with the one on top
-	// that serves the fewest.
+	// serving counts the jobs with an objective that each worker serves. idlest is a heap of remote workers; the one that
+	// serves the fewest jobs is on top.
 	serving map[string]int
 	idlest  servingHeap
 }
