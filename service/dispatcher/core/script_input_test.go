@@ -71,7 +71,7 @@ func (s *script) clientInput(command string, a args) any {
 		return clientBeat(a)
 	case "placed":
 		placed := core.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
-			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "watch", Why: a["why"],
+			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "monitor", Why: a["why"],
 		}}
 		if a.has("known") {
 			placed.Known = &pecanv1.PlacementKnown{Remote: placed.Placement.Remote, Local: placed.Placement.Local}
