@@ -1,6 +1,6 @@
 // Command fleet measures a dispatcher with workers and trainers that only play their part.
 //
-// Each worker keeps a session over its own connection, holds the streams that it is told to run, and ends each of them
+// Each worker keeps a session over its own connection, holds the streams that it is asked to run, and ends each of them
 // after a time. Each trainer creates a job over a registered dataset, opens one epoch, and finishes the streams that have
 // ended. Nobody computes or sends an element, so the dispatcher is the only part that works. The program prints its
 // figures as JSON:

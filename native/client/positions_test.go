@@ -94,12 +94,12 @@ func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 		position := token.GetPosition()
 		if n == len(steps) {
 			if position.GetEpoch() != 3 || len(position.GetNext()) > 0 || token.GetPasses() != 0 {
-				t.Errorf("behind everything: %v", token)
+				t.Errorf("after all steps: %v", token)
 			}
 			break
 		}
 		if position.GetEpoch() != epoch || token.GetPasses() != epoch || token.GetElements() != elements {
-			t.Fatalf("behind %d steps: %v, want epoch %d, %d elements", n, token, epoch, elements)
+			t.Fatalf("after %d steps: %v, want epoch %d, %d elements", n, token, epoch, elements)
 		}
 		for stream := range uint32(3) {
 			got := uint64(0)
@@ -108,10 +108,10 @@ func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 			}
 			// A failed element also advances its stream. The error does not say which element it was.
 			if want := next[stream]; got != want && (got != 13 || want != 12) {
-				t.Fatalf("behind %d steps: stream %d at %d, want %d", n, stream, got, want)
+				t.Fatalf("after %d steps: stream %d at %d, want %d", n, stream, got, want)
 			}
 			if slices.Contains(position.GetEnded(), stream) != (got == 10+7*uint64(stream)) {
-				t.Fatalf("behind %d steps: %v", n, position)
+				t.Fatalf("after %d steps: %v", n, position)
 			}
 		}
 	}
@@ -134,12 +134,12 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	}
 	for _, n := range []int{2500 - resume.KeptDeliveries, 2000, 2499, 2500} {
 		if got := savedAt(t, r, n, false).GetPosition(); got.GetNext()[0] != uint64(n+1)/2 || got.GetNext()[1] != uint64(n)/2 || got.GetTurn() != 1+uint32(n+1)%2 {
-			t.Errorf("behind %d: %v", n, got)
+			t.Errorf("after %d elements: %v", n, got)
 		}
 	}
 	for n, words := range map[uint64]string{2500 - resume.KeptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were returned"} {
 		if _, err := r.Save(0, n, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), words) {
-			t.Errorf("behind %d: %v", n, err)
+			t.Errorf("after %d elements: %v", n, err)
 		}
 	}
 	if err := it.Close(); err != nil {
@@ -230,7 +230,7 @@ func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) 
 	}
 	read(5, 5, 2)
 	if again, err := r.Save(0, 65, false); err != nil || again != text {
-		t.Errorf("the position behind the same elements is another one, %v", err)
+		t.Errorf("the position after the same elements is another one, %v", err)
 	}
 	if err := r.Load(context.Background(), text); err != nil {
 		t.Fatal(err)
@@ -316,7 +316,7 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 				t.Fatalf("it goes on with %d elements: %v", len(steps), steps)
 			}
 			if _, ended := readSteps(t, again, rng, 1); ended != (c.repeat == 1) {
-				t.Errorf("behind the pass, ended is %v", ended)
+				t.Errorf("after the pass, ended is %v", ended)
 			}
 		})
 	}
@@ -346,13 +346,13 @@ func TestThePositionAfterEmptyPassesIsTheNextEpoch(t *testing.T) {
 		consumed += len(steps)
 		for _, ended := range []bool{false, true} {
 			if got := savedAt(t, r, consumed, ended).GetPosition(); got.GetEpoch() != pass+1 || len(got.GetNext()) > 0 {
-				t.Errorf("behind pass %d, ended is %v: %v", pass, ended, got)
+				t.Errorf("after pass %d, ended is %v: %v", pass, ended, got)
 			}
 		}
 	}
 	readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 2)
 	if got := savedAt(t, r, 3, false).GetPosition(); got.GetEpoch() != 4 || len(got.GetNext()) > 0 {
-		t.Errorf("where the pass behind empty ones was read ahead: %v", got)
+		t.Errorf("where the pass after empty ones was read ahead: %v", got)
 	}
 }
 
@@ -376,7 +376,7 @@ func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 			got = all[0]
 		}
 		if token.GetPosition().GetEpoch() != epoch || got != next {
-			t.Errorf("behind %d of reading %d: %v, want index %d of epoch %d", consumed, reading, token.GetPosition(), next, epoch)
+			t.Errorf("after %d of reading %d: %v, want index %d of epoch %d", consumed, reading, token.GetPosition(), next, epoch)
 		}
 	}
 	older := r.NewIterator()
@@ -529,12 +529,12 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 	}
 	for consumed, want := range map[int]*pecanv1.EpochOrder{1: registered, 9: registered, 10: other, 13: other, 19: other, 20: nil} {
 		if got := savedAt(t, r, consumed, false).GetPosition(); !proto.Equal(got.GetOrder(), want) || (got.GetOrder() == nil) != (want == nil) {
-			t.Errorf("behind %d elements the position is %v, want the order %v", consumed, got, want)
+			t.Errorf("after %d elements the position is %v, want the order %v", consumed, got, want)
 		}
 	}
 	for _, consumed := range []uint64{10, 13} {
 		// Not in parallel: the next session would count the open files of this session's new connections as leaks.
-		t.Run(fmt.Sprint("behind ", consumed), func(t *testing.T) {
+		t.Run(fmt.Sprint("after ", consumed), func(t *testing.T) {
 			text, err := r.Save(0, consumed, false)
 			if err != nil {
 				t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// stepFleet asks the provider for the workers that jobs want. A worker that leaves is told before the provider removes it.
+// stepFleet asks the provider for the workers that jobs want. A worker is asked to leave before the provider removes it.
 func (c *Core) stepFleet() {
 	if !c.fleet.Provided() {
 		return
@@ -16,7 +16,7 @@ func (c *Core) stepFleet() {
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
 	if c.fleet.AnyLeaves() {
 		for _, id := range sortedKeys(c.workers) {
-			c.tellLeaver(id)
+			c.askToLeave(id)
 		}
 	}
 	if request != nil {
@@ -96,8 +96,8 @@ func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	return list
 }
 
-// tellLeaver tells a worker to leave if the fleet has chosen it.
-func (c *Core) tellLeaver(id string) {
+// askToLeave asks a worker to leave if the fleet has chosen it.
+func (c *Core) askToLeave(id string) {
 	worker := c.workers[id]
 	if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
 		return
@@ -106,7 +106,7 @@ func (c *Core) tellLeaver(id string) {
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
 		Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
 	}}})
-	c.event("worker is told to leave", "worker", id, "tcp", worker.address.GetTcp())
+	c.event("worker is asked to leave", "worker", id, "tcp", worker.address.GetTcp())
 }
 
 // RemoteWorkers counts the registered remote workers that may get streams.

@@ -64,8 +64,8 @@ type (
 	// WorkerLeft reports the planned departure of a worker, after its goodbye.
 	WorkerLeft struct {
 		Worker, Tcp string
-		// Told: the dispatcher asked for it.
-		Told bool
+		// Asked: the dispatcher asked for it.
+		Asked bool
 		// AtIndex is the time in which all streams left that can begin at any index; it is 0 if there was none, and HadAtIndex
 		// is false. All is the time until the goodbye.
 		AtIndex, All time.Duration

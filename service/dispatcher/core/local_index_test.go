@@ -22,7 +22,7 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 		place := func() (host, trainer string) {
 			return []string{"", "h1", "h2"}[rng.IntN(3)], []string{"", "t1", "t2"}[rng.IntN(3)]
 		}
-		sessions, beats := SessionID(0), uint64(0)
+		sessions, heartbeats := SessionID(0), uint64(0)
 		for range 200 {
 			now += time.Duration(rng.IntN(300)) * time.Millisecond
 			var input any = Tick{}
@@ -47,14 +47,14 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 				if job == "j1" {
 					plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: "k"}
 				}
-				beats++
+				heartbeats++
 				input = CreateJob{JobID: job, Plan: plan, Request: &pecanv1.CreateJobRequest{
-					RequestId: fmt.Sprint("r", beats), ClientId: client, DatasetId: "f", JobName: job, Options: options,
+					RequestId: fmt.Sprint("r", heartbeats), ClientId: client, DatasetId: "f", JobName: job, Options: options,
 				}}
 			case 3, 4:
-				beats++
+				heartbeats++
 				host, trainer := place()
-				input = &pecanv1.ClientHeartbeatRequest{ClientId: client, JobIds: []string{job}, Number: beats, HostId: host, TrainerId: trainer}
+				input = &pecanv1.ClientHeartbeatRequest{ClientId: client, JobIds: []string{job}, Number: heartbeats, HostId: host, TrainerId: trainer}
 			case 5:
 				if rng.IntN(3) == 0 {
 					input = &pecanv1.ClientGoodbyeRequest{ClientId: client}

@@ -47,7 +47,7 @@ func (c *Core) hello(in Hello) error {
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
 		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
 	}}})
-	c.tellLeaver(id)
+	c.askToLeave(id)
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
 	// Earlier commands may never have arrived. The worker lists the runs that it still has.
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })

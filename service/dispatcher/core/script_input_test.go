@@ -26,7 +26,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "open":
 		request := &pecanv1.OpenEpochRequest{
 			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Prefetch: a.has("ahead"), Position: position(a),
-			HeartbeatNumber: a.number("beats"),
+			HeartbeatNumber: a.number("heartbeat"),
 		}
 		if found := a.list("found"); len(found) > 0 {
 			return core.OpenEpochAt{Request: request, Order: found}
