@@ -91,7 +91,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 			}
 		}
 		rows = append(rows, []string{
-			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Placement, "-"),
+			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Kind, "-"),
 			fmt.Sprintf("%d/%d (+%d computed)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
 			size(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
 		})

@@ -158,11 +158,11 @@ func newFleet(b testing.TB, workers, jobs int) *largeFleet {
 func (f *largeFleet) hello(w int) { f.helloAs(w, "remote") }
 
 // helloAs registers a worker. A local one is alone on its host.
-func (f *largeFleet) helloAs(w int, placement string) {
+func (f *largeFleet) helloAs(w int, kind string) {
 	id := fmt.Sprintf("%032d", w)
 	f.decide("hello", core.Hello{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerHello{
 		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.%d.%d:40000", w/256, w%256), Unix: "@pecan-worker-" + id, HostId: id},
-		MaxStreams: fleetSlots, Cores: fleetSlots, Placement: placement,
+		MaxStreams: fleetSlots, Cores: fleetSlots, Kind: kind,
 	}})
 }
 

@@ -65,7 +65,7 @@ func (c *Core) lacksLocal(job *durable.Job) bool {
 	for _, id := range p.members {
 		switch worker := c.workers[id]; {
 		case worker == nil:
-		case worker.placement != "local":
+		case worker.kind != "local":
 			remote = true
 		case worker.departure == nil && c.serves(worker, job):
 			return false
@@ -78,7 +78,7 @@ func (c *Core) lacksLocal(job *durable.Job) bool {
 func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	for _, id := range sortedKeys(c.workers) {
 		worker := c.workers[id]
-		if worker.placement == "local" {
+		if worker.kind == "local" {
 			continue
 		}
 		w := fleet.Worker{ID: id, Address: worker.address.GetTcp(), Order: worker.order}
@@ -99,7 +99,7 @@ func (c *Core) remoteWorkers() (list []fleet.Worker) {
 // askToLeave asks a worker to leave if the fleet has chosen it.
 func (c *Core) askToLeave(id string) {
 	worker := c.workers[id]
-	if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
+	if worker.departure != nil || worker.session == 0 || worker.kind == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
 		return
 	}
 	c.beginDeparture(id, worker, true)
@@ -112,7 +112,7 @@ func (c *Core) askToLeave(id string) {
 // RemoteWorkers counts the registered remote workers that may get streams.
 func (c *Core) RemoteWorkers() (n int) {
 	for _, worker := range c.workers {
-		if worker.placement != "local" && c.usable(worker) {
+		if worker.kind != "local" && c.usable(worker) {
 			n++
 		}
 	}

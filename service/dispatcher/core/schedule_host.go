@@ -58,7 +58,7 @@ func (c *Core) refreshWorker(id string) {
 	worker.reportedUsable = c.usable(worker)
 	if c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: worker.reportedUsable, MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
-		Local: worker.placement == "local",
+		Local: worker.kind == "local",
 	}) {
 		c.candidates.built = false
 	}

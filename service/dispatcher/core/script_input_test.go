@@ -220,8 +220,8 @@ func (s *script) workerInput(command string, a args) any {
 	switch command {
 	case "hello":
 		hello := &pecanv1.WorkerHello{
-			Address:   &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
-			Placement: a["placement"], TrainerId: a["trainer"],
+			Address: &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
+			Kind:    a["kind"], TrainerId: a["trainer"],
 			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
 			Number: a.number("number"),
 		}

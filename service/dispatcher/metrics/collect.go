@@ -51,11 +51,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	busy, measured := map[string]float64{}, map[string]float64{}
 	for _, worker := range status.Workers {
 		workers[worker.State]++
-		busy[worker.Placement] += worker.Busy
-		measured[worker.Placement]++
+		busy[worker.Kind] += worker.Busy
+		measured[worker.Kind]++
 	}
-	for placement, n := range measured {
-		gauge(m.busy, busy[placement]/n, placement)
+	for kind, n := range measured {
+		gauge(m.busy, busy[kind]/n, kind)
 	}
 	for state, n := range workers {
 		gauge(m.workers, float64(n), state)
