@@ -37,7 +37,7 @@ func columns(out io.Writer) int {
 func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	order := "off"
 	if o := e.GetOrder(); o != pecanv1.Order_ORDER_UNSPECIFIED && o != pecanv1.Order_ORDER_OFF {
-		order = fmt.Sprintf("%s, tolerance %s", word(o.String(), "ORDER_"), word(e.GetTolerance().String(), "ORDER_TOLERANCE_"))
+		order = fmt.Sprintf("%s, tolerance %s", pecanv1.Word(o, "ORDER_"), pecanv1.Word(e.GetTolerance(), "ORDER_TOLERANCE_"))
 	}
 	facts := [][]string{{"job", e.GetJobId()}, {"order", order}, {"state", e.GetState()}, {"why", e.GetWhy()}}
 	facts = append(facts, gains(e)...)
