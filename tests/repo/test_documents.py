@@ -29,6 +29,15 @@ REPLACED = {
     "server": "worker or dispatcher",
     "executor": "worker",
 }
+# A word that names, comments, messages and pages may not contain → the term for it.
+RETIRED = {
+    "beats": "heartbeats",
+    "passage": "data path",
+    "renewable": "rejoining",
+    "tandem": "paired run",
+    "told": "asked",
+    "wary": "crash guard",
+}
 # Names that contain such a word for a reason.
 KEPT = {"ShardingFiles"}
 
@@ -167,6 +176,16 @@ def replaced(names: list[str]) -> list[str]:
     ]
 
 
+def retired(texts: dict[str, str]) -> list[str]:
+    """A sentence for every file that contains a retired word."""
+    pattern = re.compile(rf"\b({'|'.join(RETIRED)})\b", re.IGNORECASE)
+    return [
+        f"{name}: the term is {RETIRED[word]}, not {word}"
+        for name, text in texts.items()
+        for word in sorted({found.lower() for found in pattern.findall(text)})
+    ]
+
+
 def test_messages_use_the_projects_terms():
     names = []
     for file in repository.with_suffix(".proto"):
@@ -183,6 +202,17 @@ def test_flags_use_the_projects_terms():
     flags = [flag for source in sources if "spf13/pflag" in source for flag in defined.findall(source)]
     assert flags, "could not read the flags of the commands"
     assert not replaced(flags), "\n".join(replaced(flags))
+
+
+def test_no_file_uses_a_retired_word():
+    files = [name for name in repository.tracked() if name.endswith((".go", ".py", ".md", ".proto", ".yaml"))]
+    found = retired({name: repository.text(name) for name in files if name != "tests/repo/test_documents.py"})
+    assert not found, "\n".join(found)
+
+
+def test_a_retired_word_is_detected():
+    assert len(retired({"a.go": "// Told: x", "b.go": "d.beats++", "c.go": "wary"})) == 3
+    assert not retired({"a.go": "heartbeats, untold", "b.go": "staleHeartbeats"})
 
 
 def test_a_replaced_word_is_detected():
