@@ -109,7 +109,7 @@ sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters with rando
 
 orders: .venv/ready ## Reorder CASES random pipelines by random measurements, starting at seed FIRST, and compare their elements
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
-	  tests/graph/test_proposals.py -k random_pipelines
+	  tests/graph/test_random_proposals.py
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(filter-out $(SEQUENTIAL_GO),$(GO_PACKAGES))
