@@ -11,10 +11,10 @@
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
 // crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
-// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure. The rest is one state
-// machine: each command may end epochs, leases and watches of all other commands, and all share the volatile state.
-// It has more files and lines
-// than others because it cannot be divided. Each command and record has one file:
+// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure.
+//
+// The rest is one state machine: each command may end epochs, leases and watches of all other commands. The package has
+// more files and lines than others because all commands share the volatile state. Each command and record has one file:
 //
 //	input                        file                 records                            effects
 //	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
