@@ -196,6 +196,15 @@ def test_links_between_documents_resolve(name):
     assert not lost, f"{name} links to {lost}"
 
 
+def test_the_changelog_of_a_release_is_one_screen():
+    releases = repository.text("CHANGELOG.md").split("\n## ")[1:]
+    assert releases, "could not read the releases from CHANGELOG.md"
+    long = [release.partition("\n")[0] for release in releases if release.rstrip().count("\n") > 40]
+    assert not long, f"{long}: a release has at most 40 lines; say what a user gets, and link to the guide that says how"
+    wide = [line for line in repository.text("CHANGELOG.md").splitlines() if len(line) > 110]
+    assert not wide, f"lines of more than 110 columns in CHANGELOG.md: {wide}"
+
+
 def test_every_diagram_matches_its_source():
     drawing = runpy.run_path(str(repository.ROOT / "docs/diagrams/draw.py"))
     sources = [name for name in repository.tracked() if name.endswith(".dot")]
