@@ -1,4 +1,4 @@
-"""Rules about packages: what the doc.go of a package says, and what docs/packages.md lists."""
+"""Rules about packages: their size, what their doc.go says, how wide their interfaces are, and what docs/packages.md lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import runpy
 
 import repository
 
-MOST_FILES, MOST_LINES = 15, 3000
+MOST_FILES, MOST_LINES, MOST_METHODS = 15, 3000, 7
 # A sentence of a doc.go that gives the reason for many files or lines.
 REASON = re.compile(r"\b(?:files|lines)\b[^.]*\bbecause\b")
 
@@ -98,3 +98,21 @@ def test_a_stale_row_of_the_table_is_detected():
     assert differs(row, ("holds graphs", 15, 2500))
     assert differs(row, ("holds a graph", 18, 2500))
     assert differs(row, ("holds a graph", 15, 2200))
+
+
+def wide_interfaces(source: str) -> list[str]:
+    """Interfaces of a Go file with too many methods. Those of embedded interfaces belong to these."""
+    found = re.findall(r"^type (\w+)(?:\[[^\]]*\])? interface \{\n(.*?)^\}", source, re.MULTILINE | re.DOTALL)
+    return [name for name, body in found if len(re.findall(r"^\t\w+\(", body, re.MULTILINE)) > MOST_METHODS]
+
+
+def test_interfaces_are_narrow():
+    sources = [name for name in repository.hand_written_go() if not name.endswith("_test.go")]
+    wide = [f"{name}: {interface}" for name in sources for interface in wide_interfaces(repository.text(name))]
+    assert not wide, f"{wide}: an interface has at most {MOST_METHODS} methods; divide it by what its callers need"
+
+
+def test_a_wide_interface_is_detected():
+    methods = "".join(f"\t// M{i} is a method.\n\tM{i}() error\n" for i in range(MOST_METHODS))
+    assert not wide_interfaces(f"type Narrow interface {{\n\tOther\n{methods}}}\n")
+    assert wide_interfaces(f"type Wide interface {{\n{methods}\tLast(int)\n}}\n") == ["Wide"]
