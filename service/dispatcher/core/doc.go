@@ -64,7 +64,8 @@
 //
 // The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
 // truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
-// last run are closed. waiting.go and status.go report why a stream or job waits, placement_status.go where a job runs.
+// last run are closed. waiting.go and status.go report why a stream or job waits, placement_status.go where a job runs,
+// cache_candidates.go which steps it may cache.
 //
 // Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
 // last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
