@@ -53,7 +53,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs diagrams clean
+.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -175,6 +175,9 @@ bench-store: ## Measure how long the dispatcher's store takes to open and to rep
 docs: build .venv/docs-ready ## Build the site into build/docs: run the guides' code and the notebooks, check links, warnings are errors
 	$(PYTHON) -m pytest -q -n $(PARALLEL) tests/docs
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
+packages: ## Write the table of packages again (docs/packages.md)
+	$(PYTHON3) docs/site/packages.py
 
 diagrams: .venv/ready ## Draw the diagrams of docs/diagrams again (needs Graphviz)
 	$(PYTHON) docs/diagrams/draw.py

@@ -7,5 +7,5 @@
 //
 //	fleet --dispatcher 127.0.0.1:5050 --dataset NAME --workers 1000 --slots 8 --jobs 1 --streams 65536
 //
-// main.go has the flags and the report, worker.go a worker, trainer.go a trainer, and messages.go the sizes of messages.
+// main.go has the flags and the report, fleet.go the figures that all share, worker.go a worker, trainer.go a trainer, and messages.go the sizes of messages.
 package main
