@@ -53,7 +53,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs diagrams clean
+.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -109,7 +109,7 @@ sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters with rando
 
 orders: .venv/ready ## Reorder CASES random pipelines by random measurements, starting at seed FIRST, and compare their elements
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
-	  tests/graph/test_proposals.py -k random_pipelines
+	  tests/graph/test_random_proposals.py
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(filter-out $(SEQUENTIAL_GO),$(GO_PACKAGES))
@@ -175,6 +175,9 @@ bench-store: ## Measure how long the dispatcher's store takes to open and to rep
 docs: build .venv/docs-ready ## Build the site into build/docs: run the guides' code and the notebooks, check links, warnings are errors
 	$(PYTHON) -m pytest -q -n $(PARALLEL) tests/docs
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
+packages: ## Write the table of packages again (docs/packages.md)
+	$(PYTHON3) docs/site/packages.py
 
 diagrams: .venv/ready ## Draw the diagrams of docs/diagrams again (needs Graphviz)
 	$(PYTHON) docs/diagrams/draw.py

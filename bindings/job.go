@@ -2,7 +2,6 @@ package bindings
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/pecan-ml/pecan/native/client"
@@ -75,11 +74,6 @@ func enumerator[E ~int32](err *error, values map[string]int32, prefix, what, tex
 		*err = reason.New(reason.BadArgument, "%s %q is unknown", what, text)
 	}
 	return E(value)
-}
-
-// word is the inverse: the text that people write for an enumerator.
-func word(value fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
 func (r jobRequest) options() (*pecanv1.JobOptions, error) {
@@ -166,7 +160,7 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 	plan := job.Plan()
 	asked := ""
 	if job.Options().GetRequestedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
-		asked = word(job.Options().GetRequestedMode(), "MODE_")
+		asked = pecanv1.Word(job.Options().GetRequestedMode(), "MODE_")
 	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
@@ -175,12 +169,12 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 		// loop has not. They would be lost to the others when this trainer leaves, so a shared job has no
 		// blocks.
 		"blocks": r.Name == "" && op.Blocks(components),
-		"mode":   word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
-		"order": word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
+		"mode":   pecanv1.Word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
+		"order": pecanv1.Word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": pecanv1.Word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
 		"plan": map[string]any{
 			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchStrategy().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
-			"class": strings.ToUpper(word(plan.GetDeterminism(), "DETERMINISM_CLASS_")),
+			"class": strings.ToUpper(pecanv1.Word(plan.GetDeterminism(), "DETERMINISM_CLASS_")),
 		},
 	})
 }

@@ -54,6 +54,7 @@ LONGEST = (
     "tests/faults/test_thesis.py",
     "tests/e2e/test_resume.py",
     "tests/graph/test_pipelines.py",
+    "tests/graph/test_random_proposals.py",
     "tests/graph/test_proposals.py",
 )
 

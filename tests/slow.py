@@ -71,6 +71,6 @@ SLOW = (
     "tests/faults/test_thesis.py::test_getfail",
     "tests/faults/test_thesis.py::test_killall[deterministic]",
     "tests/faults/test_thesis.py::test_putfail[deterministic",
-    "tests/graph/test_proposals.py::test_random_pipelines_in_proposed_orders",
+    "tests/graph/test_random_proposals.py::test_random_pipelines_in_proposed_orders",
     "tests/graph/test_random.py",
 )

@@ -65,7 +65,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 	}
 	hello := &pecanv1.WorkerHello{
 		Address:    &pecanv1.WorkerAddress{WorkerId: fmt.Sprintf("worker-%d", number), Tcp: fmt.Sprintf("127.0.0.1:%d", 10_000+number), HostId: "fleet"},
-		MaxStreams: int32(f.options.slots), Cores: int32(f.options.slots), Version: "fleet", TensorflowVersion: "2.21.0", Placement: "remote", Number: 1,
+		MaxStreams: int32(f.options.slots), Cores: int32(f.options.slots), Version: "fleet", TensorflowVersion: "2.21.0", Kind: "remote", Number: 1,
 	}
 	if err := w.stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Hello{Hello: hello}}); err != nil {
 		return nil, err

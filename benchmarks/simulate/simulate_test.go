@@ -146,8 +146,8 @@ func TestTheSwitchesOfThePredecessorsReachTheirPolicies(t *testing.T) {
 	if low, high := last("--scaling-policy", "3", "--scaling-threshold-up", "0.01"), last("--scaling-policy", "3", "--scaling-threshold-up", "0.4"); low <= high {
 		t.Errorf("a threshold of 1 %% gives %d remote workers, one of 40 %% gives %d", low, high)
 	}
-	if cheap, dear := last("--scaling-policy", "3", "--optimize-cost", "--worker-cost", "0.001"), last("--scaling-policy", "3", "--optimize-cost", "--worker-cost", "50"); cheap <= dear {
-		t.Errorf("cheap workers: %d, expensive ones: %d", cheap, dear)
+	if cheap, expensive := last("--scaling-policy", "3", "--optimize-cost", "--worker-cost", "0.001"), last("--scaling-policy", "3", "--optimize-cost", "--worker-cost", "50"); cheap <= expensive {
+		t.Errorf("cheap workers: %d, expensive ones: %d", cheap, expensive)
 	}
 	if all := last("--scaling-policy", "2"); all != 20 {
 		t.Errorf("scaling_policy 2 gives %d remote workers, want all 20", all)

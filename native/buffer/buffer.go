@@ -1,14 +1,3 @@
-// Package buffer holds the memory in which elements reach a trainer. There are two kinds: buffers outside of
-// Go's heap, aligned to 64 bytes so that TensorFlow adopts them without a copy, and mappings of shared memory
-// that a worker on this host writes.
-//
-// A Buffer counts references: every holder of a pointer into it holds one. The last release returns the memory
-// to its Pool, which keeps a limited amount for the next buffer, because fresh pages cost more than the bytes
-// that are read into them. For shared memory the last release tells the worker that it may write the slot
-// again.
-//
-// Memory comes from anonymous mmap, and from neither Go's heap nor malloc. It may be given to C for as long
-// as a reference is held, it never moves, and the package needs no cgo.
 package buffer
 
 import (

@@ -78,13 +78,13 @@ func ExactCount(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bo
 }
 
 // A consumer that counts does not ask for the end after the last element: TensorFlow's take() ends with that
-// element. The iteration therefore holds the last element until it knows that no other element follows. This
-// way the dispatcher and caches learn of the end, and more elements than asserted are an error and no end.
+// element. The iteration therefore keeps the last element back until it knows that no other element follows.
+// This way the dispatcher and caches learn of the end, and more elements than asserted are an error and no end.
 
-// maxHold limits how long the last element is held. The end may arrive late, for example from an unreachable
-// worker. An element beyond an asserted cardinality that is too small may have no memory budget while the
-// last one is queued.
-const maxHold = 5 * time.Second
+// maxEndWait limits how long the last element waits for the end. The end may arrive late, for example from an
+// unreachable worker. An element beyond an asserted cardinality that is too small may have no memory budget while
+// the last one is queued.
+const maxEndWait = 5 * time.Second
 
 // beforeLast returns how many of up to max elements may be dequeued without a look at the element that
 // follows. It returns 0 for the last element. it.mu is held.
@@ -99,16 +99,16 @@ func (it *Iteration) beforeLast(max int) int {
 	return max
 }
 
-// holdsLast reports whether the last element has to wait. it.mu is held.
-func (it *Iteration) holdsLast(last epoch.Lookahead) bool {
+// lastWaits reports whether the last element has to wait. it.mu is held.
+func (it *Iteration) lastWaits(last epoch.Lookahead) bool {
 	switch now := time.Now(); {
 	case last != epoch.MayBeLast:
-		it.holdingSince = time.Time{}
+		it.waitingSince = time.Time{}
 		return false
-	case it.holdingSince.IsZero():
-		it.holdingSince = now
+	case it.waitingSince.IsZero():
+		it.waitingSince = now
 		return true
 	default:
-		return now.Sub(it.holdingSince) < maxHold
+		return now.Sub(it.waitingSince) < maxEndWait
 	}
 }

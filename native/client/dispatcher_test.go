@@ -47,13 +47,13 @@ type testDispatcher struct {
 	finished     []finishedReport
 	released     []releasedReport
 	reported     []*pecanv1.ReportWorkerRequest
-	// holdBeats delays the answers to heartbeats until it is closed. heldBeats counts them.
-	holdBeats chan struct{}
-	heldBeats int
+	// delayHeartbeats delays the answers to heartbeats until it is closed. delayedHeartbeats counts them.
+	delayHeartbeats   chan struct{}
+	delayedHeartbeats int
 	// holdOpens delays the opening of epochs; asksOpen is set if a client requested one meanwhile.
-	holdOpens chan struct{}
-	asksOpen  bool
-	beats     []*pecanv1.ClientHeartbeatRequest
+	holdOpens  chan struct{}
+	asksOpen   bool
+	heartbeats []*pecanv1.ClientHeartbeatRequest
 	// wanted is the answer to heartbeats with local workers, nil without one. placement is the decision on workers that
 	// heartbeats are answered with.
 	wanted    *pecanv1.WantedLocalWorkers
@@ -378,8 +378,8 @@ func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequ
 }
 
 func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
-	if hold := look(d, func() chan struct{} { return d.holdBeats }); hold != nil {
-		d.update(func() { d.heldBeats++ })
+	if hold := look(d, func() chan struct{} { return d.delayHeartbeats }); hold != nil {
+		d.update(func() { d.delayedHeartbeats++ })
 		select {
 		case <-hold:
 		case <-ctx.Done():
@@ -391,7 +391,7 @@ func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientH
 	if d.forget || d.lost[r.GetClientId()] {
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
-	d.beats = append(d.beats, r)
+	d.heartbeats = append(d.heartbeats, r)
 	answer := &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout(), Placement: d.placement}
 	if r.LocalWorkers != nil {
 		answer.LocalWorkers = d.wanted

@@ -4,18 +4,25 @@
 // dispatcher has lost it. An Iteration is one pass of an iterator over a job. Next returns elements in reference-counted buffers and never
 // blocks longer than its wait argument.
 //
-//	session, heartbeat             one process, its jobs, and how the dispatcher knows that they are alive
-//	job, membership, passes        one consumer of a job: registration, loss, numbering and prefetching of epochs
-//	iteration, next, iteration_epochs, cardinality   what an iterator of the training loop reads
-//	rejoin, rejoin_iteration       a new job in the place of one that the dispatcher lost
-//	save_load                      saving and loading resume tokens
+//	session.go, heartbeat.go              one process, its jobs, and how the dispatcher knows that they are alive
+//	job.go, membership.go, passes.go      one consumer of a job: registration, loss, numbering and prefetching of epochs
+//	iteration.go, next.go,                what an iterator of the training loop reads
+//	iteration_epochs.go, cardinality.go
+//	rejoin.go, rejoin_iteration.go        a new job in the place of one that the dispatcher lost
+//	save_load.go                          saving and loading resume tokens
+//	local_workers.go, placement.go        how many workers the dispatcher wants, and what the trainer's log says of it
+//	config.go, options.go                 settings of a session and of an iteration
+//
+// The package has more than 15 files because a session, a job and an iteration call each other and share the order of locks below.
 //
 // Packages below, each importing only those to its right:
 //
 //	client → resume → epoch → transport, control → element, wait
+//	client → pace
 //
 // resume has positions and tokens, epoch reads the streams of one epoch, transport holds connections to workers, control holds the
-// connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks. None of them uses cgo.
+// connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks, pace measures how fast the trainer
+// takes elements. None of them uses cgo.
 //
 // Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the lock of the resume log, Job.mu, the lock of an
 // epoch, the lock of a connection. Session.mu is taken alone or before the link's lock. The link's lock may be taken under any other lock.

@@ -19,8 +19,8 @@ const urgentAfter = 50 * time.Millisecond
 // keepIdle is how much memory a session without readers keeps.
 const keepIdle = 16 << 20
 
-// beat sends heartbeats until the session ends, and closes unused connections.
-func (s *Session) beat() {
+// sendHeartbeats sends heartbeats until the session ends, and closes unused connections.
+func (s *Session) sendHeartbeats() {
 	for {
 		timer := time.NewTimer(s.beatInterval())
 		select {
@@ -60,7 +60,7 @@ func (s *Session) allJobs() []*Job {
 func (s *Session) beatOnce() {
 	jobs := s.allJobs()
 	for _, job := range jobs {
-		if !job.beat() {
+		if !job.sendHeartbeat() {
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (s *Session) verify(except *Job) {
 	}
 	s.mu.Unlock()
 	for _, job := range jobs {
-		if !job.beat() {
+		if !job.sendHeartbeat() {
 			break
 		}
 	}
@@ -99,8 +99,8 @@ func (s *Session) verify(except *Job) {
 	s.mu.Unlock()
 }
 
-// beat sends one heartbeat of the job. It returns false if the dispatcher does not answer.
-func (j *Job) beat() bool {
+// sendHeartbeat sends one heartbeat of the job. It returns false if the dispatcher does not answer.
+func (j *Job) sendHeartbeat() bool {
 	if j.isLost() {
 		return true
 	}

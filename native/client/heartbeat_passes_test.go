@@ -13,21 +13,21 @@ func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
-	named := func(beats int) bool {
+	named := func(heartbeats int) bool {
 		return look(d, func() bool {
-			return len(d.beats) >= beats && len(d.beats[len(d.beats)-1].GetPasses()) == 1
+			return len(d.heartbeats) >= heartbeats && len(d.heartbeats[len(d.heartbeats)-1].GetPasses()) == 1
 		})
 	}
 	look(d, func() int { d.loseCloses = 1 << 30; return 0 })
 	if _, err := read(t, job.Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
-	begun := look(d, func() int { return len(d.beats) })
+	begun := look(d, func() int { return len(d.heartbeats) })
 	eventually(t, "the pass is named, over and over again", func() bool { return named(begun + 3) })
 	look(d, func() int { d.loseCloses = 0; return 0 })
 	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
 	eventually(t, "it is not named any more", func() bool {
-		return look(d, func() bool { return len(d.beats[len(d.beats)-1].GetPasses()) == 0 })
+		return look(d, func() bool { return len(d.heartbeats[len(d.heartbeats)-1].GetPasses()) == 0 })
 	})
 }
 
@@ -39,10 +39,10 @@ func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 	held := make(chan struct{})
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
-	eventually(t, "there were heartbeats", func() bool { return look(d, func() bool { return len(d.beats) >= 3 }) })
+	eventually(t, "there were heartbeats", func() bool { return look(d, func() bool { return len(d.heartbeats) >= 3 }) })
 	it := job.Open(IterOptions{NoPrefetch: true})
 	last := func() *pecanv1.ClientHeartbeatRequest {
-		return look(d, func() *pecanv1.ClientHeartbeatRequest { return d.beats[len(d.beats)-1] })
+		return look(d, func() *pecanv1.ClientHeartbeatRequest { return d.heartbeats[len(d.heartbeats)-1] })
 	}
 	eventually(t, "heartbeats tell that a pass is asked for", func() bool { return last().GetOpening() && len(last().GetPasses()) == 0 })
 	close(held)
@@ -55,11 +55,11 @@ func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 		if asked == 0 {
 			t.Error("the pass was asked for without the number of a heartbeat")
 		}
-		for n, beat := range d.beats {
-			if beat.GetNumber() != uint64(n+1) {
-				t.Errorf("heartbeat %d has the number %d", n+1, beat.GetNumber())
+		for n, heartbeat := range d.heartbeats {
+			if heartbeat.GetNumber() != uint64(n+1) {
+				t.Errorf("heartbeat %d has the number %d", n+1, heartbeat.GetNumber())
 			}
-			if named := len(beat.GetPasses()) > 0; beat.GetNumber() > asked && !named && !beat.GetOpening() {
+			if named := len(heartbeat.GetPasses()) > 0; heartbeat.GetNumber() > asked && !named && !heartbeat.GetOpening() {
 				t.Errorf("heartbeat %d speaks as if there were no pass, which was asked for after heartbeat %d", n+1, asked)
 			}
 		}
@@ -74,19 +74,19 @@ func TestHeartbeatsReportAnOpeningPassAfterItsClose(t *testing.T) {
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	beats := func() int { return look(d, func() int { return len(d.beats) }) }
+	heartbeats := func() int { return look(d, func() int { return len(d.heartbeats) }) }
 	it := job.Open(IterOptions{NoPrefetch: true})
 	eventually(t, "the pass is asked for", func() bool { return look(d, func() bool { return d.asksOpen }) })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}
 	// A heartbeat may have been in flight.
-	closed := beats() + 1
-	eventually(t, "heartbeats come", func() bool { return beats() > closed+3 })
+	closed := heartbeats() + 1
+	eventually(t, "heartbeats come", func() bool { return heartbeats() > closed+3 })
 	look(d, func() any {
-		for _, beat := range d.beats[closed:] {
-			if !beat.GetOpening() {
-				t.Errorf("heartbeat %d speaks as if no pass were asked for", beat.GetNumber())
+		for _, heartbeat := range d.heartbeats[closed:] {
+			if !heartbeat.GetOpening() {
+				t.Errorf("heartbeat %d speaks as if no pass were asked for", heartbeat.GetNumber())
 			}
 		}
 		return nil
@@ -107,8 +107,8 @@ func TestTheHeartbeatReportsTheTrainersProgress(t *testing.T) {
 	it.NextElement(20 * time.Millisecond)
 	last := func() *pecanv1.ClientHeartbeatRequest_Pass {
 		return look(d, func() *pecanv1.ClientHeartbeatRequest_Pass {
-			if n := len(d.beats); n > 0 && len(d.beats[n-1].GetPasses()) == 1 {
-				return d.beats[n-1].GetPasses()[0]
+			if n := len(d.heartbeats); n > 0 && len(d.heartbeats[n-1].GetPasses()) == 1 {
+				return d.heartbeats[n-1].GetPasses()[0]
 			}
 			return nil
 		})

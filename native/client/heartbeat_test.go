@@ -10,9 +10,9 @@ import (
 // The dispatcher may handle the last heartbeat of a job after the job's goodbye.
 func TestAClosedJobDoesNotComeBack(t *testing.T) {
 	hold := make(chan struct{})
-	d := startDispatcher(t, func(d *testDispatcher) { d.holdBeats, d.forget = hold, true })
+	d := startDispatcher(t, func(d *testDispatcher) { d.delayHeartbeats, d.forget = hold, true })
 	job := open(t, d)
-	eventually(t, "a heartbeat is under way", func() bool { return look(d, func() bool { return d.heldBeats > 0 }) })
+	eventually(t, "a heartbeat is under way", func() bool { return look(d, func() bool { return d.delayedHeartbeats > 0 }) })
 	if err := job.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,9 @@ func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 	keeps := func(timeoutS float64, interval time.Duration) {
 		t.Helper()
 		eventually(t, "heartbeats say that the timeout is known", func() bool {
-			return look(d, func() bool { return len(d.beats) > 0 && d.beats[len(d.beats)-1].GetClientTimeoutS() == timeoutS })
+			return look(d, func() bool {
+				return len(d.heartbeats) > 0 && d.heartbeats[len(d.heartbeats)-1].GetClientTimeoutS() == timeoutS
+			})
 		})
 		if got := s.beatInterval(); got != interval {
 			t.Errorf("with a timeout of %v s heartbeats come every %v, want %v", timeoutS, got, interval)
@@ -62,12 +64,12 @@ func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
 			}
 			eventually(t, "more waits", func() bool { return it.epoch().State().Streams[0].Queued > 0 })
 			held := make(chan struct{})
-			d.update(func() { d.holdBeats = held })
+			d.update(func() { d.delayHeartbeats = held })
 			eventually(t, "no heartbeat of the trainer has arrived for too long", func() bool { return !job.consumer.LeaseHolds() })
 			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet {
 				t.Fatalf("%v, %v", status, err)
 			}
-			d.update(func() { d.holdBeats, d.forget = nil, forgotten })
+			d.update(func() { d.delayHeartbeats, d.forget = nil, forgotten })
 			close(held)
 			rest, err := read(t, it)
 			if !forgotten {

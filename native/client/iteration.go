@@ -39,8 +39,8 @@ type Iteration struct {
 	elements uint64
 	// length is how many elements the iteration returns; negative if unknown.
 	length int64
-	// holdingSince is when the iteration began to hold the last element.
-	holdingSince time.Time
+	// waitingSince is when the iteration began to keep the last element back.
+	waitingSince time.Time
 	stats        Stats
 }
 

@@ -117,7 +117,7 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		return nil, err
 	}
 	// Local workers serve the job once the dispatcher knows where its trainer is.
-	job.beat()
+	job.sendHeartbeat()
 	return job, nil
 }
 

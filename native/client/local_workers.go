@@ -72,6 +72,6 @@ func (s *Session) RequireLocalWorker(ctx context.Context) error {
 			return nil
 		}
 	}
-	return reason.New(reason.NoWorkers, "target_workers=\"LOCAL\" needs a worker on this host, and none of the %d workers of %s is here: give local_workers=1, start pecan-worker here with --placement local, or give target_workers=\"ANY\"",
+	return reason.New(reason.NoWorkers, "target_workers=\"LOCAL\" needs a worker on this host, and none of the %d workers of %s is here: give local_workers=1, start pecan-worker here with --kind local, or give target_workers=\"ANY\"",
 		len(status.GetWorkers()), s.config.Target)
 }

@@ -10,7 +10,7 @@ import (
 func TestHeartbeatsCarryLocalWorkers(t *testing.T) {
 	d := startDispatcher(t)
 	job := open(t, d, func(c *Config) { c.HostID, c.TrainerID = "here", "t1" })
-	first := look(d, func() *pecanv1.ClientHeartbeatRequest { return d.beats[0] })
+	first := look(d, func() *pecanv1.ClientHeartbeatRequest { return d.heartbeats[0] })
 	if first.GetHostId() != "here" || first.GetTrainerId() != "t1" || first.GetLocalWorkers() != nil {
 		t.Errorf("the first heartbeat is %v", first)
 	}
@@ -28,9 +28,9 @@ func TestHeartbeatsCarryLocalWorkers(t *testing.T) {
 	d.update(func() { d.wanted = &pecanv1.WantedLocalWorkers{Number: 2, Why: "probe"} })
 	eventually(t, "two local workers are wanted", func() bool { return s.LocalWorkers(1, 4) == WantedLocalWorkers{Jobs: 1, Number: 2, Why: "probe"} })
 	last := look(d, func() (newest *pecanv1.LocalWorkers) {
-		for _, beat := range d.beats {
-			if beat.GetLocalWorkers() != nil {
-				newest = beat.GetLocalWorkers()
+		for _, heartbeat := range d.heartbeats {
+			if heartbeat.GetLocalWorkers() != nil {
+				newest = heartbeat.GetLocalWorkers()
 			}
 		}
 		return newest
@@ -40,8 +40,8 @@ func TestHeartbeatsCarryLocalWorkers(t *testing.T) {
 	}
 	// A dispatcher that does not decide, as after a restart, changes nothing.
 	d.update(func() { d.wanted = nil })
-	beats := look(d, func() int { return len(d.beats) })
-	eventually(t, "more heartbeats", func() bool { return look(d, func() int { return len(d.beats) }) > beats+4 })
+	heartbeats := look(d, func() int { return len(d.heartbeats) })
+	eventually(t, "more heartbeats", func() bool { return look(d, func() int { return len(d.heartbeats) }) > heartbeats+4 })
 	if w := s.LocalWorkers(2, 4); w.Number != 2 {
 		t.Errorf("%+v is wanted", w)
 	}

@@ -137,7 +137,7 @@ func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	d.update(func() { lease, worker = 4, second })
 	eventually(t, "the stream's new worker is asked", func() bool { return second.opens.Load() > 0 })
 	if start := asked.Load(); start > taken {
-		t.Errorf("the new worker is asked for element %d and those behind it, where %d were taken", start, taken)
+		t.Errorf("the new worker is asked for element %d and those after it, where %d were taken", start, taken)
 	}
 	rest, err := read(t, it)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	wantAll(t, append(some, rest...), count)
 	eventually(t, "the report of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
 	if update := look(d, func() finishedReport { return d.finished[0] }); update.GetLease() != 3 || update.GetCount() != count || update.GetAbandoned() {
-		t.Errorf("told: %v", update)
+		t.Errorf("reported: %v", update)
 	}
 	released := func(r releasedReport) bool { return r.epoch == 0 }
 	if look(d, func() bool { return slices.ContainsFunc(d.released, released) }) {

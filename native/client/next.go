@@ -124,7 +124,7 @@ func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoc
 		n := it.beforeLast(max)
 		if n == 0 {
 			last := e.LookAhead()
-			if it.holdsLast(last) {
+			if it.lastWaits(last) {
 				return nil, NotYet, e, nil
 			}
 			if err := it.tooMany(2); last == epoch.MoreFollow && err != nil {

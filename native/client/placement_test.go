@@ -43,8 +43,8 @@ func TestEachChangeOfThePlacementIsLoggedOnce(t *testing.T) {
 	decide := func(remote, local uint32, converged bool, why string) {
 		t.Helper()
 		d.update(func() { d.placement = &pecanv1.Placement{Remote: remote, Local: local, Converged: converged, Why: why} })
-		answered := look(d, func() int { return len(d.beats) })
-		eventually(t, "three heartbeats are answered", func() bool { return look(d, func() bool { return len(d.beats) >= answered+3 }) })
+		answered := look(d, func() int { return len(d.heartbeats) })
+		eventually(t, "three heartbeats are answered", func() bool { return look(d, func() bool { return len(d.heartbeats) >= answered+3 }) })
 	}
 	decide(1, 0, false, "the search begins")
 	decide(6, 0, false, "6 remote promises 40 %")

@@ -37,7 +37,7 @@ func TestThePositionInGroupsCoversTheStepsBeforeIt(t *testing.T) {
 				got = count(stream)
 			}
 			if got != next[stream] {
-				t.Fatalf("behind %d steps: stream %d is at %d, want %d", n, stream, got, next[stream])
+				t.Fatalf("after %d steps: stream %d is at %d, want %d", n, stream, got, next[stream])
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// renewable creates a rejoining job in the session of an ordinary job.
+// rejoiningJob creates a rejoining job in the session of an ordinary job.
 func rejoiningJob(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
 	t.Helper()
 	r, err := open(t, d).session.CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)

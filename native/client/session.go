@@ -75,7 +75,7 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 	})
 	s.host = hostload.New(config.HostID)
 	s.link.Go(func() { s.host.Run(s.link.Context()) })
-	s.link.Go(s.beat)
+	s.link.Go(s.sendHeartbeats)
 	return s, nil
 }
 

@@ -53,7 +53,7 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 	}
 	for _, c := range d.Candidates {
 		if c.Total < d.Candidates[lowest].Total {
-			return fmt.Sprintf("%s is the smallest of those that cost nearly the least: it %s", name(lowest), d.Candidates[lowest].Reason)
+			return fmt.Sprintf("%s has nearly the lowest cost and is the smallest such cache: it %s", name(lowest), d.Candidates[lowest].Reason)
 		}
 	}
 	return fmt.Sprintf("%s costs least: it %s", name(lowest), d.Candidates[lowest].Reason)

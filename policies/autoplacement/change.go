@@ -11,7 +11,7 @@ import (
 const (
 	// referenceShift is the shift, in standard deviations, that a cumulative sum ignores.
 	referenceShift = 1.25
-	// threshold ends the watch. Two clipped observations reach it and do not pass it.
+	// threshold ends the monitoring. Two clipped observations reach it and do not pass it.
 	threshold = 4.5
 	clip      = 3.5
 	// realChange is the least change of a median that starts a search.
@@ -22,7 +22,7 @@ const (
 	mostSeen = 128
 )
 
-// signal is one watched quantity.
+// signal is one monitored quantity.
 type signal struct {
 	name  string
 	sigma float64
@@ -32,23 +32,23 @@ type signal struct {
 	upAt, downAt int
 }
 
-// watch detects a change with two-sided cumulative sums. Its observations are of one configuration.
-type watch struct {
+// monitor detects a change with two-sided cumulative sums. Its observations are of one configuration.
+type monitor struct {
 	signals []signal
 	seen    []observation
 }
 
-func newWatch(before []observation) *watch {
+func newMonitor(before []observation) *monitor {
 	total := func(o observation) float64 { return o.remote + o.local }
-	w := &watch{seen: before, signals: []signal{
+	m := &monitor{seen: before, signals: []signal{
 		{name: "the element time", sigma: 0.035, value: func(o observation) float64 { return o.time }},
 		{name: "the demand", sigma: 0.045, value: func(o observation) float64 { return o.demand }},
 		{name: "the capacity", sigma: 0.045, value: total},
 	}}
-	for i := range w.signals {
-		w.signals[i].upAt, w.signals[i].downAt = len(before), len(before)
+	for i := range m.signals {
+		m.signals[i].upAt, m.signals[i].downAt = len(before), len(before)
 	}
-	return w
+	return m
 }
 
 // median returns the median logarithm of a signal.
@@ -66,14 +66,14 @@ func (s *signal) median(obs []observation) float64 {
 }
 
 // next adds an observation. If something changed, it returns the observations since then and a sentence.
-func (w *watch) next(o observation) (since []observation, why string) {
-	w.forget()
-	w.seen = append(w.seen, o)
-	now := len(w.seen)
-	for i := range w.signals {
-		s := &w.signals[i]
+func (m *monitor) next(o observation) (since []observation, why string) {
+	m.forget()
+	m.seen = append(m.seen, o)
+	now := len(m.seen)
+	for i := range m.signals {
+		s := &m.signals[i]
 		// The windows since a sum began to grow may be those of a change.
-		normal := s.median(w.seen[:min(s.upAt, s.downAt, baseWindows)])
+		normal := s.median(m.seen[:min(s.upAt, s.downAt, baseWindows)])
 		v := s.value(o)
 		if !(v > 0) || math.IsNaN(normal) {
 			continue
@@ -92,27 +92,27 @@ func (w *watch) next(o observation) (since []observation, why string) {
 			continue
 		}
 		// The sum may have begun to grow before the change, by chance.
-		latest := s.median(w.seen[max(from, now-2):])
-		for from < now-2 && math.Abs(math.Log(s.value(w.seen[from]))-normal) < math.Abs(math.Log(s.value(w.seen[from]))-latest) {
+		latest := s.median(m.seen[max(from, now-2):])
+		for from < now-2 && math.Abs(math.Log(s.value(m.seen[from]))-normal) < math.Abs(math.Log(s.value(m.seen[from]))-latest) {
 			from++
 		}
-		change := s.median(w.seen[from:]) - normal
+		change := s.median(m.seen[from:]) - normal
 		s.up, s.down, s.upAt, s.downAt = 0, 0, now, now
 		if math.Abs(change) >= realChange {
-			return w.seen[from:], fmt.Sprintf("%s changed by %+.0f %%", s.name, 100*math.Expm1(change))
+			return m.seen[from:], fmt.Sprintf("%s changed by %+.0f %%", s.name, 100*math.Expm1(change))
 		}
 	}
 	return nil, ""
 }
 
 // forget drops windows between the baseline and the newest ones.
-func (w *watch) forget() {
-	if len(w.seen) < 2*mostSeen {
+func (m *monitor) forget() {
+	if len(m.seen) < 2*mostSeen {
 		return
 	}
-	w.seen = slices.Delete(w.seen, baseWindows, baseWindows+mostSeen)
-	for i := range w.signals {
-		s := &w.signals[i]
+	m.seen = slices.Delete(m.seen, baseWindows, baseWindows+mostSeen)
+	for i := range m.signals {
+		s := &m.signals[i]
 		s.upAt, s.downAt = max(s.upAt-mostSeen, baseWindows), max(s.downAt-mostSeen, baseWindows)
 	}
 }

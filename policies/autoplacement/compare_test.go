@@ -69,7 +69,7 @@ func steady(elementTime float64) observation {
 	return observation{at: autoscale.Configuration{Remote: 2, Local: 1}, time: elementTime, demand: elementTime, remote: 2, local: 1}
 }
 
-func TestTheWatchIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
+func TestTheMonitorIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times []float64
@@ -85,7 +85,7 @@ func TestTheWatchIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
 		{"10 % slower", []float64{1.1, 1.1, 1.1, 1.1, 1.1, 1.1}, true, 3},
 		{"6 % faster", []float64{0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94}, true, 3},
 	} {
-		w := newWatch([]observation{steady(1), steady(1)})
+		w := newMonitor([]observation{steady(1), steady(1)})
 		var since []observation
 		for _, elementTime := range c.times {
 			if since, _ = w.next(steady(elementTime)); since != nil {
@@ -98,15 +98,15 @@ func TestTheWatchIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
 	}
 }
 
-func TestALongWatchKeepsFewWindowsAndStillFindsAChange(t *testing.T) {
-	w := newWatch([]observation{steady(1), steady(1)})
+func TestALongMonitorKeepsFewWindowsAndStillFindsAChange(t *testing.T) {
+	w := newMonitor([]observation{steady(1), steady(1)})
 	for range 5000 {
 		if since, why := w.next(steady(1)); since != nil {
 			t.Fatalf("a steady job raised an alarm: %s", why)
 		}
 	}
 	if len(w.seen) > 2*mostSeen+1 {
-		t.Errorf("the watch keeps %d windows", len(w.seen))
+		t.Errorf("the monitor keeps %d windows", len(w.seen))
 	}
 	var since []observation
 	for range 4 {
@@ -119,7 +119,7 @@ func TestALongWatchKeepsFewWindowsAndStillFindsAChange(t *testing.T) {
 	}
 }
 
-func TestFalseAlarmsOfTheWatchAreRare(t *testing.T) {
+func TestFalseAlarmsOfTheMonitorAreRare(t *testing.T) {
 	alarms := 0
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -130,7 +130,7 @@ func TestFalseAlarmsOfTheWatchAreRare(t *testing.T) {
 			}
 			return steady(factor)
 		}
-		w := newWatch([]observation{measure(), measure(), measure(), measure()})
+		w := newMonitor([]observation{measure(), measure(), measure(), measure()})
 		for range 50 {
 			if since, _ := w.next(measure()); since != nil {
 				alarms++
@@ -139,7 +139,7 @@ func TestFalseAlarmsOfTheWatchAreRare(t *testing.T) {
 		}
 	}
 	if alarms > 20 {
-		t.Errorf("%d of 200 watches of 50 windows raised a false alarm, want at most 10 %%", alarms)
+		t.Errorf("%d of 200 monitors of 50 windows raised a false alarm, want at most 10 %%", alarms)
 	}
 }
 

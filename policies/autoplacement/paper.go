@@ -12,7 +12,7 @@ import (
 // workers until the element time is Threshold above that of the remote workers alone, and removes remote workers
 // until the price of an element rises.
 //
-// The paper keeps watching afterwards and gives no rule. Here it starts again if the element time at every tenth
+// The paper monitors afterwards and gives no rule. Here it starts again if the element time at every tenth
 // window is 1.5 times that of convergence, as Cachew does.
 type Paper struct {
 	// Threshold is T of the paper.

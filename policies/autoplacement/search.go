@@ -9,7 +9,7 @@ import (
 )
 
 // Search is the default policy for both kinds of workers. It predicts the element time of every configuration,
-// probes the best one, and keeps it if a sequential test confirms it. Then it watches for changes.
+// probes the best one, and keeps it if a sequential test confirms it. Then it monitors for changes.
 type Search struct {
 	// Margin is the gain that a probe must promise.
 	Margin float64
@@ -34,8 +34,8 @@ type Search struct {
 	// refuted has the configurations that lost a comparison in this search.
 	refuted []autoscale.Configuration
 	// left is the number of windows that this search may still take.
-	left  int
-	watch *watch
+	left    int
+	monitor *monitor
 	// windows and spent are those of the decision: what all searches have cost. before is what the earlier ones have, and
 	// charged has the windows of this one.
 	windows       int
@@ -57,9 +57,9 @@ type Known struct {
 }
 
 const (
-	stateStart  = "start"
-	stateSearch = "search"
-	stateWatch  = "watch"
+	stateStart   = "start"
+	stateSearch  = "search"
+	stateMonitor = "monitor"
 	// searchWindows is the most windows of a search.
 	searchWindows = 9
 	// surprise is the logarithm of measured over predicted time from which a single window may be an outlier.
@@ -84,7 +84,7 @@ func NewSearch() *Search { return &Search{Margin: 0.02, Horizon: 200} }
 
 // Result returns what later jobs may start from, or nil before the search has ended once.
 func (s *Search) Result() *Known {
-	if s.state != stateWatch {
+	if s.state != stateMonitor {
 		return nil
 	}
 	known := s.known
@@ -107,7 +107,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		reason = "the plan of the job changed"
 		s.plan, s.obs, s.replanned, s.calm = w.Plan, nil, true, Curve{}
 		s.begin()
-	case g != s.goal && s.state == stateWatch:
+	case g != s.goal && s.state == stateMonitor:
 		reason = "the goal changed"
 		s.begin()
 	}
@@ -123,8 +123,8 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 	if waits := s.await(o, &reason); waits {
 		return s.decision(nil, "the window does not have the wanted workers")
 	}
-	if s.state == stateWatch {
-		since, why := s.watch.next(o)
+	if s.state == stateMonitor {
+		since, why := s.monitor.next(o)
 		if why == "" {
 			return s.decision(nil, "nothing changed")
 		}
@@ -172,7 +172,7 @@ func (s *Search) replan(m *model, o observation) *model {
 
 // begin starts a new search from the current configuration.
 func (s *Search) begin() {
-	s.state, s.left, s.refuted, s.best, s.watch = stateSearch, searchWindows, nil, s.target, nil
+	s.state, s.left, s.refuted, s.best, s.monitor = stateSearch, searchWindows, nil, s.target, nil
 	s.before, s.charged = s.spent, nil
 }
 
@@ -181,14 +181,14 @@ func (s *Search) await(o observation, reason *string) bool {
 	if s.ceiling != nil {
 		if s.bounded--; s.bounded <= 0 {
 			s.ceiling = nil
-			if s.state == stateWatch {
+			if s.state == stateMonitor {
 				*reason = "missing workers are tried again"
 				s.begin()
 			}
 		}
 	}
 	if o.at == s.target {
-		if s.missing = 0; s.ceiling == nil && s.state == stateWatch {
+		if s.missing = 0; s.ceiling == nil && s.state == stateMonitor {
 			s.backoff = firstBackoff
 		}
 		return false
@@ -285,7 +285,7 @@ func (s *Search) step(m *model) string {
 			return fmt.Sprintf("%v is the best: no other promises more than %.1f %%", s.best, 100*max(gain, 0))
 		case m.windows(c) == 0:
 			s.target = c
-			return fmt.Sprintf("%v promises %.1f %% over %v", c, 100*gain, s.best)
+			return fmt.Sprintf("%v is predicted to be %.1f %% better than %v", c, 100*gain, s.best)
 		case s.verdict(m, c) == worse:
 			s.refuted = append(s.refuted, c)
 		case m.windows(c) >= 2 && m.windows(s.best) == 1:
@@ -331,14 +331,14 @@ func (s *Search) verdict(m *model, challenger autoscale.Configuration) verdict {
 }
 
 func (s *Search) end(m *model) {
-	s.state = stateWatch
+	s.state = stateMonitor
 	var here []observation
 	for _, o := range s.obs {
 		if o.at == s.best {
 			here = append(here, o)
 		}
 	}
-	s.watch = newWatch(here)
+	s.monitor = newMonitor(here)
 	s.known.Remote, s.known.Local, s.known.Load = m.remote, m.local, m.load
 	if slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 && o.calm() }) {
 		s.calm = m.local
@@ -350,7 +350,7 @@ func (s *Search) decision(m *model, reason string) autoscale.Decision {
 		reason += " (without prices, the goal is full speed with few workers)"
 	}
 	d := autoscale.Decision{
-		Target: s.target, State: s.state, Converged: s.state == stateWatch, Reason: reason,
+		Target: s.target, State: s.state, Converged: s.state == stateMonitor, Reason: reason,
 		SearchCost: s.spent.cost, SearchWindows: s.windows, SearchLost: s.spent.lost, SearchBill: s.spent.bill,
 	}
 	if m == nil {

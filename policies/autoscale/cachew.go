@@ -51,7 +51,7 @@ func (c *Cachew) Next(g Goal, w Window) Decision {
 			c.history = c.history[1:]
 		}
 		if c.converged.Consumers != nil {
-			reason = c.watch(w)
+			reason = c.monitor(w)
 		} else {
 			reason = c.search(w)
 		}
@@ -100,7 +100,7 @@ func (c *Cachew) stop(at Window) {
 	c.target, c.converged, c.stable = at.Workers.Remote, at, 0
 }
 
-func (c *Cachew) watch(w Window) string {
+func (c *Cachew) monitor(w Window) string {
 	if c.stable++; c.stable < c.Recheck {
 		return "the job has converged"
 	}

@@ -92,7 +92,7 @@ def test_the_order_has_the_attributes_of_the_explanation():
 
 def test_the_placement_has_the_values_of_the_answer():
     found = recorded("placed").placement
-    assert (found.objective, found.state, found.converged) == ("cost", "watch", True)
+    assert (found.objective, found.state, found.converged) == ("cost", "monitor", True)
     assert (found.remote, found.local, found.running_remote, found.running_local) == (6, 1, 5, 1)
     assert found.why.startswith("6 remote, 1 local is the best")
     assert found.prices == pecan.WorkerPrices("USD", 1.05, 0.25, 0.1, 3.45)

@@ -115,7 +115,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		d.request(e)
 	case core.WorkerLeft:
 		d.metrics.Left(e.AtIndex, e.HadAtIndex, e.All)
-		args := []any{"worker", e.Worker, "tcp", e.Tcp, "told", e.Told, "took", e.All.Round(time.Millisecond)}
+		args := []any{"worker", e.Worker, "tcp", e.Tcp, "asked", e.Asked, "took", e.All.Round(time.Millisecond)}
 		if e.HadAtIndex {
 			args = append(args, "streams_at_index_took", e.AtIndex.Round(time.Millisecond))
 		}

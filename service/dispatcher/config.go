@@ -24,20 +24,30 @@ import (
 
 // Store keeps records and graphs. Package store has a durable one and one in memory.
 type Store interface {
+	Journal
+	GraphStore
+}
+
+// Journal keeps records.
+type Journal interface {
 	// Dir is empty if nothing survives the process.
 	Dir() string
 	Load(snapshot, record func(data []byte) error) error
 	Append(records [][]byte) error
 	Compact(snapshot []byte) error
+	// Metrics returns the size of the store.
+	Metrics() store.Metrics
+	// Failed is closed when the store can no longer be written.
+	Failed() <-chan struct{}
+}
+
+// GraphStore keeps graphs by their fingerprints.
+type GraphStore interface {
 	PutGraph(fingerprint string, graph []byte) error
 	Graph(fingerprint string) ([]byte, error)
 	DeleteGraph(fingerprint string) error
 	// Graphs returns the fingerprints of all stored graphs, also of incomplete ones.
 	Graphs() (fingerprints []string, err error)
-	// Metrics returns the size of the store.
-	Metrics() store.Metrics
-	// Failed is closed when the store can no longer be written.
-	Failed() <-chan struct{}
 }
 
 // Config is the configuration of a dispatcher.

@@ -139,9 +139,9 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 }
 
 // replay returns the state of a store, and the number of records applied after its snapshot.
-func replay(store Store) (*durable.State, int, error) {
+func replay(journal Journal) (*durable.State, int, error) {
 	state, replayed := durable.NewState(), 0
-	err := store.Load(func(snapshot []byte) error {
+	err := journal.Load(func(snapshot []byte) error {
 		restored, err := durable.Restore(snapshot)
 		if err == nil {
 			state = restored

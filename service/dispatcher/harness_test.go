@@ -331,7 +331,7 @@ type worker struct {
 func workerHello(id string, slots int32) *pecanv1.WorkerHello {
 	return &pecanv1.WorkerHello{
 		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: "127.0.0.1:" + portOf(id), HostId: "h"},
-		MaxStreams: slots, Cores: 2, TensorflowVersion: "2.21.0", Version: "test", Placement: "remote",
+		MaxStreams: slots, Cores: 2, TensorflowVersion: "2.21.0", Version: "test", Kind: "remote",
 	}
 }
 

@@ -295,7 +295,7 @@ func TestHostileWorkersAreRefused(t *testing.T) {
 		"2^31 slots":                      {hello(func(h *pecanv1.WorkerHello) { h.MaxStreams = math.MaxInt32 }), reason.BadArgument},
 		"another cluster":                 {hello(func(h *pecanv1.WorkerHello) { h.ClusterId = "c-0000" }), reason.ClusterMismatch},
 		"an address that is not listed":   {hello(func(h *pecanv1.WorkerHello) { h.Address.Tcp = "127.0.0.1:7002" }), reason.WorkerUnknown},
-		"a strange placement":             {hello(func(h *pecanv1.WorkerHello) { h.Placement = "moon" }), reason.BadArgument},
+		"a strange kind":                  {hello(func(h *pecanv1.WorkerHello) { h.Kind = "moon" }), reason.BadArgument},
 	}
 	before := s.d.StateHash()
 	for name, c := range cases {

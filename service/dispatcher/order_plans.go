@@ -1,40 +1,25 @@
 package dispatcher
 
 import (
-	"context"
 	"fmt"
-	"runtime/debug"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
-// planOrder plans an order in the background and passes the result to the core. Planning parses a graph, and the
-// store must not wait for that. If the dispatcher stops meanwhile, the next one asks again.
+// planOrder plans an order in the background, because planning parses a graph. Graphs may be large, so one is planned at
+// a time.
 func (d *Dispatcher) planOrder(asked rollout.PlanRequest) {
-	d.planning.Add(1)
-	go func() {
-		defer d.planning.Done()
-		planned := d.planOrderNow(asked)
-		if d.waitForDisk(context.Background()) {
-			d.decide(planned)
-		}
-	}()
+	d.inBackground(backgroundWork{
+		one: &d.planningMu, compute: func() any { return d.planOrderNow(asked) },
+		afterPanic: rollout.Planned{Number: asked.Number, Why: "no order could be planned; the dispatcher's log has details"},
+		failed:     "planning an order failed", about: []any{"fingerprint", asked.Fingerprint},
+	})
 }
 
-// planOrderNow answers requests one at a time, because graphs may be large. A panic is an answer too: the
-// registered order stays right, so the dispatcher need not end.
-func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) (planned rollout.Planned) {
-	d.planningMu.Lock()
-	defer d.planningMu.Unlock()
-	planned.Number = asked.Number
-	defer func() {
-		if p := recover(); p != nil {
-			d.deps.Log.Error("planning an order failed", "fingerprint", asked.Fingerprint, "panic", p, "stack", string(debug.Stack()))
-			planned = rollout.Planned{Number: asked.Number, Why: "no order could be planned; the dispatcher's log has details"}
-		}
-	}()
+func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) rollout.Planned {
+	planned := rollout.Planned{Number: asked.Number}
 	graph, err := d.deps.Store.Graph(asked.Fingerprint)
 	if err != nil {
 		planned.Retry = fmt.Sprintf("the graph could not be read: %v", d.storeError(err))

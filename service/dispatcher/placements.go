@@ -1,48 +1,36 @@
 package dispatcher
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"runtime/debug"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
 
-// place decides on the workers of a job in the background, because a decision compares many configurations. If the
-// dispatcher stops meanwhile, the next one asks again.
+// place decides on the workers of a job in the background, because a decision compares many configurations.
 func (d *Dispatcher) place(asked core.PlacementRequest) {
-	d.planning.Add(1)
-	go func() {
-		defer d.planning.Done()
-		placed := d.placeNow(asked)
-		if d.waitForDisk(context.Background()) {
-			d.decide(placed)
-		}
-	}()
-}
-
-// placeNow decides on one job at a time. A panic leaves the workers as they are.
-func (d *Dispatcher) placeNow(asked core.PlacementRequest) (placed core.Placed) {
-	d.placingMu.Lock()
-	defer d.placingMu.Unlock()
-	placed = core.Placed{Number: asked.Number, JobID: asked.JobID}
 	request := placing.Request{
 		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Registered: asked.Registered, Local: asked.Local,
 		RegisteredLocal: asked.RegisteredLocal, Window: asked.Window, Plan: asked.Plan, Now: asked.Now,
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			d.deps.Log.Error("deciding on workers failed", "job", asked.JobID, "panic", p, "stack", string(debug.Stack()))
-			placed.Placement = placing.Unchanged(request, "no decision was possible; the dispatcher's log has details")
-		}
-	}()
+	placed := core.Placed{Number: asked.Number, JobID: asked.JobID}
+	unchanged := placed
+	unchanged.Placement = placing.Unchanged(request, "no decision was possible; the dispatcher's log has details")
+	d.inBackground(backgroundWork{
+		one: &d.placingMu, compute: func() any { return d.placeNow(request, placed) },
+		afterPanic: unchanged,
+		failed:     "deciding on workers failed", about: []any{"job", asked.JobID},
+	})
+}
+
+// placeNow completes the answer to a request.
+func (d *Dispatcher) placeNow(request placing.Request, placed core.Placed) core.Placed {
 	note := ""
 	if d.deps.Prices != nil {
 		var err error
-		if request.Prices, err = d.deps.Prices(asked.Options.GetTrainerType()); err != nil {
+		if request.Prices, err = d.deps.Prices(request.Options.GetTrainerType()); err != nil {
 			note = fmt.Sprintf("; without prices: %v", err)
 		}
 	}

@@ -89,3 +89,27 @@ func TestAJobShowsItsWorkersAndTheirPrices(t *testing.T) {
 		t.Errorf("a job without an objective: %v", e)
 	}
 }
+
+// broken is a log of decisions whose writes panic.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { panic("no paper") }
+
+func TestAPanicLeavesTheWorkersOfAJobAsTheyAre(t *testing.T) {
+	s := startService(t, serviceOptions{deps: func(d *dispatcher.Deps) { d.Decisions = broken{} }})
+	w := s.worker(workerHello("w1", 4))
+	job := s.job("c1", "placed", s.register(&pecanv1.Plan{NumStreams: 2}), &pecanv1.JobOptions{
+		Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Placement: &pecanv1.PlacementOptions{Objective: "time"},
+	})
+	s.open("c1", job.JobId, 0)
+	placed := s.explain(job.JobId).Placement
+	for end := time.Now().Add(wait); placed.GetWhy() != "no decision was possible; the dispatcher's log has details"; placed = s.explain(job.JobId).Placement {
+		if time.Now().After(end) {
+			t.Fatalf("the panic has another answer: %v", placed)
+		}
+		s.advance(500*time.Millisecond, w)
+	}
+	if placed.Remote != 1 || placed.Local != 0 {
+		t.Errorf("%v", placed)
+	}
+}

@@ -17,7 +17,8 @@
 //
 // The packages in its directory: nodedef reads and writes single nodes, and ops describes TensorFlow's ops.
 // analysis and dataflow describe steps and functions. split plans the streams, rewrite writes a stream's
-// graphs, and order moves steps.
+// graphs, and pooled makes graphs of them that run many streams. extents divides large record files, and order
+// moves steps.
 //
 // Do not decide here how a dataset is divided. Do not change a Graph: build another one with an Editor.
 package graph

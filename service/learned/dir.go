@@ -40,9 +40,9 @@ type Dir struct {
 	log   *slog.Logger
 	most  int64
 
-	// mu guards told, which has the files of which a problem was logged.
-	mu   sync.Mutex
-	told map[string]bool
+	// mu guards logged, which has the files of which a problem was logged.
+	mu     sync.Mutex
+	logged map[string]bool
 }
 
 // Open opens a directory for this user, and creates it. Files count as damaged if check refuses what they say.
@@ -54,7 +54,7 @@ func Open(path string, check func(*pecanv1.Learned) error, log *slog.Logger) (*D
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{root: root, path: path, check: check, log: log, most: maxTotal, told: map[string]bool{}}, nil
+	return &Dir{root: root, path: path, check: check, log: log, most: maxTotal, logged: map[string]bool{}}, nil
 }
 
 // Close ends the use of the directory.
@@ -103,8 +103,8 @@ func (d *Dir) ignore(fingerprint string, why error) {
 func (d *Dir) tell(key, text string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.told[key] {
-		d.told[key] = true
+	if !d.logged[key] {
+		d.logged[key] = true
 		d.log.Warn(text, args...)
 	}
 }

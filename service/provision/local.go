@@ -177,7 +177,7 @@ func (l *Local) follow(c *child, stdout io.Reader) {
 		return
 	}
 	if err == nil && c.phase == ready {
-		// It was told to leave.
+		// It was asked to leave.
 		l.log.Info("worker ended", "worker", c.name)
 		return
 	}

@@ -109,7 +109,7 @@ func plan(o observed, desired int, leaving []Address, now time.Time, r rules) ac
 	}
 	act.replicas = max(desired, readyKeep) + unsettled
 	if readyKeep > desired {
-		act.why = fmt.Sprintf("%d ready workers more than desired: none of them was told to leave", readyKeep-desired)
+		act.why = fmt.Sprintf("%d ready workers more than desired: none of them was asked to leave", readyKeep-desired)
 	}
 	if o.ordered {
 		return ordered(o, act, active, gone, max(desired, 0))
@@ -140,7 +140,7 @@ func ordered(o observed, act actions, active []machine, gone map[string]bool, de
 			// What lies above it does not exist and can be given up.
 			least = min(least, m.ordinal+1)
 			if least > desired {
-				act.why = fmt.Sprintf("%s cannot be removed before it is told to leave, and those before it only after it", m.name)
+				act.why = fmt.Sprintf("workers are removed in order: %s must leave first, and it was not asked to leave", m.name)
 			}
 			break
 		}

@@ -83,8 +83,8 @@ func TestPlan(t *testing.T) {
 
 		{name: "ordered: more", ordered: true, replicas: 1, machines: "a", desired: 4, wantReplicas: 4},
 		{name: "ordered: the last one", ordered: true, replicas: 3, machines: "a b c!", desired: 2, leaving: "c", wantReplicas: 2, drop: "c"},
-		{name: "ordered: the last one is marked first", ordered: true, replicas: 3, machines: "a b c", desired: 2, leaving: "c", mark: "c", wantReplicas: 3, reasonOfFewer: "c cannot be removed before it is told to leave"},
-		{name: "ordered: not the last one", ordered: true, replicas: 3, machines: "a b! c", desired: 2, leaving: "b", wantReplicas: 3, reasonOfFewer: "c cannot be removed before"},
+		{name: "ordered: the last one is marked first", ordered: true, replicas: 3, machines: "a b c", desired: 2, leaving: "c", mark: "c", wantReplicas: 3, reasonOfFewer: "workers are removed in order: c must leave first"},
+		{name: "ordered: not the last one", ordered: true, replicas: 3, machines: "a b! c", desired: 2, leaving: "b", wantReplicas: 3, reasonOfFewer: "c must leave first"},
 		{name: "ordered: the last two", ordered: true, replicas: 3, machines: "a b! c!", desired: 1, leaving: "b c", wantReplicas: 1, drop: "c b"},
 		{name: "ordered: pending ones", ordered: true, replicas: 5, machines: "a b c? d?", desired: 2, wantReplicas: 2, drop: "d c"},
 		{name: "ordered: nothing exists", ordered: true, replicas: 5, machines: "", desired: 2, wantReplicas: 2},

@@ -12,7 +12,7 @@ type Static struct{ registered func() int }
 // NewStatic returns a pool of the workers that registered counts.
 func NewStatic(registered func() int) *Static { return &Static{registered: registered} }
 
-// Reconcile changes nothing. A worker that was told to leave ends by itself.
+// Reconcile changes nothing. A worker that was asked to leave ends by itself.
 func (s *Static) Reconcile(_ context.Context, desired int, leaving []Address) (State, error) {
 	state, err := s.state(leaving)
 	state.Desired = desired

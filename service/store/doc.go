@@ -22,5 +22,5 @@
 //
 // Files: store.go has the journal and the snapshot, blobs.go the graphs, mark.go the mark and the ownership of a directory, tail.go the end
 // of pebble's log, reader.go read-only access for pecanctl, memory.go the store without a directory, disk.go free space and the file
-// system, failed.go the failed state, errors.go the errors, pebblelog.go pebble's messages. A write goes only through Store.guard.
+// system, failed.go the failed state, errors.go the errors, pebblelog.go pebble's messages, sync_mode.go when a write returns. A write goes only through Store.guard.
 package store

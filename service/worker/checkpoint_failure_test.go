@@ -63,7 +63,7 @@ func TestAFailureBeforeACheckpointIsRemembered(t *testing.T) {
 			o := planned(t, w, "failing_shuffle")
 			w.streams.Start(o)
 			between(t, w, o, 0, 0, moved)
-			waitFor(t, "the run is saved behind what failed", func() bool { return len(behind(t, dir, failed, moved)) > 0 })
+			waitFor(t, "the run is saved after what failed", func() bool { return len(checkpointsBetween(t, dir, failed, moved)) > 0 })
 			takeBack(t, w, o)
 			if c.older {
 				for _, file := range checkpointFiles(t, dir) {

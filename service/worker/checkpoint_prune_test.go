@@ -29,13 +29,13 @@ func TestACheckpointAtTheDispatchersReaderPositionIsUsed(t *testing.T) {
 		r.handled()
 	}
 	to(reported)
-	waitFor(t, "the run is saved", func() bool { return len(behind(t, dir, 0, reported)) > 0 })
+	waitFor(t, "the run is saved", func() bool { return len(checkpointsBetween(t, dir, 0, reported)) > 0 })
 	if load := w.heartbeat().Streams[0]; load.Acked != reported {
 		t.Fatal(load)
 	}
 	to(received)
 	waitFor(t, "older ones are removed", func() bool {
-		n := len(behind(t, dir, reported, received))
+		n := len(checkpointsBetween(t, dir, reported, received))
 		return 0 < n && n <= 2
 	})
 	takeBack(t, w, o)

@@ -111,10 +111,10 @@ func begun(t *testing.T, dir string, change ...func(*testing.T, *pecanv1.StartSt
 }
 
 // usable are the checkpoints at or below the index that was reached.
-func usable(t *testing.T, dir string) []string { return behind(t, dir, 0, reached) }
+func usable(t *testing.T, dir string) []string { return checkpointsBetween(t, dir, 0, reached) }
 
-// behind are the checkpoints after one index, up to another.
-func behind(t *testing.T, dir string, above, upTo uint64) []string {
+// checkpointsBetween are the checkpoints after one index, up to another.
+func checkpointsBetween(t *testing.T, dir string, above, upTo uint64) []string {
 	t.Helper()
 	var out []string
 	for _, file := range checkpointFiles(t, dir) {

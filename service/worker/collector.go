@@ -20,7 +20,7 @@ func newCollector(w *Worker) *collector {
 	}
 	return &collector{
 		w:              w,
-		info:           desc("pecan_worker_info", "Always 1: what this worker is.", "worker", "address", "version", "placement"),
+		info:           desc("pecan_worker_info", "Always 1: what this worker is.", "worker", "address", "version", "kind"),
 		session:        desc("pecan_worker_session_up", "1 while there is a session with the dispatcher, else 0."),
 		readers:        desc("pecan_worker_connections", "Open connections of readers."),
 		streams:        desc("pecan_worker_streams", "Streams that are held, by state: running, or produced and not yet read to the end.", "state"),
@@ -57,7 +57,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value))
 	}
 	w := c.w
-	gauge(c.info, 1, w.identity.ID(), w.identity.Address, w.config.Version, w.config.Placement)
+	gauge(c.info, 1, w.identity.ID(), w.identity.Address, w.config.Version, w.config.Kind)
 	up := 0.0
 	if w.session.isUp() {
 		up = 1

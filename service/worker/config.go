@@ -28,8 +28,8 @@ const (
 
 // These are the placements of a worker.
 const (
-	PlacementLocal  = "local"
-	PlacementRemote = "remote"
+	KindLocal  = "local"
+	KindRemote = "remote"
 )
 
 // Config is the configuration of a worker.
@@ -55,8 +55,8 @@ type Config struct {
 	CacheCompress bool
 	// CacheOrphanAfter is the age at which a file that no cache needs is removed.
 	CacheOrphanAfter time.Duration
-	// Placement is local if this worker serves the trainers on its host only, else remote.
-	Placement string
+	// Kind is local if this worker serves the trainers on its host only, else remote.
+	Kind string
 	// TrainerID is the trainer that started this worker; empty: none did.
 	TrainerID string
 	// DispatcherTimeout bounds the wait for the first contact.
@@ -104,11 +104,11 @@ func (c *Config) Validate() error {
 		add("--max-streams %d: want 1 to %d", c.MaxStreams, maxStreamsLimit)
 	}
 	err = multierr.Combine(err, check.Bytes("--window-bytes", c.WindowBytes, 1<<20), check.Bytes("--shared-memory-bytes", c.SlotBytes, 0))
-	if c.Placement != PlacementLocal && c.Placement != PlacementRemote {
-		add("--placement %q: want %s or %s", c.Placement, PlacementLocal, PlacementRemote)
+	if c.Kind != KindLocal && c.Kind != KindRemote {
+		add("--kind %q: want %s or %s", c.Kind, KindLocal, KindRemote)
 	}
-	if c.TrainerID != "" && c.Placement != PlacementLocal {
-		add("--trainer %s: only a worker with --placement %s belongs to a trainer", c.TrainerID, PlacementLocal)
+	if c.TrainerID != "" && c.Kind != KindLocal {
+		add("--trainer %s: only a worker with --kind %s belongs to a trainer", c.TrainerID, KindLocal)
 	}
 	err = multierr.Append(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
 	if c.CacheDir != "" {

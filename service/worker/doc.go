@@ -9,8 +9,9 @@
 // profile counts what each step did. The parts do not import this package.
 //
 // Files: worker.go starts and closes the parts; config.go is the configuration; session.go keeps the session,
-// handshake.go opens it, heartbeat.go is what it sends each period; drain.go prepares a planned departure; fetch.go reads
-// graphs from the dispatcher; crashreport.go reports a crash; collector.go exports metrics to Prometheus.
+// handshake.go opens it, heartbeat.go is what it sends each period, stream_lists.go starts, stops and reports many streams
+// at once, and lease_expiry.go says when leases are over; drain.go prepares a planned departure; fetch.go reads graphs from
+// the dispatcher; crashreport.go reports a crash; collector.go exports metrics to Prometheus.
 //
 // Locks are taken in this order: a stream, its window, a connection. No lock is held while a message is sent to the
 // dispatcher: session.Send only queues it.

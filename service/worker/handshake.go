@@ -51,7 +51,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 			WorkerId: w.identity.ID(), Tcp: w.identity.Address, Unix: w.server.UnixName(), HostId: w.hostID,
 		},
 		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
-		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.identity.Cluster(), Placement: w.config.Placement, TrainerId: w.config.TrainerID, Caches: w.streams.Caches != nil,
+		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.identity.Cluster(), Kind: w.config.Kind, TrainerId: w.config.TrainerID, Caches: w.streams.Caches != nil,
 		Number: w.handshakes.Add(1), Held: w.streams.HeldStreams(),
 	}
 	return hello, nil

@@ -47,7 +47,7 @@ func (files) Files(context.Context, string, *pecanv1.Plan, split.Run) []string {
 func testConfig() Config {
 	return Config{
 		Dispatcher: "127.0.0.1:1", Listen: "127.0.0.1:0", MaxStreams: 4, WindowBytes: 64 << 20, SlotBytes: 256 << 20,
-		Placement: PlacementLocal, DispatcherTimeout: deadline, Threads: 2, Version: "test",
+		Kind: KindLocal, DispatcherTimeout: deadline, Threads: 2, Version: "test",
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }

@@ -394,12 +394,12 @@ func TestADispatcherThatSaysNothingEndsTheWorker(t *testing.T) {
 }
 
 func TestConfigReportsAllErrors(t *testing.T) {
-	config := Config{Listen: "nowhere", Advertise: "x", MaxStreams: -1, Placement: "moon"}
+	config := Config{Listen: "nowhere", Advertise: "x", MaxStreams: -1, Kind: "moon"}
 	err := config.Validate()
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, word := range []string{"--dispatcher", "--listen", "--advertise", "--max-streams", "--window-bytes", "--placement", "--dispatcher-timeout"} {
+	for _, word := range []string{"--dispatcher", "--listen", "--advertise", "--max-streams", "--window-bytes", "--kind", "--dispatcher-timeout"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q lacks %s", err, word)
 		}

@@ -76,7 +76,7 @@ func Run(ctx context.Context, config Config) error {
 		return multierr.Append(err, w.close())
 	}
 	defer stopMetrics()
-	stop := context.AfterFunc(ctx, func() { w.depart("it was told to stop", config.DrainTimeout) })
+	stop := context.AfterFunc(ctx, func() { w.depart("it was asked to stop", config.DrainTimeout) })
 	defer stop()
 	return multierr.Append(w.session.run(w.leaving), w.close())
 }

@@ -28,7 +28,7 @@ COUNT = 3000
 
 def workers(target: str, kind: str) -> list[dict]:
     """What the dispatcher shows of the local or remote workers."""
-    return [each for each in session.connect(target, 30).status()["workers"] if each["placement"] == kind]
+    return [each for each in session.connect(target, 30).status()["workers"] if each["kind"] == kind]
 
 
 def wait_for(what: str, holds, shown=lambda: "") -> None:
@@ -49,8 +49,8 @@ def test_only_local_workers_serve_a_trainer_and_they_end_with_it(hosts, service)
         iterator = iter(dataset.apply(read))
         seen = [int(next(iterator)[0]) for _ in range(200)]
         status = session.connect({service!r}, 10).status()
-        say(sum(len(w["streams"]) for w in status["workers"] if w["placement"] == "local"))
-        say(sum(len(w["streams"]) for w in status["workers"] if w["placement"] == "remote"))
+        say(sum(len(w["streams"]) for w in status["workers"] if w["kind"] == "local"))
+        say(sum(len(w["streams"]) for w in status["workers"] if w["kind"] == "remote"))
         seen += [int(element[0]) for element in iterator]
         say(sorted(seen) == list(range({COUNT})))
         [worker] = local_workers.of_service({service!r}).processes

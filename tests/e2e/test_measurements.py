@@ -48,7 +48,7 @@ def differences(seen: dict[str, float], element_s: float, wait: float, worker_bo
     trainer = {name.split("{")[0]: value for name, value in seen.items() if name.startswith("pecan_dispatcher_trainer_")}
     queue = trainer["pecan_dispatcher_trainer_queue_elements"]
     # The graph of a stream reads ahead too, so the share of a worker that is not the bound may seem lower than it is.
-    busy = seen['pecan_dispatcher_worker_busy_ratio{placement="remote"}']
+    busy = seen['pecan_dispatcher_worker_busy_ratio{kind="remote"}']
     right = {
         f"the loop waits for {wait:.2f} of its time": (wait > 0.4) == worker_bound,
         f"an element takes {element_s:.4f} s": trainer["pecan_dispatcher_trainer_element_seconds"] == pytest.approx(element_s, rel=0.25),

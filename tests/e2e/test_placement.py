@@ -73,7 +73,7 @@ def check_shown(target: str, dataset: tf.data.Dataset) -> None:
     placed = pecan.explain(dataset).placement
     assert placed.objective == "cost" and placed.why and placed.local == placed.running_local == 0
     # The search may have begun again since, but it never forgets what it measured.
-    assert placed.state in ("search", "watch")
+    assert placed.state in ("search", "monitor")
     assert 1 <= placed.remote <= WORKERS and 1 <= placed.running_remote <= WORKERS
     best = placed.candidates[0]
     assert any(one.measured_s and one.measured_cost and one.windows for one in placed.candidates), placed.candidates

@@ -26,12 +26,10 @@ from test_proposals import (
     images,
     on_image,
     on_label,
-    outcome,
     propose_all,
-    random_metrics,
-    same_outcome,
     steps_in,
 )
+from test_random_proposals import outcome, random_metrics, same_outcome
 
 D = tf.data.Dataset
 Step = Callable[[tf.data.Dataset], tf.data.Dataset]

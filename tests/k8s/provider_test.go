@@ -172,7 +172,7 @@ func TestTheProviderRemovesTheChosenPod(t *testing.T) {
 		before := p.members()
 		for range 5 {
 			s, err := p.provider.Reconcile(t.Context(), 1, nil)
-			if err != nil || s.Ready != 2 || !strings.Contains(s.Why, "told to leave") {
+			if err != nil || s.Ready != 2 || !strings.Contains(s.Why, "asked to leave") {
 				t.Fatalf("%v %v", s, err)
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -188,7 +188,7 @@ func TestTheProviderRemovesTheChosenPod(t *testing.T) {
 		}
 		first := s.Removable[2:]
 		s = p.settle("the first one cannot be removed", 2, first, func(s provision.State) bool { return s.Why != "" && len(s.Leaving) == 1 })
-		if !strings.Contains(s.Why, "ordered-2 cannot be removed before it is told to leave") {
+		if !strings.Contains(s.Why, "ordered-2 must leave first") {
 			t.Errorf("%v", s)
 		}
 		time.Sleep(3 * time.Second)

@@ -66,13 +66,19 @@ class GoPackage:
     imports: tuple[str, ...]
     cgo: bool
     files: tuple[str, ...]
-    # Imports of only its external tests (package x_test).
+    # Imports of only its external tests (package x_test), and of only its tests.
     external: tuple[str, ...] = ()
+    only_tests: tuple[str, ...] = ()
 
     @property
     def ours(self) -> list[str]:
         """Imported packages of this module, as paths in it."""
         return sorted(p.removeprefix(MODULE + "/") for p in self.imports if p.startswith(MODULE + "/"))
+
+    @property
+    def ours_in_tests(self) -> list[str]:
+        """Packages of this module that only its tests import, as paths in it."""
+        return sorted(p.removeprefix(MODULE + "/") for p in self.only_tests if p.startswith(MODULE + "/"))
 
     @property
     def ours_in_external_tests(self) -> list[str]:
@@ -105,6 +111,7 @@ def go_packages() -> tuple[GoPackage, ...]:
                 bool(package.get("CgoFiles")),
                 tuple(files),
                 tuple(sorted(set(package.get("XTestImports", [])) - inner)),
+                tuple(sorted(imports - set(package.get("Imports", [])))),
             )
         )
     return tuple(found)

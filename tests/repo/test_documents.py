@@ -6,10 +6,12 @@ These are reason codes and their page, metrics and their page, records of the jo
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import repository
@@ -28,6 +30,15 @@ REPLACED = {
     "coordinator": "dispatcher",
     "server": "worker or dispatcher",
     "executor": "worker",
+}
+# A word that names, comments, messages and pages may not contain → the term for it.
+RETIRED = {
+    "beats": "heartbeats",
+    "passage": "data path",
+    "renewable": "rejoining",
+    "tandem": "paired run",
+    "told": "asked",
+    "wary": "crash guard",
 }
 # Names that contain such a word for a reason.
 KEPT = {"ShardingFiles"}
@@ -151,6 +162,48 @@ def test_files_that_the_architecture_page_names_exist():
     assert not missing, f"docs/architecture.md names {missing}, which do not exist: follow a renamed file"
 
 
+# A file of a hop, and the functions after it: `dir/file.go` (`First`, `Second`).
+HOP = re.compile(r"`([\w/]+\.(?:go|py))`(?: \(`(\w+)`((?:, `\w+`)*)\))?")
+
+
+def lost_hops(paths: str, text_of: Callable[[str], str]) -> list[str]:
+    """A sentence for every file in the text of the paths without a function, or with one that the file does not have.
+
+    A file without a directory is beside the one before it.
+    """
+    lost, directory = [], ""
+    for name, first, others in HOP.findall(paths):
+        directory = os.path.dirname(name) or directory
+        file = f"{directory}/{os.path.basename(name)}"
+        functions = [first, *re.findall(r"\w+", others)] if first else []
+        if not functions:
+            lost.append(f"{name}: say at which function to start")
+        source = text_of(file)
+        lost += [
+            f"{file} has no function {function}"
+            for function in functions
+            if not re.search(rf"^(?:func (?:\([^)]*\) )?|def ){function}\b", source, re.MULTILINE)
+        ]
+    return lost
+
+
+def test_paths_of_the_architecture_page_name_functions_of_their_files():
+    paths = repository.text("docs/architecture.md").partition(" paths through the code\n")[2].partition("\n## ")[0]
+    hops = re.findall(r"^\d+\. .*", paths, re.MULTILINE)
+    assert len(hops) > 40, "could not read the paths of docs/architecture.md"
+    assert not [hop for hop in hops if not HOP.search(hop)], "each hop names a file"
+    lost = lost_hops(paths, lambda file: repository.text(file) if file in repository.tracked() else "")
+    assert not lost, "docs/architecture.md: follow what moved: " + "; ".join(lost)
+
+
+def test_a_hop_that_leads_nowhere_is_detected():
+    sources = {"a/b.go": "func (s *T) Run(x int) {\n", "a/c.go": "func open() {\n", "a/d.py": "def read(\n"}
+    good = "`a/b.go` (`Run`), `c.go` (`open`) and `a/d.py` (`read`)"
+    assert not lost_hops(good, lambda file: sources.get(file, ""))
+    for bad in ("`a/b.go` runs", "`a/b.go` (`run`)", "`a/b.go` (`Run`, `open`)", "`a/b.go` (`Run`), `d.go` (`open`)"):
+        assert len(lost_hops(bad, lambda file: sources.get(file, ""))) == 1, bad
+
+
 def words_of(name: str) -> list[str]:
     """The words of a name in camel, snake or kebab case, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
@@ -164,6 +217,16 @@ def replaced(names: list[str]) -> list[str]:
         if name not in KEPT
         for word in words_of(name)
         if word in REPLACED
+    ]
+
+
+def retired(texts: dict[str, str]) -> list[str]:
+    """A sentence for every file that contains a retired word."""
+    pattern = re.compile(rf"\b({'|'.join(RETIRED)})\b", re.IGNORECASE)
+    return [
+        f"{name}: the term is {RETIRED[word]}, not {word}"
+        for name, text in texts.items()
+        for word in sorted({found.lower() for found in pattern.findall(text)})
     ]
 
 
@@ -183,6 +246,17 @@ def test_flags_use_the_projects_terms():
     flags = [flag for source in sources if "spf13/pflag" in source for flag in defined.findall(source)]
     assert flags, "could not read the flags of the commands"
     assert not replaced(flags), "\n".join(replaced(flags))
+
+
+def test_no_file_uses_a_retired_word():
+    files = [name for name in repository.tracked() if name.endswith((".go", ".py", ".md", ".proto", ".yaml"))]
+    found = retired({name: repository.text(name) for name in files if name != "tests/repo/test_documents.py"})
+    assert not found, "\n".join(found)
+
+
+def test_a_retired_word_is_detected():
+    assert len(retired({"a.go": "// Told: x", "b.go": "d.beats++", "c.go": "wary"})) == 3
+    assert not retired({"a.go": "heartbeats, untold", "b.go": "staleHeartbeats"})
 
 
 def test_a_replaced_word_is_detected():

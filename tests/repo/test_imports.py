@@ -243,6 +243,12 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "positions sum what epochs delivered, and jobs save and load them",
     ),
     "native/client": (("proto", "native/buffer"), "the client is pure Go, and only native/tf and native/op use TensorFlow"),
+    "native/buffer": ((), "memory is bytes and references, and knows no elements, frames or TensorFlow"),
+    "native/tf": (("proto",), "the executor runs any serialised graph, and knows no streams, workers or trainers"),
+    "native/op": (
+        ("proto", "native/buffer", "native/client=", "native/client/element"),
+        "the op hands elements from an iteration to TensorFlow, and knows no epochs or connections",
+    ),
     "native": (("proto", "service/graph"), "native runs inside trainers, and knows services only by their messages"),
     "bindings": (
         ("native", "proto", "service/graph"),
@@ -251,9 +257,16 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "tests": (("proto", "policies", "service", "native", "bindings"), ""),
     "benchmarks": (("proto", "policies", "service", "native", "bindings"), ""),
 }
+# Layer → layers that only its tests may import as well.
+IN_TESTS = {"native/tf": ("service/graph",)}
+# Packages that only tests import.
+ONLY_FOR_TESTS = ("service/graph/graphtest", "policies/scripttest")
 # Packages that the core may not import, because it uses no clock, network, disk or randomness.
 IMPURE = {"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "google.golang.org/grpc"}
 IMPURE_CALL = re.compile(r"\btime\.(Now|Since|Until|Sleep|After|NewTimer|NewTicker|Tick)\(")
+
+# Functions of math/rand/v2 that draw from the process's own generator.
+UNSEEDED = re.compile(r"\brand\.(?!New\b|NewPCG\b|Rand\b)\w+\(")
 
 
 def layer_of(path: str) -> str | None:
@@ -290,12 +303,12 @@ def test_go_packages_follow_the_import_rules():
     assert "native/tf" in imports["service/worker"], "could not read the imports of the packages"
     broken = []
     for package in packages:
-        outside = set()
+        outside = {name for name in package.ours_in_tests if any(inside(name, layer) for layer in IN_TESTS.get(package.path, ()))}
         if inside(package.path, "service/graph"):
             # External tests in this layer plan and write whole streams with graphtest.
-            outside = {name for name in package.ours_in_external_tests if inside(name, "service/graph")}
+            outside |= {name for name in package.ours_in_external_tests if inside(name, "service/graph")}
         broken += broken_rules(package.path, [name for name in package.ours if name not in outside])
-    for helpers in ("service/graph/graphtest", "policies/scripttest"):
+    for helpers in ONLY_FOR_TESTS:
         users = [p.path for p in packages if helpers in p.ours and helpers not in p.ours_in_external_tests]
         broken += [f"{path} imports {helpers}, which is only for tests" for path in users]
     assert not broken, "\n".join(broken)
@@ -344,6 +357,11 @@ def test_go_packages_follow_the_import_rules():
         ("native/client/element", "native/client/transport"),
         ("native/client/wait", "proto/reason"),
         ("native/client", "service/cmd/pecanctl"),
+        ("native/buffer", "proto/frame"),
+        ("native/tf", "native/buffer"),
+        ("native/tf", "service/graph"),
+        ("native/op", "native/client/epoch"),
+        ("native/op", "native/tf"),
         ("bindings", "service/dispatcher"),
         ("proto/frame", "service/graph"),
         ("elsewhere", "proto/frame"),
@@ -357,11 +375,10 @@ def test_the_core_of_the_dispatcher_and_policies_are_pure():
     pure = (
         "service/dispatcher/core",
         "service/dispatcher/ordering",
-        "policies/autoscale",
-        "policies/autoplacement",
-        "policies/autocache",
+        "service/dispatcher/placing",
+        "policies",
     )
-    cores = [p for p in repository.go_packages() if any(inside(p.path, package) for package in pure)]
+    cores = [p for p in repository.go_packages() if p.path not in ONLY_FOR_TESTS and any(inside(p.path, package) for package in pure)]
     names = {p.path.removeprefix("service/dispatcher/") for p in cores}
     assert names >= {
         "core",
@@ -373,15 +390,26 @@ def test_the_core_of_the_dispatcher_and_policies_are_pure():
         "core/rollout",
         "core/schedule",
         "ordering",
+        "placing",
+        "policies/autocache",
+        "policies/autoorder",
+        "policies/autoplacement",
+        "policies/autoscale",
+        "policies/sim",
+        "policies/sim/caching",
     }
     for package in cores:
+        # Simulations draw random numbers, but from a seed only.
+        impure = IMPURE - {"math/rand/v2"} if inside(package.path, "policies/sim") else IMPURE
         tests_left_out = [name for name in package.files if not name.endswith("_test.go")]
         for name in tests_left_out:
             source = repository.text(name)
             imported = set(re.findall(r'^\s*(?:import\s+)?(?:[\w.]+\s+)?"([^"]+)"$', source, re.MULTILINE))
-            assert not imported & IMPURE, f"{name} imports {imported & IMPURE}: the core decides only from its arguments"
+            assert not imported & impure, f"{name} imports {imported & impure}: the core decides only from its arguments"
             found = IMPURE_CALL.search(source)
             assert found is None, f"{name} calls {found[0]}…): the core gets the time as an argument"
+            found = UNSEEDED.search(source)
+            assert found is None, f"{name} calls {found[0]}…): a simulation with equal seeds is the same"
 
 
 def test_only_allowed_packages_use_cgo():

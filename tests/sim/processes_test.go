@@ -135,7 +135,7 @@ func workerIP(n int) string { return "10.0.1." + string(rune('1'+n)) }
 func (c *cluster) startWorker(n int) {
 	host := c.net.Host(workerIP(n))
 	config := worker.Config{
-		Dispatcher: dispatcherAddr, Listen: fmt.Sprint(workerIP(n), ":", workerPort), MaxStreams: c.options.slots, WindowBytes: 1 << 20, Placement: worker.PlacementRemote,
+		Dispatcher: dispatcherAddr, Listen: fmt.Sprint(workerIP(n), ":", workerPort), MaxStreams: c.options.slots, WindowBytes: 1 << 20, Kind: worker.KindRemote,
 		DispatcherTimeout: time.Hour, Threads: 2, Version: "sim", Log: c.log.With("process", "worker", "host", workerIP(n)), ListenOn: host.Listen,
 		CacheDir: c.options.cacheDir, CacheOrphanAfter: worker.DefaultCacheOrphanAfter,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -1,5 +1,7 @@
 // Package element holds the memory of elements in a trainer: a Chunk is one accepted frame, and Rows are elements that an iteration returns.
 //
+// Files: chunk.go has chunks, rows.go rows, gather.go copies between them.
+//
 // Chunk.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer, which is freed with the last
 // reference. Gather copies the rows of several small chunks into one buffer. A Span names the stream indices that Rows came from.
 //

@@ -13,8 +13,8 @@ import (
 type Lookahead int
 
 const (
-	// NothingToHold: the next element failed, or none is queued, or none will come.
-	NothingToHold Lookahead = iota
+	// NoNeedToWait: the next element failed, or none is queued, or none will come.
+	NoNeedToWait Lookahead = iota
 	// MayBeLast: it is unknown whether another element follows.
 	MayBeLast
 	// MoreFollow: another element follows.
@@ -30,7 +30,7 @@ func (e *Epoch) LookAhead() Lookahead {
 		st := at.Value.(*stream)
 		for i := range st.queue {
 			if st.queue[i].Err != nil {
-				return NothingToHold
+				return NoNeedToWait
 			}
 			queued += st.queue[i].Remaining()
 		}
@@ -39,7 +39,7 @@ func (e *Epoch) LookAhead() Lookahead {
 	case queued > 1:
 		return MoreFollow
 	case queued == 0 || e.received() || e.err != nil || e.closed:
-		return NothingToHold
+		return NoNeedToWait
 	}
 	return MayBeLast
 }

@@ -90,8 +90,8 @@ func (m *Meter) end(now time.Time) {
 	m.begin(now)
 }
 
-// Interrupt drops the current sub-window: an epoch or an iteration has ended. The time until the next element is none of
-// the training loop's.
+// Interrupt drops the current sub-window: an epoch or an iteration has ended. The training loop did not spend the time
+// until the next element.
 func (m *Meter) Interrupt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,6 +1,9 @@
 package pecanv1
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // HasClosing reports whether the epochs of the plan have a closing stream. It comes after the numbered streams.
 func (p *Plan) HasClosing() bool {
@@ -62,4 +65,9 @@ func (c *ComponentSpec) ShapeText() string {
 		return "unknown"
 	}
 	return fmt.Sprint(c.GetDims())
+}
+
+// Word returns the value of an enum as people write it: in lower case, without the enum's prefix.
+func Word(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }

@@ -754,7 +754,7 @@ type WorkerStatus struct {
 	LastHeartbeatS    float64       `protobuf:"fixed64,5,opt,name=last_heartbeat_s,json=lastHeartbeatS,proto3" json:"last_heartbeat_s,omitempty"`
 	Streams           []*HeldStream `protobuf:"bytes,6,rep,name=streams,proto3" json:"streams,omitempty"`
 	TensorflowVersion string        `protobuf:"bytes,7,opt,name=tensorflow_version,json=tensorflowVersion,proto3" json:"tensorflow_version,omitempty"`
-	Placement         string        `protobuf:"bytes,8,opt,name=placement,proto3" json:"placement,omitempty"`
+	Kind              string        `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
 	CpuS              float64       `protobuf:"fixed64,9,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes     int64         `protobuf:"varint,10,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	// Share of the time in which the worker computed elements instead of waiting for room, over the last seconds.
@@ -850,9 +850,9 @@ func (x *WorkerStatus) GetTensorflowVersion() string {
 	return ""
 }
 
-func (x *WorkerStatus) GetPlacement() string {
+func (x *WorkerStatus) GetKind() string {
 	if x != nil {
-		return x.Placement
+		return x.Kind
 	}
 	return ""
 }
@@ -1823,7 +1823,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x04jobs\x18\x05 \x01(\rR\x04jobs\x12\x18\n" +
 	"\arunning\x18\x06 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\a \x01(\rR\awaiting\x12\x18\n" +
-	"\abounded\x18\b \x01(\bR\abounded\"\xa7\x04\n" +
+	"\abounded\x18\b \x01(\bR\abounded\"\x9d\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1832,8 +1832,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05cores\x18\x04 \x01(\x05R\x05cores\x12(\n" +
 	"\x10last_heartbeat_s\x18\x05 \x01(\x01R\x0elastHeartbeatS\x12.\n" +
 	"\astreams\x18\x06 \x03(\v2\x14.pecan.v1.HeldStreamR\astreams\x12-\n" +
-	"\x12tensorflow_version\x18\a \x01(\tR\x11tensorflowVersion\x12\x1c\n" +
-	"\tplacement\x18\b \x01(\tR\tplacement\x12\x13\n" +
+	"\x12tensorflow_version\x18\a \x01(\tR\x11tensorflowVersion\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x13\n" +
 	"\x05cpu_s\x18\t \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\n" +
 	" \x01(\x03R\rresidentBytes\x12\x12\n" +

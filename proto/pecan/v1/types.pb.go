@@ -1627,7 +1627,7 @@ type Placement struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Remote uint32                 `protobuf:"varint,1,opt,name=remote,proto3" json:"remote,omitempty"`
 	Local  uint32                 `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"`
-	// "start", "search" or "watch".
+	// "start", "search" or "monitor".
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// The policy does not search at the moment.
 	Converged bool `protobuf:"varint,4,opt,name=converged,proto3" json:"converged,omitempty"`

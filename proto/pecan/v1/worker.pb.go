@@ -631,7 +631,7 @@ type WorkerHello struct {
 	// The cluster of the worker's earlier sessions. Empty at first. The dispatcher refuses another cluster.
 	ClusterId string `protobuf:"bytes,8,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// "local" if the worker belongs to the trainers on its host, else "remote".
-	Placement string `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
+	Kind string `protobuf:"bytes,9,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The trainer that started the worker, as in ClientHeartbeatRequest. Empty: no trainer did.
 	TrainerId string `protobuf:"bytes,19,opt,name=trainer_id,json=trainerId,proto3" json:"trainer_id,omitempty"`
 	// The worker has a directory for caches.
@@ -729,9 +729,9 @@ func (x *WorkerHello) GetClusterId() string {
 	return ""
 }
 
-func (x *WorkerHello) GetPlacement() string {
+func (x *WorkerHello) GetKind() string {
 	if x != nil {
-		return x.Placement
+		return x.Kind
 	}
 	return ""
 }
@@ -3148,7 +3148,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"orderTried\x12C\n" +
 	"\x0fstreams_started\x18\x18 \x01(\v2\x18.pecan.v1.StreamsStartedH\x00R\x0estreamsStarted\x12=\n" +
 	"\rstreams_ended\x18\x19 \x01(\v2\x16.pecan.v1.StreamsEndedH\x00R\fstreamsEndedB\x06\n" +
-	"\x04kind\"\x9d\x03\n" +
+	"\x04kind\"\x93\x03\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
 	"\vmax_streams\x18\x02 \x01(\x05R\n" +
@@ -3159,8 +3159,8 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12(\n" +
 	"\x04held\x18\a \x03(\v2\x14.pecan.v1.HeldStreamR\x04held\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x1c\n" +
-	"\tplacement\x18\t \x01(\tR\tplacement\x12\x1d\n" +
+	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x12\n" +
+	"\x04kind\x18\t \x01(\tR\x04kind\x12\x1d\n" +
 	"\n" +
 	"trainer_id\x18\x13 \x01(\tR\ttrainerId\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12\x16\n" +

@@ -1,4 +1,3 @@
-// Command pecan-dispatcher serves datasets, jobs and leases to trainers and workers. main.go starts it, options.go has its flags.
 package main
 
 import (

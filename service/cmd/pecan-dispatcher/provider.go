@@ -32,7 +32,7 @@ func (p *provider) register(f *pflag.FlagSet) {
 	f.IntVar(&p.limits.Min, "min-workers", 0, "fewest workers that --workers-provider keeps")
 	f.IntVar(&p.limits.Max, "max-workers", p.limits.Max, "most workers that --workers-provider starts")
 	f.DurationVar(&p.limits.Idle, "workers-idle-time", p.limits.Idle, "time for which fewer workers must suffice before some leave")
-	f.DurationVar(&p.limits.Drain, "workers-drain-timeout", 0, "most time in which a worker that is told to leave hands its streams over; 0: the --drain-timeout of the worker")
+	f.DurationVar(&p.limits.Drain, "workers-drain-timeout", 0, "most time in which a worker that is asked to leave hands its streams over; 0: the --drain-timeout of the worker")
 	f.DurationVar(&p.patience, "workers-patience", provision.DefaultPatience, "time after which a worker that is not ready is not counted on")
 	f.StringVar(&p.kubeconfig, "workers-kubeconfig", "", "file that describes the Kubernetes cluster of the workers; empty: the usual places, and then the cluster that this process runs in")
 	f.StringVar(&p.program, "workers-program", "", "program of local workers; empty: pecan-worker beside this program or in PATH")

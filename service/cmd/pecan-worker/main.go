@@ -1,4 +1,3 @@
-// Command pecan-worker runs streams of datasets with TensorFlow and pushes their elements to trainers.
 package main
 
 // #cgo LDFLAGS: -Wl,-rpath,$ORIGIN/../../tensorflow

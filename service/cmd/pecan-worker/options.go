@@ -38,7 +38,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Int64Var(&c.WindowBytes, "window-bytes", worker.DefaultWindowBytes, "ready elements that all streams together keep, in bytes")
 	f.Int64Var(&c.SlotBytes, "shared-memory-bytes", worker.DefaultSlotBytes, "shared memory per trainer on this host; 0 turns it off")
 	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
-	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (for the trainers on its host only) or remote")
+	f.StringVar(&c.Kind, "kind", worker.KindRemote, "local (for the trainers on its host only) or remote")
 	f.StringVar(&c.TrainerID, "trainer", "", "the trainer that started this local worker, and that it serves")
 	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher when the worker starts")
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see, for checkpoints of streams that cannot start at an index; empty: no checkpoints")

@@ -38,7 +38,7 @@ func TestFlagsThatCannotBeRightAreRefused(t *testing.T) {
 		"2^40 streams":             {[]string{"--dispatcher=h:1", "--max-streams=1099511627776"}, "--max-streams"},
 		"negative threads":         {[]string{"--dispatcher=h:1", "--threads=-1"}, "--threads"},
 		"2^40 threads":             {[]string{"--dispatcher=h:1", "--threads=1099511627776"}, "--threads"},
-		"a strange place":          {[]string{"--dispatcher=h:1", "--placement=moon"}, "--placement"},
+		"a strange kind":           {[]string{"--dispatcher=h:1", "--kind=moon"}, "--kind"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

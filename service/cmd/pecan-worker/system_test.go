@@ -119,7 +119,7 @@ func (s *system) addWorker() (stop func()) {
 	ready := make(chan string, 1)
 	config := worker.Config{
 		Dispatcher: s.dispatcher, Listen: "127.0.0.1:0", MaxStreams: 2, WindowBytes: 32 << 20, SlotBytes: 64 << 20,
-		Placement: worker.PlacementLocal, DispatcherTimeout: deadline, Threads: 2, Version: "test", Log: testLog(),
+		Kind: worker.KindLocal, DispatcherTimeout: deadline, Threads: 2, Version: "test", Log: testLog(),
 		Ready: func(address string) { ready <- address },
 	}
 	stop = background(s.t, func(ctx context.Context) error { return worker.Run(ctx, config) })

@@ -37,7 +37,7 @@ func columns(out io.Writer) int {
 func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	order := "off"
 	if o := e.GetOrder(); o != pecanv1.Order_ORDER_UNSPECIFIED && o != pecanv1.Order_ORDER_OFF {
-		order = fmt.Sprintf("%s, tolerance %s", word(o.String(), "ORDER_"), word(e.GetTolerance().String(), "ORDER_TOLERANCE_"))
+		order = fmt.Sprintf("%s, tolerance %s", pecanv1.Word(o, "ORDER_"), pecanv1.Word(e.GetTolerance(), "ORDER_TOLERANCE_"))
 	}
 	facts := [][]string{{"job", e.GetJobId()}, {"order", order}, {"state", e.GetState()}, {"why", e.GetWhy()}}
 	facts = append(facts, gains(e)...)
@@ -66,7 +66,7 @@ func gains(e *pecanv1.ExplainResponse) (facts [][]string) {
 		return facts
 	}
 	if t.GetOriginalS() > 0 {
-		facts = append(facts, []string{"measured", fmt.Sprintf("%s of CPU for an element, %s in the planned order, over %d elements: %s. Saved are %s to %s (95 %% confidence)",
+		facts = append(facts, []string{"measured", fmt.Sprintf("%s of CPU for an element, %s in the planned order, over %d elements: %s. The saving is %s to %s (95 %% confidence)",
 			span(t.GetOriginalS()), span(t.GetOrderedS()), t.GetElements(), saving(t.GetOriginalS(), t.GetOrderedS()), span(t.GetSavedLowS()), span(t.GetSavedHighS()))})
 	}
 	facts = append(facts, []string{"trial", fmt.Sprintf("took %s of CPU", span(t.GetCpuS()))})

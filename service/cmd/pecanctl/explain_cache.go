@@ -21,7 +21,7 @@ func showCache(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	if e.GetCache() == pecanv1.Cache_CACHE_UNSPECIFIED {
 		return
 	}
-	choice := word(e.GetCache().String(), "CACHE_")
+	choice := pecanv1.Word(e.GetCache(), "CACHE_")
 	facts := [][]string{{"cache", choice + ": " + orElse(cacheChoices[e.GetCache()], "see a newer pecanctl")}}
 	if len(e.GetCacheCandidates()) == 0 && e.GetCache() != pecanv1.Cache_CACHE_OFF {
 		facts[0][1] += "; there is none"
@@ -58,7 +58,7 @@ func cacheRows(e *pecanv1.ExplainResponse, width int) [][]string {
 		elements, why := "computed", orElse(c.GetWhy(), "no decision to store it")
 		switch {
 		case c.GetRefusal() != pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED:
-			elements, why = "not cacheable", word(c.GetRefusal().String(), "CACHE_REFUSAL_")+": "+c.GetWhy()
+			elements, why = "not cacheable", pecanv1.Word(c.GetRefusal(), "CACHE_REFUSAL_")+": "+c.GetWhy()
 		case isStored(e, c):
 			elements, why = "stored", orElse(c.GetWhy(), "-")
 		}

@@ -1,9 +1,3 @@
-// Command pecanctl shows the state of a Pecan service and the contents of a dispatcher's work directory, and scales workers.
-//
-// Files: main.go has the flags, run.go the sub-commands, show.go the tables of status, explain.go and explain_placement.go those of explain,
-// top.go redraws a terminal and top_screen.go has its tables, grid.go lays out text in columns. Package journal reads work directories. These
-// commands only read. scale.go changes the number of workers, profiles.go shows and changes what jobs have taught, and cache.go shows and
-// changes caches.
 package main
 
 import (

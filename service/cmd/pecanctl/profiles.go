@@ -158,7 +158,7 @@ func showLearned(out io.Writer, known *pecanv1.Learned) {
 		}
 		var states []string
 		for _, o := range of.Orders {
-			states = append(states, fmt.Sprintf("%s (%s)", o.State(), word(o.Tolerance.String(), "ORDER_TOLERANCE_")))
+			states = append(states, fmt.Sprintf("%s (%s)", o.State(), pecanv1.Word(o.Tolerance, "ORDER_TOLERANCE_")))
 		}
 		cpu, last := 0.0, "-"
 		for _, node := range profile.Nodes {

@@ -31,7 +31,7 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 		ClusterId: "c-1", Version: "0.1.0", WorkDir: "/var/lib/pecan", UptimeS: 75, Clients: 1,
 		Workers: []*pecanv1.WorkerStatus{{
 			Address: &pecanv1.WorkerAddress{WorkerId: "w-1", Tcp: "10.0.0.7:4000"}, State: "connected", MaxStreams: 4, Cores: 2,
-			Streams: []*pecanv1.HeldStream{{Lease: 1}, {Lease: 2, Ended: true}}, TensorflowVersion: "2.21.0", Placement: "remote",
+			Streams: []*pecanv1.HeldStream{{Lease: 1}, {Lease: 2, Ended: true}}, TensorflowVersion: "2.21.0", Kind: "remote",
 			CpuS: 12.5, ResidentBytes: 3 << 29, LastHeartbeatS: 0.3,
 		}},
 		Jobs: []*pecanv1.JobStatus{{

@@ -21,7 +21,7 @@ import (
 const scalePoll = 500 * time.Millisecond
 
 // scale moves the number of workers to args[0] and waits for it. It may be repeated after an interruption: workers that were
-// told to leave are known to the provider.
+// asked to leave are known to the provider.
 func scale(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return fmt.Errorf("scale wants a number of workers, got %q", strings.Join(args, " "))

@@ -91,7 +91,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 			}
 		}
 		rows = append(rows, []string{
-			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Placement, "-"),
+			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Kind, "-"),
 			fmt.Sprintf("%d/%d (+%d computed)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
 			size(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
 		})
@@ -108,7 +108,7 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 	var notes []string
 	for _, job := range s.Jobs {
 		head := []string{
-			job.JobId, orElse(job.Name, "(private)"), word(job.Options.GetMode().String(), "MODE_"), word(job.Options.GetSharding().String(), "SHARDING_"),
+			job.JobId, orElse(job.Name, "(private)"), pecanv1.Word(job.Options.GetMode(), "MODE_"), pecanv1.Word(job.Options.GetSharding(), "SHARDING_"),
 			fmt.Sprint(job.Plan.GetNumStreams()), fmt.Sprint(len(job.Clients)),
 		}
 		epochs := job.Epochs
@@ -148,13 +148,13 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 				orElse(job.Name, job.JobId), r.Started, r.Restored, r.Recomputed))
 		}
 		durable := map[bool]string{true: "with a work directory", false: "in memory only"}[s.WorkDir != ""]
-		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
+		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), pecanv1.Word(job.Options.GetMode(), "MODE_"),
 			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderOf(job.Options), durable))
 		if tenant, weight := job.Options.EffectiveTenant(), job.Options.EffectiveWeight(); tenant != pecanv1.DefaultTenant || weight != 1 {
 			notes = append(notes, fmt.Sprintf("job %s: tenant %s, weight %v, %d streams running", orElse(job.Name, job.JobId), tenant, weight, job.Running))
 		}
 		if asked := job.Options.GetRequestedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
-			notes = append(notes, fmt.Sprintf("job %s: mode %s was requested, but this dataset cannot keep its guarantee", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
+			notes = append(notes, fmt.Sprintf("job %s: mode %s was requested, but this dataset cannot keep its guarantee", orElse(job.Name, job.JobId), pecanv1.Word(asked, "MODE_")))
 		}
 		if order := job.Order; order != nil {
 			notes = append(notes, fmt.Sprintf("job %s, order: %s: %s", orElse(job.Name, job.JobId), order.State, order.Why))
@@ -178,7 +178,7 @@ func orderOf(options *pecanv1.JobOptions) string {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
 		return "off"
 	}
-	return fmt.Sprintf("%s (%s)", word(options.GetOrder().String(), "ORDER_"), word(options.GetOrderTolerance().String(), "ORDER_TOLERANCE_"))
+	return fmt.Sprintf("%s (%s)", pecanv1.Word(options.GetOrder(), "ORDER_"), pecanv1.Word(options.GetOrderTolerance(), "ORDER_TOLERANCE_"))
 }
 
 func showDatasets(out io.Writer, s *pecanv1.StatusResponse) {
@@ -215,8 +215,6 @@ func orElse(text, other string) string {
 	}
 	return text
 }
-
-func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
 
 func seconds(s float64) string {
 	if !(s >= 0 && s < check.MaxDuration.Seconds()) {

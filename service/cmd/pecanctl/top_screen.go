@@ -168,7 +168,7 @@ func workerRows(s *pecanv1.StatusResponse) [][]string {
 			}
 		}
 		rows = append(rows, []string{
-			clip(w.Address.GetWorkerId(), longestName), orElse(w.Placement, "-"), w.State, fmt.Sprintf("%.0f %%", 100*w.Busy),
+			clip(w.Address.GetWorkerId(), longestName), orElse(w.Kind, "-"), w.State, fmt.Sprintf("%.0f %%", 100*w.Busy),
 			fmt.Sprintf("%.1f of %d", w.Cpu, w.Cores), fmt.Sprintf("%d/%d", running, w.MaxStreams), size(int64(w.SentBytesS)),
 			orElse(w.Address.GetTcp(), w.Address.GetUnix()),
 		})

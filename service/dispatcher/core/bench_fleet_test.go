@@ -53,7 +53,7 @@ type fleetRun struct {
 
 type fleetJob struct {
 	client, job string
-	beats       uint64
+	heartbeats  uint64
 	subs        uint64
 	elements    uint64
 	epoch       uint64
@@ -98,11 +98,11 @@ func benchmarkFleet(b *testing.B, workers, jobs, local int) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	var all, beats []time.Duration
+	var all, heartbeats []time.Duration
 	for kind, took := range f.took {
 		all = append(all, took...)
 		if kind == "heartbeat" {
-			beats = took
+			heartbeats = took
 		}
 		slices.Sort(took)
 		if testing.Verbose() {
@@ -111,7 +111,7 @@ func benchmarkFleet(b *testing.B, workers, jobs, local int) {
 	}
 	slices.Sort(all)
 	sum := time.Duration(0)
-	for _, one := range beats {
+	for _, one := range heartbeats {
 		sum += one
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
@@ -158,11 +158,11 @@ func newFleet(b testing.TB, workers, jobs int) *largeFleet {
 func (f *largeFleet) hello(w int) { f.helloAs(w, "remote") }
 
 // helloAs registers a worker. A local one is alone on its host.
-func (f *largeFleet) helloAs(w int, placement string) {
+func (f *largeFleet) helloAs(w int, kind string) {
 	id := fmt.Sprintf("%032d", w)
 	f.decide("hello", core.Hello{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerHello{
 		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.%d.%d:40000", w/256, w%256), Unix: "@pecan-worker-" + id, HostId: id},
-		MaxStreams: fleetSlots, Cores: fleetSlots, Placement: placement,
+		MaxStreams: fleetSlots, Cores: fleetSlots, Kind: kind,
 	}})
 }
 
@@ -206,7 +206,7 @@ func (f *largeFleet) open(j *fleetJob, ahead bool) {
 	if ahead {
 		number++
 	}
-	f.decide("open", &pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", number), ClientId: j.client, JobId: j.job, Prefetch: ahead, HeartbeatNumber: j.beats})
+	f.decide("open", &pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", number), ClientId: j.client, JobId: j.job, Prefetch: ahead, HeartbeatNumber: j.heartbeats})
 	f.watches++
 	f.decide("watch", core.Watch{ID: f.watches, Request: &pecanv1.WatchEpochRequest{ClientId: j.client, JobId: j.job, Epoch: number}})
 	if j.ahead = ahead; !ahead {
@@ -246,9 +246,9 @@ func (f *largeFleet) workerBeat(w int) {
 }
 
 func (f *largeFleet) clientBeat(j *fleetJob) {
-	j.beats++
+	j.heartbeats++
 	j.elements += 100
-	beat := &pecanv1.ClientHeartbeatRequest{ClientId: j.client, JobIds: []string{j.job}, Number: j.beats, HostId: j.client}
+	beat := &pecanv1.ClientHeartbeatRequest{ClientId: j.client, JobIds: []string{j.job}, Number: j.heartbeats, HostId: j.client}
 	// A heartbeat repeats the sub-windows of earlier ones.
 	j.subs += 2
 	for n := j.subs - min(j.subs, 8) + 1; n <= j.subs; n++ {

@@ -103,19 +103,19 @@ func (c *Core) sendStop(workerID string, key pecanv1.StreamKey, lease uint64) {
 // sendOver stops all streams of an epoch on the workers that know it.
 func (c *Core) sendOver(epoch *durable.Epoch) {
 	key := passKey{epoch.Job.JobId, epoch.Epoch}
-	told := map[string]bool{}
+	receivers := map[string]bool{}
 	for _, stream := range epoch.Active() {
 		if stream.Worker != nil {
-			told[stream.Worker.WorkerId] = true
+			receivers[stream.Worker.WorkerId] = true
 		}
 	}
 	for id, worker := range c.workers {
 		if worker.commons[key] != nil {
-			told[id] = true
+			receivers[id] = true
 			delete(worker.commons, key)
 		}
 	}
-	for _, id := range sortedKeys(told) {
+	for _, id := range sortedKeys(receivers) {
 		c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_StopStreams{StopStreams: &pecanv1.StopStreams{JobId: key.job, Epoch: key.epoch, Over: true}}})
 	}
 }

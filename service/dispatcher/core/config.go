@@ -90,7 +90,7 @@ func (c Config) Validate() error {
 		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
 	}
 	if f := c.Fleet; f.Provider != "" && (f.Min < 0 || f.Max < max(f.Min, 1) || f.Idle < 0 || f.Drain < 0) {
-		err = multierr.Append(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and the most workers must be at least 1 and the fewest", f.Min, f.Max, f.Idle, f.Drain))
+		err = multierr.Append(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and --max-workers must be at least 1 and at least --min-workers", f.Min, f.Max, f.Idle, f.Drain))
 	}
 	return err
 }

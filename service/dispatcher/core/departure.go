@@ -11,19 +11,19 @@ import (
 // departure is the planned departure of a worker.
 type departure struct {
 	since time.Duration
-	// told: the dispatcher asked for it.
-	told bool
+	// asked: the dispatcher asked for it.
+	asked bool
 	// hadAtIndex: the worker had streams that can begin at any index. The last of them left after atIndex, if goneAtIndex.
 	hadAtIndex, goneAtIndex bool
 	atIndex                 time.Duration
 }
 
 // beginDeparture notes that a worker leaves: it gets no more streams.
-func (c *Core) beginDeparture(id string, worker *workerState, told bool) {
+func (c *Core) beginDeparture(id string, worker *workerState, asked bool) {
 	if worker.departure != nil {
 		return
 	}
-	worker.departure = &departure{since: c.now, told: told}
+	worker.departure = &departure{since: c.now, asked: asked}
 	c.refreshWorker(id)
 	c.touched.workers, c.touched.updates, c.dirty = true, true, true
 	c.noteDeparture(id, worker)
@@ -49,6 +49,6 @@ func (c *Core) noteDeparture(id string, worker *workerState) {
 func (c *Core) endDeparture(id string, worker *workerState) {
 	c.noteDeparture(id, worker)
 	if d := worker.departure; d != nil {
-		c.effect(WorkerLeft{Worker: id, Tcp: worker.address.GetTcp(), Told: d.told, HadAtIndex: d.hadAtIndex, AtIndex: d.atIndex, All: c.now - d.since})
+		c.effect(WorkerLeft{Worker: id, Tcp: worker.address.GetTcp(), Asked: d.asked, HadAtIndex: d.hadAtIndex, AtIndex: d.atIndex, All: c.now - d.since})
 	}
 }

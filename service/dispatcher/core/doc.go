@@ -11,9 +11,10 @@
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
 // crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
-// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure. The rest is one state
-// machine: each command may end epochs, leases and watches of all other commands, and all share the volatile state.
-// It has more than 15 small files so that each command and record has one obvious place:
+// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure.
+//
+// The rest is one state machine: each command may end epochs, leases and watches of all other commands. The package has
+// more files and lines than others because all commands share the volatile state. Each command and record has one file:
 //
 //	input                        file                 records                            effects
 //	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
@@ -43,7 +44,8 @@
 //	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
 //	OrderRefused                 package rollout      OrderJudged
 //	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
-//	                             local_workers.go     (which workers serve a job)
+//	                             members.go           (which workers serve a job)
+//	                             local_workers.go     LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)
 //	heartbeat of a leaving       departure.go                                            WorkerLeft
 //	worker, goodbye
@@ -54,11 +56,16 @@
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
 // settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and commands.go
-// one command. schedule_host.go connects package schedule.
+// one command. schedule_host.go connects package schedule, and rollout_host.go package rollout.
+//
+// inputs.go has the inputs, effects and results, config.go the settings. job_options.go compares the options of a job's
+// trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request. carry.go
+// keeps the rows with which batches go on in the next epoch.
 //
 // The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
 // truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
-// last run are closed. waiting.go and status.go report why a stream or job waits.
+// last run are closed. waiting.go and status.go report why a stream or job waits, placement_status.go where a job runs,
+// cache_candidates.go which steps it may cache.
 //
 // Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
 // last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the

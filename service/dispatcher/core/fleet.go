@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// stepFleet asks the provider for the workers that jobs want. A worker that leaves is told before the provider removes it.
+// stepFleet asks the provider for the workers that jobs want. A worker is asked to leave before the provider removes it.
 func (c *Core) stepFleet() {
 	if !c.fleet.Provided() {
 		return
@@ -16,7 +16,7 @@ func (c *Core) stepFleet() {
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
 	if c.fleet.AnyLeaves() {
 		for _, id := range sortedKeys(c.workers) {
-			c.tellLeaver(id)
+			c.askToLeave(id)
 		}
 	}
 	if request != nil {
@@ -65,7 +65,7 @@ func (c *Core) lacksLocal(job *durable.Job) bool {
 	for _, id := range p.members {
 		switch worker := c.workers[id]; {
 		case worker == nil:
-		case worker.placement != "local":
+		case worker.kind != "local":
 			remote = true
 		case worker.departure == nil && c.serves(worker, job):
 			return false
@@ -78,7 +78,7 @@ func (c *Core) lacksLocal(job *durable.Job) bool {
 func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	for _, id := range sortedKeys(c.workers) {
 		worker := c.workers[id]
-		if worker.placement == "local" {
+		if worker.kind == "local" {
 			continue
 		}
 		w := fleet.Worker{ID: id, Address: worker.address.GetTcp(), Order: worker.order}
@@ -96,23 +96,23 @@ func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	return list
 }
 
-// tellLeaver tells a worker to leave if the fleet has chosen it.
-func (c *Core) tellLeaver(id string) {
+// askToLeave asks a worker to leave if the fleet has chosen it.
+func (c *Core) askToLeave(id string) {
 	worker := c.workers[id]
-	if worker.departure != nil || worker.session == 0 || worker.placement == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
+	if worker.departure != nil || worker.session == 0 || worker.kind == "local" || !c.fleet.Leaves(worker.address.GetTcp()) {
 		return
 	}
 	c.beginDeparture(id, worker, true)
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
 		Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
 	}}})
-	c.event("worker is told to leave", "worker", id, "tcp", worker.address.GetTcp())
+	c.event("worker is asked to leave", "worker", id, "tcp", worker.address.GetTcp())
 }
 
 // RemoteWorkers counts the registered remote workers that may get streams.
 func (c *Core) RemoteWorkers() (n int) {
 	for _, worker := range c.workers {
-		if worker.placement != "local" && c.usable(worker) {
+		if worker.kind != "local" && c.usable(worker) {
 			n++
 		}
 	}

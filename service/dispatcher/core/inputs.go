@@ -52,8 +52,8 @@ type (
 		JobID   string
 		Options *pecanv1.PlacementOptions
 		Known   *pecanv1.PlacementKnown
-		// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist,
-		// which are RegisteredLocal, or that trainers may start.
+		// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
+		// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
 		Remote, Registered, Local, RegisteredLocal int
 		// Window is nil before the first one.
 		Window *measure.Window
@@ -64,8 +64,8 @@ type (
 	// WorkerLeft reports the planned departure of a worker, after its goodbye.
 	WorkerLeft struct {
 		Worker, Tcp string
-		// Told: the dispatcher asked for it.
-		Told bool
+		// Asked: the dispatcher asked for it.
+		Asked bool
 		// AtIndex is the time in which all streams left that can begin at any index; it is 0 if there was none, and HadAtIndex
 		// is false. All is the time until the goodbye.
 		AtIndex, All time.Duration

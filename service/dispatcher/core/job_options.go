@@ -28,10 +28,10 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	if has.GetRequestedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
 		asked = has.GetRequestedMode()
 	}
-	differ("mode", enumName(asked, "MODE_"), enumName(options.GetMode(), "MODE_"))
+	differ("mode", pecanv1.Word(asked, "MODE_"), pecanv1.Word(options.GetMode(), "MODE_"))
 	differ("allow_nondeterministic", has.GetAllowNondeterministic(), options.GetAllowNondeterministic())
-	differ("sharding", enumName(has.GetSharding(), "SHARDING_"), enumName(options.GetSharding(), "SHARDING_"))
-	differ("compression", enumName(has.GetCompression(), "COMPRESSION_"), enumName(options.GetCompression(), "COMPRESSION_"))
+	differ("sharding", pecanv1.Word(has.GetSharding(), "SHARDING_"), pecanv1.Word(options.GetSharding(), "SHARDING_"))
+	differ("compression", pecanv1.Word(has.GetCompression(), "COMPRESSION_"), pecanv1.Word(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
 	differ("streams", streamsName(has), streamsName(options))
@@ -45,7 +45,7 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	if orderName(has) == orderName(options) {
 		differ("order_tolerance", toleranceName(has), toleranceName(options))
 	}
-	differ("cache", enumName(cacheOption(has), "CACHE_"), enumName(cacheOption(options), "CACHE_"))
+	differ("cache", pecanv1.Word(cacheOption(has), "CACHE_"), pecanv1.Word(cacheOption(options), "CACHE_"))
 	if options.GetSeedSet() && (!has.GetSeedSet() || has.GetSeed() != options.GetSeed()) {
 		if has.GetSeedSet() {
 			differ("seed", has.GetSeed(), options.GetSeed())
@@ -56,17 +56,12 @@ func (c *Core) jobDifference(job *durable.Job, dataset *pecanv1.StoredDataset, o
 	return strings.Join(words, ", ")
 }
 
-// enumName returns an enum's value as callers write it.
-func enumName(value fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
-}
-
 // orderName says who decides the order of steps. Jobs of older dispatchers do not say, and have it off.
 func orderName(options *pecanv1.JobOptions) string {
 	if options.GetOrder() == pecanv1.Order_ORDER_UNSPECIFIED {
-		return enumName(pecanv1.Order_ORDER_OFF, "ORDER_")
+		return pecanv1.Word(pecanv1.Order_ORDER_OFF, "ORDER_")
 	}
-	return enumName(options.GetOrder(), "ORDER_")
+	return pecanv1.Word(options.GetOrder(), "ORDER_")
 }
 
 // toleranceName says how far elements may differ in another order; empty if the order is off.
@@ -74,7 +69,7 @@ func toleranceName(options *pecanv1.JobOptions) string {
 	if orderName(options) == "off" {
 		return ""
 	}
-	return enumName(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
+	return pecanv1.Word(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
 }
 
 func targetName(options *pecanv1.JobOptions) string {

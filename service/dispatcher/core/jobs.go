@@ -92,7 +92,7 @@ func (c *Core) checkTarget(options *pecanv1.JobOptions) error {
 		policy == pecanv1.Sharding_SHARDING_DYNAMIC || policy == pecanv1.Sharding_SHARDING_OFF {
 		return nil
 	}
-	return reason.New(reason.BadArgument, "create job: target_workers=\"LOCAL\" excludes sharding policy %s, which gives each worker of the dispatcher's list (--worker-addresses) its part; give target_workers=\"ANY\", or the policy DYNAMIC", strings.ToUpper(enumName(policy, "SHARDING_")))
+	return reason.New(reason.BadArgument, "create job: target_workers=\"LOCAL\" excludes sharding policy %s, which gives each worker of the dispatcher's list (--worker-addresses) its part; give target_workers=\"ANY\", or the policy DYNAMIC", strings.ToUpper(pecanv1.Word(policy, "SHARDING_")))
 }
 
 // jobOfRequest finds the job that an earlier copy of the same request got.

@@ -22,7 +22,7 @@ func (c *Core) addStreamsOfOffMode() {
 		connected := 0
 		locals, only := c.localsOf(epoch.Job)
 		for id, worker := range c.workers {
-			if !worker.away && (locals[id] || !only && worker.placement != "local") {
+			if !worker.away && (locals[id] || !only && worker.kind != "local") {
 				connected++
 			}
 		}

@@ -22,7 +22,7 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 		place := func() (host, trainer string) {
 			return []string{"", "h1", "h2"}[rng.IntN(3)], []string{"", "t1", "t2"}[rng.IntN(3)]
 		}
-		sessions, beats := SessionID(0), uint64(0)
+		sessions, heartbeats := SessionID(0), uint64(0)
 		for range 200 {
 			now += time.Duration(rng.IntN(300)) * time.Millisecond
 			var input any = Tick{}
@@ -34,7 +34,7 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 				id := fmt.Sprint("w", rng.IntN(5))
 				input = Hello{Session: sessions, Message: &pecanv1.WorkerHello{
 					Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1", HostId: host}, MaxStreams: 2, TrainerId: trainer,
-					Placement: []string{"local", "remote"}[rng.IntN(2)], Caches: rng.IntN(2) == 0,
+					Kind: []string{"local", "remote"}[rng.IntN(2)], Caches: rng.IntN(2) == 0,
 				}}
 			case 1:
 				input = FromWorker{Session: SessionID(rng.IntN(int(sessions) + 1)), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}}
@@ -47,14 +47,14 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 				if job == "j1" {
 					plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: "k"}
 				}
-				beats++
+				heartbeats++
 				input = CreateJob{JobID: job, Plan: plan, Request: &pecanv1.CreateJobRequest{
-					RequestId: fmt.Sprint("r", beats), ClientId: client, DatasetId: "f", JobName: job, Options: options,
+					RequestId: fmt.Sprint("r", heartbeats), ClientId: client, DatasetId: "f", JobName: job, Options: options,
 				}}
 			case 3, 4:
-				beats++
+				heartbeats++
 				host, trainer := place()
-				input = &pecanv1.ClientHeartbeatRequest{ClientId: client, JobIds: []string{job}, Number: beats, HostId: host, TrainerId: trainer}
+				input = &pecanv1.ClientHeartbeatRequest{ClientId: client, JobIds: []string{job}, Number: heartbeats, HostId: host, TrainerId: trainer}
 			case 5:
 				if rng.IntN(3) == 0 {
 					input = &pecanv1.ClientGoodbyeRequest{ClientId: client}
@@ -72,13 +72,13 @@ func TestTheIndexOfLocalWorkersAgreesWithALookAtAll(t *testing.T) {
 				usable := map[string][]string{}
 				for _, id := range all {
 					worker := c.workers[id]
-					named := locals[id] || worker.placement != "local" && !only
+					named := locals[id] || worker.kind != "local" && !only
 					want := c.serves(worker, job)
 					if named != want {
 						t.Fatalf("seed %d: worker %s of job %s: the index says %v, a look at it %v", seed, id, job.JobId, named, want)
 					}
 					if want && c.usable(worker) {
-						usable[worker.placement] = append(usable[worker.placement], id)
+						usable[worker.kind] = append(usable[worker.kind], id)
 					}
 					if locals[id] {
 						compared++
@@ -108,10 +108,10 @@ func TestOtherJobsAndRemoteWorkersKeepTheLocalWorkersOfAJob(t *testing.T) {
 			t.Fatal(result.Err)
 		}
 	}
-	hello := func(id, host, placement string) {
+	hello := func(id, host, kind string) {
 		session++
 		decide(Hello{Session: session, Message: &pecanv1.WorkerHello{
-			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1", HostId: host}, MaxStreams: 1, Placement: placement,
+			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1", HostId: host}, MaxStreams: 1, Kind: kind,
 		}})
 	}
 	job := func(id string) {

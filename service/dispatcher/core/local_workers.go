@@ -45,7 +45,7 @@ func (c *Core) enterFleet(id string, worker *workerState) {
 		}
 		r.near[key][id] = true
 	}
-	if worker.placement == "local" {
+	if worker.kind == "local" {
 		r.local[id] = true
 	}
 	c.fleetChanged(worker)
@@ -66,7 +66,7 @@ func (c *Core) leaveFleet(id string, worker *workerState) {
 func (c *Core) fleetChanged(worker *workerState) {
 	c.candidates.built = false
 	c.registered.version++
-	if worker.placement == "local" {
+	if worker.kind == "local" {
 		c.registered.localVersion++
 		c.localsMoved = true
 	}
@@ -100,7 +100,7 @@ func (c *Core) trainersChanged(job *durable.Job) {
 // of a job may get any stream, so all of them must be on that host.
 func (c *Core) serves(worker *workerState, job *durable.Job) bool {
 	onlyLocal := targetsLocal(job)
-	if worker.placement != "local" && !onlyLocal {
+	if worker.kind != "local" && !onlyLocal {
 		return true
 	}
 	if worker.trainer != "" && !worker.caches && !onlyLocal && c.cacheKey(job) != "" {
@@ -146,7 +146,7 @@ func (c *Core) localsOf(job *durable.Job) (workers map[string]bool, only bool) {
 		if first := c.clients[job.ClientIds[0]]; first != nil {
 			for _, key := range []localKey{{host: first.hostID}, {trainer: first.trainerID}} {
 				for id := range r.near[key] {
-					if worker := c.workers[id]; (only || worker.placement == "local") && c.serves(worker, job) {
+					if worker := c.workers[id]; (only || worker.kind == "local") && c.serves(worker, job) {
 						workers[id] = true
 					}
 				}

@@ -13,8 +13,8 @@ import (
 type candidates struct {
 	built  bool
 	remote []string
-	// serving counts the jobs with an objective that each worker serves. idlest has the remote workers with the one on top
-	// that serves the fewest.
+	// serving counts the jobs with an objective that each worker serves. idlest is a heap of remote workers; the one that
+	// serves the fewest jobs is on top.
 	serving map[string]int
 	idlest  servingHeap
 }
@@ -86,7 +86,7 @@ func (c *Core) remoteCandidates() *candidates {
 		f.serving = map[string]int{}
 	}
 	for id, worker := range c.workers {
-		if worker.placement != "local" && c.usable(worker) {
+		if worker.kind != "local" && c.usable(worker) {
 			f.remote = append(f.remote, id)
 		}
 	}
@@ -106,7 +106,7 @@ func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
 	for id := range near {
 		switch worker := c.workers[id]; {
 		case !c.usable(worker):
-		case worker.placement == "local":
+		case worker.kind == "local":
 			local = append(local, id)
 		default:
 			remote = append(remote, id)
@@ -165,7 +165,7 @@ func (p *placementState) fits(c *Core, job *durable.Job, remote int, locals []st
 		switch worker := c.workers[id]; {
 		case worker == nil || !c.usable(worker) || !c.serves(worker, job):
 			return false
-		case worker.placement != "local":
+		case worker.kind != "local":
 			have[0]++
 		case slices.Contains(locals, id):
 			have[1]++
@@ -180,7 +180,7 @@ func (p *placementState) fits(c *Core, job *durable.Job, remote int, locals []st
 func (c *Core) remoteMembers(job *durable.Job, p *placementState, remote []string, wanted int) []string {
 	var stay []string
 	for _, id := range p.members {
-		if worker := c.workers[id]; worker != nil && c.usable(worker) && worker.placement != "local" && c.serves(worker, job) {
+		if worker := c.workers[id]; worker != nil && c.usable(worker) && worker.kind != "local" && c.serves(worker, job) {
 			stay = append(stay, id)
 		}
 	}

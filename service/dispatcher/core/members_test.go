@@ -44,11 +44,11 @@ func TestARestartedCoreOrdersItsWorkers(t *testing.T) {
 		run("dataset fingerprint=f1")
 		hello := func(restarts int) {
 			for i := range workers {
-				run("hello session=%d worker=w%d slots=1 placement=remote held=j1/0/%d:%d", restarts*workers+i+1, i, i, i+1)
+				run("hello session=%d worker=w%d slots=1 kind=remote held=j1/0/%d:%d", restarts*workers+i+1, i, i, i+1)
 			}
 		}
 		for i := range workers {
-			run("hello session=%d worker=w%d slots=1 placement=remote", i+1, i)
+			run("hello session=%d worker=w%d slots=1 kind=remote", i+1, i)
 		}
 		run("job client=a request=r1 dataset=f1 streams=%d sharding=dynamic objective=cost begins cardinality=100000", workers)
 		run("open client=a request=o1 job=j1")

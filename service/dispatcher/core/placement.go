@@ -38,8 +38,8 @@ type placementState struct {
 	leaving bool
 	// shares are the job's parts of the running streams of its members since the begin of the window.
 	shares []float64
-	// wanted is how many local workers each trainer should run, if decides is true. startingSince is when one was wanted
-	// last that did not run.
+	// wanted is how many local workers each trainer should run, if decides is true. startingSince is the last
+	// time at which a wanted worker was not running.
 	wanted        map[string]int
 	decides       bool
 	startingSince time.Duration

@@ -33,7 +33,7 @@ func (c *Core) fleetStatus(job *durable.Job) *pecanv1.JobFleet {
 	for id := range serving {
 		switch worker := c.workers[id]; {
 		case worker == nil || !c.usable(worker):
-		case worker.placement == "local":
+		case worker.kind == "local":
 			fleet.Local++
 		default:
 			fleet.Remote++

@@ -36,7 +36,7 @@ func (c *Core) hello(in Hello) error {
 	c.leaveFleet(id, worker)
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
-		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, kind: msg.Kind, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
@@ -47,8 +47,8 @@ func (c *Core) hello(in Hello) error {
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
 		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
 	}}})
-	c.tellLeaver(id)
-	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
+	c.askToLeave(id)
+	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "kind", msg.Kind, "held", len(msg.Held))
 	// Earlier commands may never have arrived. The worker lists the runs that it still has.
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	c.detectStaleStore(id, msg)

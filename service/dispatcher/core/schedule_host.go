@@ -9,8 +9,8 @@ import (
 // scheduleHost implements schedule.Host.
 type scheduleHost struct{ c *Core }
 
-// Ready implements schedule.Host. A stream waits while another one that crashed workers is opened, while the files of its
-// last run are closed, and as a last closing stream while it is not known which rows it leaves.
+// Ready implements schedule.Host. A stream waits while another one that crashed workers is opened. It waits while the
+// files of its last run are closed. The last closing stream also waits until it is known which rows it leaves.
 func (h scheduleHost) Ready(epoch *durable.Epoch) func(stream uint32) bool {
 	first := h.c.openingTrial(epoch)
 	last, _ := epoch.Job.Plan.LastClosing()
@@ -58,7 +58,7 @@ func (c *Core) refreshWorker(id string) {
 	worker.reportedUsable = c.usable(worker)
 	if c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: worker.reportedUsable, MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
-		Local: worker.placement == "local",
+		Local: worker.kind == "local",
 	}) {
 		c.candidates.built = false
 	}

@@ -26,7 +26,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "open":
 		request := &pecanv1.OpenEpochRequest{
 			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Prefetch: a.has("ahead"), Position: position(a),
-			HeartbeatNumber: a.number("beats"),
+			HeartbeatNumber: a.number("heartbeat"),
 		}
 		if found := a.list("found"); len(found) > 0 {
 			return core.OpenEpochAt{Request: request, Order: found}
@@ -71,7 +71,7 @@ func (s *script) clientInput(command string, a args) any {
 		return clientBeat(a)
 	case "placed":
 		placed := core.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
-			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "watch", Why: a["why"],
+			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "monitor", Why: a["why"],
 		}}
 		if a.has("known") {
 			placed.Known = &pecanv1.PlacementKnown{Remote: placed.Placement.Remote, Local: placed.Placement.Local}
@@ -220,8 +220,8 @@ func (s *script) workerInput(command string, a args) any {
 	switch command {
 	case "hello":
 		hello := &pecanv1.WorkerHello{
-			Address:   &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
-			Placement: a["placement"], TrainerId: a["trainer"],
+			Address: &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"], HostId: a["host"]},
+			Kind:    a["kind"], TrainerId: a["trainer"],
 			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
 			Number: a.number("number"),
 		}

@@ -186,7 +186,7 @@ func showEffect(effect core.Effect) string {
 	case fleet.Request:
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)
 	case core.WorkerLeft:
-		return fmt.Sprintf("worker %s left after %v, told %v, its streams that can begin at any index: %v after %v", e.Worker, e.All, e.Told, e.HadAtIndex, e.AtIndex)
+		return fmt.Sprintf("worker %s left after %v, asked %v, its streams that can begin at any index: %v after %v", e.Worker, e.All, e.Asked, e.HadAtIndex, e.AtIndex)
 	case core.RemoveGraph:
 		return "forget graph " + e.Fingerprint
 	}

@@ -34,7 +34,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	worker := c.workers[id]
 	status := &pecanv1.WorkerStatus{
 		Address: worker.address, State: c.workerStateName(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
-		TensorflowVersion: worker.tensorflow, Placement: worker.placement, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
+		TensorflowVersion: worker.tensorflow, Kind: worker.kind, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
 		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Host: worker.host,
 	}
 	if rates, known := worker.totals.Rates("", c.now-recentTime); known {

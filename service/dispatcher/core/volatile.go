@@ -63,9 +63,9 @@ type workerState struct {
 	address *pecanv1.WorkerAddress
 	session SessionID
 	// order is the order in which workers registered. It breaks ties.
-	order                          uint64
-	maxStreams, cores              int32
-	tensorflow, version, placement string
+	order                     uint64
+	maxStreams, cores         int32
+	tensorflow, version, kind string
 	// trainer is the trainer that started the worker; empty if none did.
 	trainer       string
 	graphProducer int32

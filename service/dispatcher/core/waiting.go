@@ -84,7 +84,7 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	case usable == 0:
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	case usable == excluded && targetsLocal(job):
-		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is on the trainer's host and may serve it; give local_workers=1, start one there (pecan-worker --placement local), or give target_workers="ANY"`, usable), true
+		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is on the trainer's host and may serve it; give local_workers=1, start one there (pecan-worker --kind local), or give target_workers="ANY"`, usable), true
 	case usable == excluded && provider != "":
 		return provider, !c.fleet.Coming()
 	case usable == excluded:

@@ -51,11 +51,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	busy, measured := map[string]float64{}, map[string]float64{}
 	for _, worker := range status.Workers {
 		workers[worker.State]++
-		busy[worker.Placement] += worker.Busy
-		measured[worker.Placement]++
+		busy[worker.Kind] += worker.Busy
+		measured[worker.Kind]++
 	}
-	for placement, n := range measured {
-		gauge(m.busy, busy[placement]/n, placement)
+	for kind, n := range measured {
+		gauge(m.busy, busy[kind]/n, kind)
 	}
 	for state, n := range workers {
 		gauge(m.workers, float64(n), state)
@@ -100,8 +100,8 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 				gauge(m.queue, trainer.Queue, job.JobId, trainer.ClientId)
 			}
 			gauge(m.jobStreams, float64(job.Running), job.JobId, job.Options.EffectiveTenant(), strconv.FormatFloat(job.Options.EffectiveWeight(), 'g', -1, 64))
-			gauge(m.jobInfo, 1, job.JobId, job.Name, word(job.Options.GetMode().String(), "MODE_"),
-				word(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), word(job.Options.GetSharding().String(), "SHARDING_"),
+			gauge(m.jobInfo, 1, job.JobId, job.Name, pecanv1.Word(job.Options.GetMode(), "MODE_"),
+				pecanv1.Word(job.Plan.GetDeterminism(), "DETERMINISM_CLASS_"), pecanv1.Word(job.Options.GetSharding(), "SHARDING_"),
 				strconv.Itoa(int(job.Plan.GetNumStreams())), job.Plan.GetHash(), durable)
 		}
 	}
@@ -110,8 +110,6 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.streams, float64(running), "leased")
 	gauge(m.streams, float64(waiting), "waiting")
 }
-
-func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
 
 // countDuplicates adds the duplicates reported since the last scrape. Closed passes are dropped.
 func (m *Metrics) countDuplicates(status *pecanv1.StatusResponse) {

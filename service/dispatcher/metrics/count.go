@@ -56,7 +56,7 @@ func (m *Metrics) Decided(f Counts) {
 	m.evicted.Add(float64(f.evicted))
 	for cause, n := range f.lost {
 		if n > 0 {
-			m.lost.WithLabelValues(word(pecanv1.LeaseLost_Cause(cause).String(), "")).Add(float64(n))
+			m.lost.WithLabelValues(pecanv1.Word(pecanv1.LeaseLost_Cause(cause), "")).Add(float64(n))
 		}
 	}
 }

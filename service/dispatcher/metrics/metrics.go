@@ -89,7 +89,7 @@ func New(source Source) *Metrics {
 		elementTime:      desc("pecan_dispatcher_trainer_element_seconds", "Time between two elements that a trainer takes: median of the last seconds.", "job", "client"),
 		wait:             desc("pecan_dispatcher_trainer_wait_ratio", "Share of the time that a trainer waits for elements: median of the last seconds.", "job", "client"),
 		queue:            desc("pecan_dispatcher_trainer_queue_elements", "Elements that are ready in a trainer: median of the last seconds.", "job", "client"),
-		busy:             desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "placement"),
+		busy:             desc("pecan_dispatcher_worker_busy_ratio", "Mean share of the time in which workers computed elements instead of waiting for room, over the last seconds.", "kind"),
 		tenantJobs:       desc("pecan_dispatcher_tenant_jobs", "Jobs of a tenant.", "tenant"),
 		tenantStreams:    desc("pecan_dispatcher_tenant_streams", "Streams of a tenant that take slots, and those that wait for a slot.", "tenant", "state"),
 		tenantWeight:     desc("pecan_dispatcher_tenant_weight", "Weight of a tenant.", "tenant"),

@@ -92,10 +92,8 @@ func (p *proposer) draws(t *graphorder.Traits) bool { return t.Random && !p.keye
 // whyFilterStays returns the reason why filter j must run after a map or a filter i.
 func (p *proposer) whyFilterStays(i, j int) string {
 	a, b := p.step(i), p.step(j)
-	for _, c := range a.Writes {
-		if slices.Contains(b.Reads, c) {
-			return fmt.Sprintf("it reads component %d, which %s changes", c, p.name(i))
-		}
+	if c, found := readComponent(b, a); found {
+		return fmt.Sprintf("it reads component %d, which %s changes", c, p.name(i))
 	}
 	switch {
 	case a.Drops && b.CanFail != "":
@@ -112,10 +110,8 @@ func (p *proposer) whyFilterStays(i, j int) string {
 // elements that the filter drops.
 func (p *proposer) whyMapStays(i, j int) string {
 	a, b := p.step(i), p.step(j)
-	for _, c := range b.Writes {
-		if slices.Contains(a.Reads, c) {
-			return fmt.Sprintf("it changes component %d, which %s reads", c, p.name(i))
-		}
+	if c, found := readComponent(a, b); found {
+		return fmt.Sprintf("it changes component %d, which %s reads", c, p.name(i))
 	}
 	switch {
 	case b.CanFail != "":
@@ -124,6 +120,15 @@ func (p *proposer) whyMapStays(i, j int) string {
 		return fmt.Sprintf("its random values would depend on which elements %s drops", p.name(i))
 	}
 	return ""
+}
+
+// readComponent returns the first component that the writer changes and the reader reads.
+func readComponent(reader, writer *graphorder.Traits) (c int, found bool) {
+	at := slices.IndexFunc(writer.Writes, func(c int) bool { return slices.Contains(reader.Reads, c) })
+	if at < 0 {
+		return 0, false
+	}
+	return writer.Writes[at], true
 }
 
 // shareComponent reports whether one of two maps writes a component that the other reads or writes.

@@ -22,8 +22,8 @@ type Request struct {
 	Options *pecanv1.PlacementOptions
 	// Known is what an earlier job found, nil without one.
 	Known *pecanv1.PlacementKnown
-	// Remote is the number of workers that the job can have, and Registered of those exist. Local counts those that exist,
-	// which are RegisteredLocal, or that trainers may start.
+	// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
+	// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
 	Remote, Registered, Local, RegisteredLocal int
 	// Prices may be zero.
 	Prices autoscale.Prices

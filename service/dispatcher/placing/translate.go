@@ -76,8 +76,8 @@ func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 	return out
 }
 
-// busy returns the busy share of a worker. The buffers of a graph may hide its work: while trainers wait, a worker shows
-// how fast it can be, and later it is as busy as the share of that which it produces.
+// busy returns the busy share of a worker. The buffers of a graph may hide its work. So the busy share is at least the
+// current rate divided by the rate that a worker of its kind last reached while trainers waited.
 func (s *search) busy(w measure.Serving, starving bool) float64 {
 	kind := 0
 	if w.Local {

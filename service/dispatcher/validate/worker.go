@@ -25,8 +25,8 @@ func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 		return reason.New(reason.BadArgument, "max_streams %d: want 1 to %d", m.MaxStreams, MaxSlots)
 	case m.Cores < 0:
 		return reason.New(reason.BadArgument, "cores %d: must not be negative", m.Cores)
-	case m.Placement != "" && m.Placement != "local" && m.Placement != "remote":
-		return reason.New(reason.BadArgument, "placement %.40q: want local or remote", m.Placement)
+	case m.Kind != "" && m.Kind != "local" && m.Kind != "remote":
+		return reason.New(reason.BadArgument, "kind %.40q: want local or remote", m.Kind)
 	case address.Tcp == "" && address.Unix == "":
 		return reason.New(reason.BadArgument, "worker %s has no address for its readers", address.WorkerId)
 	case address.Unix != "" && (address.Unix[0] != '@' || len(address.Unix) > 107):

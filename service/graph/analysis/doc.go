@@ -5,7 +5,7 @@
 // An Analysis caches its answers and belongs to one goroutine.
 //
 // The files in reading order: analysis.go; cardinality.go and endless.go count elements; facts.go and
-// functions.go say what functions do; cost.go weighs them. repeatable.go says which steps keep order and
+// functions.go say what functions do; cost.go weighs them. extents.go finds steps that read parts of files. repeatable.go says which steps keep order and
 // count, and keyed.go which steps can draw by element index. determinism.go finds the determinism class, and
 // mode.go the mode in which a job can run.
 //

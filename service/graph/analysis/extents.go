@@ -14,7 +14,7 @@ import (
 const ExtentReader = "pecan_extents_"
 
 // Extents returns the number of records in an extent, and in all extents that a step reads. ok is false if the step
-// reads no extents one after the other, or if no number is the one at whose multiples extents end.
+// reads no extents one after the other, or if the extents do not end at multiples of one number.
 func (a *Analysis) Extents(s *graph.Step) (each, total int64, ok bool) {
 	each, total, starts := a.extentRuns(s)
 	return each, total, starts != nil

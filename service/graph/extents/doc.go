@@ -10,9 +10,9 @@
 // leave the graph. rows.go lists the extents, and continues to read indexes when a caller cannot wait. divide.go
 // replaces a list of files by a list of extents. Each extent has a name, an offset and a number of records.
 //
-// Extents have the same number of records, a power of two. They also end where a file ends, and then those that follow
-// are short until they end at a multiple of that number from the first file on. So blocks of a batch size can be
-// counted in runs of extents.
+// Extents have the same number of records, a power of two. A file's end shortens its last extent. The first extents of
+// the next file are shorter too, so that later ones end at multiples of that number, counted from the first file. So
+// blocks of a batch size can be counted in runs of extents.
 //
 // Trainers call the package before they register a dataset, so the plan stays a function of the graph. The graph must
 // not depend on the speed of a disk if others must get the same one: their callers give a context without a deadline.

@@ -42,7 +42,7 @@ func (p *Planner) describeCut(w Division) string {
 func (p *Planner) whyOneStream(w Division) string {
 	switch {
 	case w.splitCount <= 1 && anyExtents(w):
-		return fmt.Sprintf("its records make a single one of the %s.", unitOf(w))
+		return fmt.Sprintf("its records form only one of the %s.", unitOf(w))
 	case w.splitCount <= 1 && allFiles(w):
 		return "it reads a single file."
 	case w.splitCount <= 1:
@@ -71,7 +71,7 @@ func (p *Planner) whyNotUpstream(w Division) string {
 	for s := at; ; s = s.In[0] {
 		switch {
 		case s.Rule.Kind == ops.Shuffled:
-			return fmt.Sprintf(": %s counts elements in the order that %s makes of all of them", counts, name(s))
+			return fmt.Sprintf(": %s counts elements, and their order depends on %s, which reads all of them", counts, name(s))
 		case s.Rule.Kind == ops.PerElement && p.Facts(s).ReadsFiles && p.namesFiles(s.In[0]):
 			return fmt.Sprintf(": %s counts elements, and the records that %s reads are not counted. Compressed, small, damaged and very many "+
 				"files have no record index, nor have files that a step mixes", counts, name(s))

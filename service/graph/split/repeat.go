@@ -163,7 +163,7 @@ func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.J
 	}
 	// Locally the dataset has no end.
 	plan.Carry, plan.Cardinality = true, analysis.Infinite
-	addReason(plan, "repeat() without an end was removed: each pass is an epoch, and the rows that do not fill a batch at its end come in the first batch that the next one joins.")
+	addReason(plan, "repeat() was removed: each pass is an epoch. Leftover rows of an epoch go into the first joined batch of the next one.")
 }
 
 // carries reports whether the batches downstream of an endless repeat can go on from one epoch to the next. That is so

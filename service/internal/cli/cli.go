@@ -1,8 +1,3 @@
-// Package cli has the common parts of Pecan's commands: flags and --help, signals, logging, listening and the line that announces the
-// address, and ending together with the parent process.
-//
-// Files: cli.go runs a command, listen.go opens its address, log.go its logger, which does not wait for a reader, parent.go watches its
-// parent. Only this package and main functions end the process.
 package cli
 
 import (

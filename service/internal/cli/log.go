@@ -46,8 +46,8 @@ type LogWriter struct {
 	bytes   int
 	// dropped counts the lines without room after those that wait.
 	dropped int
-	// behind: a call returned before its line was written. Later calls do not wait until all lines were written.
-	behind bool
+	// late: a call returned before its line was written. Later calls do not wait until all lines were written.
+	late bool
 	// written is closed when no line waits; nil if none does.
 	written chan struct{}
 }
@@ -68,11 +68,11 @@ func (l *LogWriter) Write(line []byte) (int, error) {
 		l.written = make(chan struct{})
 		go l.writeAll(l.written)
 	}
-	wait := !l.behind
+	wait := !l.late
 	l.mu.Unlock()
 	if wait && !l.Flush(logPatience) {
 		l.mu.Lock()
-		l.behind = l.written != nil
+		l.late = l.written != nil
 		l.mu.Unlock()
 	}
 	return len(line), nil
@@ -103,7 +103,7 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 		lines, dropped := l.waiting, l.dropped
 		l.waiting, l.dropped = nil, 0
 		if len(lines) == 0 && dropped == 0 {
-			l.written, l.behind = nil, false
+			l.written, l.late = nil, false
 			close(written)
 			l.mu.Unlock()
 			return

@@ -1,4 +1,3 @@
-// Package clock is the only source of time in the service: a monotonic clock, and a fake one for tests.
 package clock
 
 import (

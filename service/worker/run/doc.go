@@ -3,8 +3,8 @@
 // Streams holds all streams of the worker. A Stream stays until the dispatcher takes it back. It has one run at a time: a
 // goroutine (run.main) that opens the graphs, fetches elements from TensorFlow and appends them to the stream's window.
 //
-// The package has more than 15 files, because all of them use the state of one run or stream under its lock. The main files
-// follow a stream's life:
+// The package has more files and lines than others, because all of them use the state of one run or stream under its lock. The
+// main files follow a stream's life:
 //
 //   - streams.go starts and stops streams. stream.go has one stream and restarts it.
 //   - resume.go chooses the index where a run begins. run.go is the run.

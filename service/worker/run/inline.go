@@ -11,8 +11,10 @@ import (
 )
 
 // Steps that run inline need less CPU, because an element stays in one thread. Steps that run in parallel use all cores for
-// one stream. So the streams of a template run inline if there is one for each core, if they are short, so that no stream
-// computes for long on one core after the others have ended, and if they were measured to be faster.
+// one stream. So the streams of a template run inline under three conditions:
+//   - There is a stream for each core.
+//   - The streams are short: none computes for long on one core after the others have ended.
+//   - They were measured to be faster.
 
 // The longest stream that may run inline, by its time with parallel steps. A template's time is known after this number
 // of streams, without the first stream of each iterator.

@@ -144,8 +144,8 @@ func (r *run) idle() {
 // fetch fetches once: one element or an entry of small elements, and at most limit.
 func (r *run) fetch(it *tf.Iterator, limit int) error {
 	r.limit = limit
-	if behind := r.skippable(); behind > 0 {
-		n, err := it.Skip(int64(min(behind, mostSkipped, uint64(limit))))
+	if skippable := r.skippable(); skippable > 0 {
+		n, err := it.Skip(int64(min(skippable, mostSkipped, uint64(limit))))
 		r.window.Skip(uint64(n))
 		return err
 	}
@@ -166,12 +166,12 @@ func (r *run) fetch(it *tf.Iterator, limit int) error {
 // skippable is how many elements can be run without looking at them. A short last batch must be looked at. It is
 // never among the elements that the dispatcher knows to be delivered.
 func (r *run) skippable() uint64 {
-	behind := r.window.Skippable()
+	skippable := r.window.Skippable()
 	if r.batchRows > 0 {
 		next, owned := r.index(), r.command.GetDeliveredBelow()
-		behind = min(behind, max(owned, next)-next)
+		skippable = min(skippable, max(owned, next)-next)
 	}
-	return behind
+	return skippable
 }
 
 // accept appends one element as its own entry, and learns from it how to fetch the next ones.

@@ -6,7 +6,7 @@
 //
 // Files: window.go appends, attaches readers and drops acknowledged entries; room.go makes the run wait for room; take.go
 // gives entries to the reader; state.go answers how far the window is; entry.go is what one frame carries; reader.go is
-// the interface that the data plane implements.
+// the interface that the data plane implements; times.go sums how long runs compute and how long they wait for room.
 //
 // The window's lock is taken after a stream's and before a connection's. Reader.Wake is called without it. Append and
 // Take are the hot path: they allocate nothing per element.

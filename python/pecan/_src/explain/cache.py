@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pecan._src.explain import fields, grid
+from pecan._src.explain import fields, grid, shown
 
 # Most columns of a name in a table: in a wide table, and in a narrow one.
 _LONGEST, _SHORTEST = 40, 12
@@ -44,7 +44,7 @@ class CacheCandidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheExplanation:
+class CacheExplanation(shown.Shown):
     """Which steps of a job may be cached, and why others may not. `str()` returns it as text for people.
 
     Attributes:
@@ -62,21 +62,8 @@ class CacheExplanation:
     problem: str
     response: dict[str, Any] = dataclasses.field(repr=False)
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int | None = None) -> str:
-        """Returns the candidates as text for people, in lines of at most `width` columns.
-
-        Args:
-            width: Columns, at least 40; None takes the width of the terminal, at most 120.
-        """
-        columns = grid.columns(width)
-        return "\n\n".join(grid.text(rows, columns) for rows in tables(self, columns))
-
-    def _repr_html_(self) -> str:
-        """Returns the candidates as HTML tables, which notebooks show."""
-        return "".join(grid.html(rows, head=number > 0) for number, rows in enumerate(tables(self, None)))
+    def _parts(self, width: int | None) -> list[list[shown.Table]]:
+        return [tables(self, width)]
 
 
 def from_json(response: dict[str, Any]) -> CacheExplanation:

@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 from pecan._src.explain import cache as caches
-from pecan._src.explain import grid
 from pecan._src.explain import order as orders
 from pecan._src.explain import placement as placements
+from pecan._src.explain import shown
 
 
 @dataclasses.dataclass(frozen=True)
-class Explanation:
+class Explanation(shown.Shown):
     """What was decided for a job, and why. `str()` returns it as text for people.
 
     The attributes of `order` are attributes of the explanation too: `explanation.moved` is `explanation.order.moved`.
@@ -89,21 +89,6 @@ class Explanation:
         """Differences between the values of the two orders in the trial, one per component."""
         return self.order.differences
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int | None = None) -> str:
-        """Returns the explanation as text for people, in lines of at most `width` columns.
-
-        Args:
-            width: Columns, at least 40; None takes the width of the terminal, at most 120.
-        """
-        width = grid.columns(width)
-        tables = [*placements.tables(self.response, self.placement), *caches.tables(self.cache, width)]
-        return "\n\n".join([self.order.text(width), *(grid.text(rows, width) for rows in tables)])
-
-    def _repr_html_(self) -> str:
-        """Returns the explanation as HTML tables, which notebooks show."""
-        placed, cached = placements.tables(self.response, self.placement), caches.tables(self.cache, None)
-        tables = (grid.html(rows, head=n > 0) for part in (placed, cached) for n, rows in enumerate(part))
-        return self.order._repr_html_() + "".join(tables)
+    def _parts(self, width: int | None) -> list[list[shown.Table]]:
+        placed, cached = placements.tables(self.response, self.placement), caches.tables(self.cache, width)
+        return [orders.tables(self.order, width), placed, cached]

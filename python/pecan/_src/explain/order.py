@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pecan._src.explain import fields, grid
+from pecan._src.explain import fields, grid, shown
 
 # Most columns of a name in a table: in a wide table, and in a narrow one.
 _LONGEST, _SHORTEST = 40, 12
@@ -70,7 +70,7 @@ class OrderDifference:
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderExplanation:
+class OrderExplanation(shown.Shown):
     """The order of a job's steps and the reasons for it. `str()` returns it as text for people.
 
     It is equal to another explanation with the same attributes, and to the text of its `order`.
@@ -121,43 +121,22 @@ class OrderExplanation:
             return NotImplemented
         return dataclasses.astuple(self) == dataclasses.astuple(other)
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int | None = None) -> str:
-        """Returns the explanation as text for people, in lines of at most `width` columns.
-
-        Args:
-            width: Columns, at least 40; None takes the width of the terminal, at most 120.
-        """
-        return _text(self, width)
-
-    def _repr_html_(self) -> str:
-        """Returns the explanation as HTML tables, which notebooks show."""
-        return _html(self)
+    def _parts(self, width: int | None) -> list[list[shown.Table]]:
+        return [tables(self, width)]
 
 
-def _text(answer: OrderExplanation, width: int | None) -> str:
-    """Returns all tables as text."""
-    width = grid.columns(width)
-    tables = [grid.text(_facts(answer), width)]
+def tables(answer: OrderExplanation, width: int | None) -> list[shown.Table]:
+    """Returns a table of facts, and those of the steps and of differences if there are any. None limits no names."""
+    found = [_facts(answer)]
     if answer.steps:
-        # The table of orders has two names and the note of a move in a row; the other tables have one name and numbers.
-        half, name = min(_LONGEST, (width - 16) // 2), max(_SHORTEST, min(_LONGEST, width - 80))
-        tables += [grid.text(rows, width) for rows in _tables(answer, half, name)]
+        half = name = None
+        if width is not None:
+            # The table of orders has two names and the note of a move in a row. Other tables have one name and numbers.
+            half, name = min(_LONGEST, (width - 16) // 2), max(_SHORTEST, min(_LONGEST, width - 80))
+        found += _tables(answer, half, name)
     if answer.differences:
-        tables.append(grid.text(_differences(answer), width))
-    return "\n\n".join(tables)
-
-
-def _html(answer: OrderExplanation) -> str:
-    """Returns all tables as HTML."""
-    tables = [_facts(answer)]
-    if answer.steps:
-        tables += _tables(answer, None, None)
-    if answer.differences:
-        tables.append(_differences(answer))
-    return "".join(grid.html(rows, head=number > 0) for number, rows in enumerate(tables))
+        found.append(_differences(answer))
+    return found
 
 
 def _facts(answer: OrderExplanation) -> list[list[str]]:
@@ -182,7 +161,7 @@ def _tried(answer: OrderExplanation) -> list[list[str]]:
         elements = fields.count(trial, "elements")
         text = f"{original} of CPU for an element, {ordered} in the planned order, over {elements}"
         saving = grid.saving(answer.measured_gain)
-        rows.append(["measured", f"{text} elements: {saving}. Saved are {low} to {high} (95 % confidence)"])
+        rows.append(["measured", f"{text} elements: {saving}. The saving is {low} to {high} (95 % confidence)"])
     rows.append(["trial", f"took {grid.span(fields.number(trial, 'cpu_s'))} of CPU"])
     if str(trial.get("refused", "")) not in answer.why:
         rows.append(["refused", str(trial["refused"])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pecan._src.explain import fields, grid
+from pecan._src.explain import fields, grid, shown
 
 # Number of elements whose cost the table of candidates shows.
 _PER_COST = 1000
@@ -56,7 +56,7 @@ class PlacementCandidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacementExplanation:
+class PlacementExplanation(shown.Shown):
     """How many workers serve a job, and why.
 
     Attributes:
@@ -91,21 +91,8 @@ class PlacementExplanation:
     search_cost: float | None
     response: dict[str, Any] = dataclasses.field(repr=False)
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int | None = None) -> str:
-        """Returns the placement as text for people, in lines of at most `width` columns.
-
-        Args:
-            width: Columns, at least 40; None takes the width of the terminal, at most 120.
-        """
-        columns = grid.columns(width)
-        return "\n\n".join(grid.text(rows, columns) for rows in tables(self.response, self))
-
-    def _repr_html_(self) -> str:
-        """Returns the placement as HTML tables, which notebooks show."""
-        return "".join(grid.html(rows, head=number > 0) for number, rows in enumerate(tables(self.response, self)))
+    def _parts(self, width: int | None) -> list[list[shown.Table]]:
+        return [tables(self.response, self)]
 
 
 def from_json(response: dict[str, Any]) -> PlacementExplanation | None:

@@ -60,7 +60,7 @@ class LocalWorkers:
         self.nice = 0
         self._whose = whose
         self._failed = failed
-        self._arguments = ["--dispatcher", target, "--listen", listen, "--placement", "local"]
+        self._arguments = ["--dispatcher", target, "--listen", listen, "--kind", "local"]
         self._arguments += ["--trainer", session.trainer_id(), "--log-level", "warn", *arguments]
         self._lock = threading.Lock()
         self._workers: list[Process] = []

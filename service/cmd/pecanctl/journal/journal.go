@@ -1,7 +1,3 @@
-// Package journal reads the work directory of a dispatcher that is not running. It implements "pecanctl store": check reads the whole
-// store and replays its records, inspect prints them. It changes nothing in the directory.
-//
-// Files: journal.go selects the command, check.go and inspect.go implement one each.
 package journal
 
 import (

@@ -103,8 +103,8 @@ func (s *State) applyEpochCarried(r *pecanv1.EpochCarried) error {
 	return nil
 }
 
-// settleCarry settles the streams that no epoch reads any more. Only what is in the lists of two epochs can need it, so
-// it is called when one of the lists changes or has been read.
+// settleCarry settles the streams that no epoch reads any more. Call it when a list of carried rows changes or was read:
+// only streams in two such lists can change.
 func (s *State) settleCarry(job *Job) {
 	if job.Plan.GetCarry() {
 		s.settleAll(job)

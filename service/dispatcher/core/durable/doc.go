@@ -15,5 +15,7 @@
 // apply_placement.go and apply_learned.go (what jobs have taught about graphs, and how long it stays).
 // carry.go computes which rows an epoch leaves for the next one.
 //
+// The package has more than 15 files because the records of each subject have their own.
+//
 // The package is pure. It must not know time, sessions, heartbeats or configuration: a replay would not have them.
 package durable

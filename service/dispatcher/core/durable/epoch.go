@@ -181,7 +181,7 @@ func (e *Epoch) isFresh(stream uint32) bool {
 	return e.active[stream] == nil && !e.delivered.has(stream)
 }
 
-// AnyFresh reports whether one of the streams from first on, below below, is fresh.
+// AnyFresh reports whether one of the streams with numbers in [first, below) is fresh.
 func (e *Epoch) AnyFresh(first, below uint32) bool {
 	for stream := max(first, e.fresh); stream < min(below, e.total); stream++ {
 		if e.isFresh(stream) {
@@ -239,7 +239,7 @@ func (e *Epoch) FreshStreams() uint32 {
 	return e.total - uint32(len(e.active)) - (e.sums.delivered - e.sums.activeDelivered)
 }
 
-// Sources returns the streams that a closing stream joins: those from first on, below below.
+// Sources returns the streams that a closing stream joins: those with numbers in [first, below).
 func (e *Epoch) Sources(closing uint32) (first, below uint32) {
 	first, below = e.Job.Plan.Sources(closing)
 	return first, min(below, e.total)

@@ -5,7 +5,7 @@
 // provider gets the request. More workers are asked for at once. Fewer are asked for when they have sufficed for Limits.Idle, because workers take long to start, and a job reads
 // nothing between two epochs.
 //
-// A worker that was told to leave stays in Request.Leaving until the provider no longer has it. After a restart, the first
+// A worker that was asked to leave stays in Request.Leaving until the provider no longer has it. After a restart, the first
 // answer of the provider says how many workers it was asked for and which ones leave, so nothing is stored here.
 //
 // Files: fleet.go decides the number, victims.go the workers that leave.

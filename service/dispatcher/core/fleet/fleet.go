@@ -19,13 +19,13 @@ const (
 type Limits struct {
 	// Provider names what starts and stops workers. Empty: nothing does, and there is no fleet.
 	Provider string
-	// Fixed: the provider starts no worker, so no worker is told to leave.
+	// Fixed: the provider starts no worker, so no worker is asked to leave.
 	Fixed bool
 	// Min and Max bound the number of workers that the provider is asked for.
 	Min, Max int
 	// Idle is how long fewer workers must suffice before some leave.
 	Idle time.Duration
-	// Drain bounds the time in which a worker that is told to leave hands its streams over; 0: its own bound.
+	// Drain bounds the time in which a worker that is asked to leave hands its streams over; 0: its own bound.
 	Drain time.Duration
 }
 
@@ -64,10 +64,10 @@ type Fleet struct {
 	err   string
 	// wanted is what jobs want now, desired what is asked for.
 	wanted, desired int
-	// lower is the time since which fewer workers suffice, and most the largest number that was wanted since.
-	lower time.Duration
-	less  bool
-	most  int
+	// fewerSince is the time since which fewer workers suffice, and most the largest number that was wanted since.
+	fewerSince time.Duration
+	less       bool
+	most       int
 	// leaving are the workers that leave, by the provider's addresses.
 	leaving []string
 	leaves  places
@@ -142,11 +142,11 @@ func (f *Fleet) Decide(now time.Duration, wanted int, keep bool, workers func() 
 	case wanted >= f.desired:
 		f.desired, f.less = wanted, false
 	case !f.less:
-		f.less, f.lower, f.most = true, now, wanted
+		f.less, f.fewerSince, f.most = true, now, wanted
 	default:
 		f.most = max(f.most, wanted)
 	}
-	if f.less && now-f.lower >= f.limits.Idle {
+	if f.less && now-f.fewerSince >= f.limits.Idle {
 		f.desired, f.less = f.most, false
 	}
 	f.dismiss(workers)

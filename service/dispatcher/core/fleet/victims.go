@@ -27,14 +27,14 @@ func (f *Fleet) dismiss(workers func() []Worker) {
 		return
 	}
 	if !f.state.Ordered {
-		registered, behind := workers(), map[string]*Worker{}
+		registered, byAddress := workers(), map[string]*Worker{}
 		places := newPlaces(len(registered), func(i int) string { return registered[i].Address })
 		for _, address := range candidates {
 			if at, found := places.find(address); found {
-				behind[address] = &registered[at]
+				byAddress[address] = &registered[at]
 			}
 		}
-		slices.SortStableFunc(candidates, func(a, b string) int { return compare(behind[a], behind[b]) })
+		slices.SortStableFunc(candidates, func(a, b string) int { return compare(byAddress[a], byAddress[b]) })
 	}
 	f.setLeaving(append(f.leaving, candidates[:excess]...))
 }
