@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the golden file")
 
 // Saved positions, caches and journals name plans by their hashes. So plans of one group keep their hashes, and their
-// streams keep their graphs.
+// streams keep their graphs, unless a commit says why not.
 func TestPlansOfOneGroupKeepTheirHashesAndGraphs(t *testing.T) {
 	const golden = "testdata/plans.txt"
 	files, err := filepath.Glob("../testdata/*.pb")

@@ -76,7 +76,7 @@ func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
 	}
 	for _, random := range []string{"noise", "noise_sequential", "two_noises"} {
 		t.Run(random+"/groups", func(t *testing.T) {
-			// Without groups, these streams draw from a state in exactly-once mode, so they have their own iterators.
+			// In a plan with one stream they draw from a state, so they have their own iterators.
 			options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Streams: 20}
 			if !comparePooled(t, runtime, "../../graph/testdata/"+random+".pb", options, &seen) {
 				t.Error("the streams have their own iterators")
