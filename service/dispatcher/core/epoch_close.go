@@ -111,7 +111,7 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	c.measureCache(job)
 	c.caches.due = true
-	if len(job.Epochs) == 1 && c.cacheKey(job) != "" {
+	if len(job.Epochs) == 1 && c.state.Cache(c.cacheKey(job)).GetManifest() != "" {
 		// The cache of this job is not in use any more, so others may be worth more than it.
 		clear(c.caches.unwanted)
 	}
