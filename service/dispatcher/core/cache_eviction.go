@@ -87,11 +87,20 @@ func (c *Core) recordUses(passed time.Duration) {
 func (c *Core) cacheJobs() map[string]*durable.Job {
 	jobs := map[string]*durable.Job{}
 	for _, job := range c.state.Jobs() {
-		if key := c.cacheKey(job); key != "" && (jobs[key] == nil || reads(job) && !reads(jobs[key])) {
-			jobs[key] = job
+		if key := c.cacheKey(job); key != "" {
+			jobs[key] = preferReader(jobs[key], job)
 		}
 	}
 	return jobs
+}
+
+// preferReader returns one of two jobs with the same cache. It keeps the first one, which may be nil, unless only the other
+// one reads.
+func preferReader(first, other *durable.Job) *durable.Job {
+	if first == nil || reads(other) && !reads(first) {
+		return other
+	}
+	return first
 }
 
 // reads reports whether a job has an open epoch. It may be nil.

@@ -56,7 +56,7 @@ func (c *Core) changeCache(req *pecanv1.ChangeCacheRequest) error {
 		}
 		return nil
 	case pecanv1.ChangeCacheRequest_REMOVE:
-		if job := c.cacheJobs()[req.Key]; reads(job) {
+		if job := c.jobOfCache(req.Key); reads(job) {
 			return reason.New(reason.BadArgument, "remove cache %s: an epoch of job %q uses it and would write it again; end that epoch first", req.Key, cmp.Or(job.Name, job.JobId))
 		}
 		files := c.evict(req.Key, "an operator removed it")

@@ -40,8 +40,8 @@ func (c *Core) cacheKey(job *durable.Job) string {
 // jobOfCache returns a job of a key, one that reads if there is one; nil without a job.
 func (c *Core) jobOfCache(key string) (found *durable.Job) {
 	for _, job := range c.state.Jobs() {
-		if key != "" && c.cacheKey(job) == key && (found == nil || reads(job) && !reads(found)) {
-			found = job
+		if key != "" && c.cacheKey(job) == key {
+			found = preferReader(found, job)
 		}
 	}
 	return found
