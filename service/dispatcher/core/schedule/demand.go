@@ -84,6 +84,18 @@ func (d *demand) waits() bool {
 	return waits && (d.prefetch || stream < d.epoch.Regular())
 }
 
+// computes reports whether a worker computes a stream of the epoch, or keeps elements of it that the trainer has not read.
+// A closing stream that waits for rows does neither.
+func (d *demand) computes() bool {
+	waiting := 0
+	for _, closing := range d.epoch.Closings() {
+		if !closing.Delivered && !d.closings[closing.Stream] {
+			waiting++
+		}
+	}
+	return d.epoch.Held() > waiting
+}
+
 // nextWaiting returns the first stream from one on that needs a worker and has none; false if there is none.
 func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
 	idle, anyIdle := e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })

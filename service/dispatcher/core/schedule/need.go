@@ -43,20 +43,21 @@ func RunningStreams(epoch *durable.Epoch) int {
 	return n
 }
 
-// mustBeOpen returns the streams that must be open at the same time: the numbers in [first, below). Of a plan with groups,
-// these are the streams of the group that is read. Mode deterministic reads them in turn, and a shuffle mixes them.
-func mustBeOpen(epoch *durable.Epoch) (first, below uint32) {
+// mustBeOpen returns the streams that must be open at the same time: the numbers in [0, below). Of a plan with groups,
+// these are the streams of the group that is read. Mode deterministic reads them in turn, and a shuffle mixes them. A
+// stream of an earlier group waits only if a closing stream needs its remainder rows again. The trainer may wait for that
+// closing stream while later streams hold all slots.
+func mustBeOpen(epoch *durable.Epoch) (below uint32) {
 	mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan
 	deterministic := mode == pecanv1.Mode_MODE_DETERMINISTIC
 	switch {
 	case plan.Groups() > 1 && (deterministic || plan.GetShuffled()):
 		group := uint32(plan.GetGroup())
-		first = epoch.FirstUndelivered() / group * group
-		return first, min(first+group, epoch.Regular())
+		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular())
 	case deterministic || plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
-		return 0, epoch.Total()
+		return epoch.Total()
 	}
-	return 0, 0
+	return 0
 }
 
 // withinQuota reports whether a quota bounds the streams that must be open.

@@ -308,13 +308,13 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 	if d.prefetch || !Read(d.epoch) {
 		return true
 	}
-	from, below := mustBeOpen(d.epoch)
-	one := from == below
+	from, below := uint32(0), mustBeOpen(d.epoch)
+	one := below == 0
 	if one {
 		below = d.epoch.Total()
 	}
 	met := true
-	for more := !one || d.epoch.Held() == 0; more && met; more = more && !one {
+	for more := !one || !d.computes(); more && met; more = more && !one {
 		stream, found := uint32(0), false
 		s.waiting(d.epoch, from, func(next uint32) bool {
 			stream, found = next, next < below
