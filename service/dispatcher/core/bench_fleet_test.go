@@ -13,14 +13,16 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // BenchmarkFleet plays 10,000 workers of 4 slots and 1,000 jobs of 80 streams, of 20 tenants and with weights. Half of the
-// jobs have an objective. In the last case, 100 more workers are local ones of other trainers, so they stay idle. One operation is one second: 10,000 heartbeats of workers and 1,000 of trainers, 10 ticks,
-// about 2,000 streams that end and others that start, epochs that are prefetched, adopted and closed, and decisions on workers.
-// The metrics are the median, the 99th percentile and the greatest of the CPU times of single decisions in ms, without garbage
-// collection in the background, the CPU that heartbeats take of one core, and the memory. With -v, the times of each kind.
+// jobs have an objective. In the last case, 100 more workers are local ones of other trainers, so they stay idle. One
+// operation is one second: 10,000 heartbeats of workers, 1,000 of trainers, and 10 ticks. About 2,000 streams end and others
+// start. Epochs are prefetched, adopted and closed, and workers are decided on. The metrics are the median, the 99th
+// percentile and the greatest of the CPU times of single decisions in ms. Garbage collection in the background is left out.
+// Two more are the share of one core that heartbeats take, and the memory. With -v, the times of each kind.
 func BenchmarkFleet(b *testing.B) {
 	for _, c := range []struct{ workers, jobs, local int }{{1000, 100, 0}, {10_000, 1000, 0}, {10_000, 1000, 100}} {
 		name := fmt.Sprintf("%d_workers_%d_jobs", c.workers, c.jobs)
@@ -71,7 +73,7 @@ type largeFleet struct {
 	jobs  []*fleetJob
 	byID  map[string]*fleetJob
 	runs  []map[pecanv1.StreamKey]fleetRun
-	asked []core.PlacementRequest
+	asked []placement.Request
 	// windows counts the measurement windows that the core asked about.
 	windows int
 	watches core.WatchID
@@ -176,7 +178,7 @@ func (f *largeFleet) decide(kind string, input any) {
 	}
 	for _, effect := range result.Effects {
 		switch e := effect.(type) {
-		case core.PlacementRequest:
+		case placement.Request:
 			f.asked = append(f.asked, e)
 			if e.Window != nil {
 				f.windows++
@@ -231,8 +233,8 @@ func (f *largeFleet) second() {
 		asked := f.asked
 		f.asked = nil
 		for _, a := range asked {
-			placement := &pecanv1.Placement{Remote: uint32(2 + f.rng.IntN(max(1, 2*len(f.runs)/len(f.jobs)))), State: "search", Why: "played"}
-			f.decide("placed", core.Placed{Number: a.Number, JobID: a.JobID, Placement: placement})
+			decided := &pecanv1.Placement{Remote: uint32(2 + f.rng.IntN(max(1, 2*len(f.runs)/len(f.jobs)))), State: "search", Why: "played"}
+			f.decide("placed", placement.Placed{Number: a.Number, JobID: a.JobID, Placement: decided})
 		}
 	}
 }

@@ -22,8 +22,8 @@ func (c *Core) candidatesProblem(job *durable.Job) string {
 		return ""
 	}
 	known := false
-	for _, worker := range c.workers {
-		if c.serves(worker, job) {
+	for id, worker := range c.workers {
+		if c.placements.Serves(id, job) {
 			if worker.caches {
 				return ""
 			}

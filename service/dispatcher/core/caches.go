@@ -243,8 +243,8 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 		return ""
 	}
 	dropped, have, all := uint64(0), 0, 0
-	for _, worker := range c.workers {
-		if !c.serves(worker, job) {
+	for id, worker := range c.workers {
+		if !c.placements.Serves(id, job) {
 			continue
 		}
 		dropped += worker.cacheMetrics.GetWritesDropped()

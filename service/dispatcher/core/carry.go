@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// In a plan with a carry, batches go on from one epoch to the next: the last closing stream of an epoch joins the rows
-// that the epoch before left, and leaves fewer than a batch for the next one. Nobody stores these rows. They stay in the
+// In a plan with a carry, batches go on from one epoch to the next. The last closing stream of an epoch joins the rows that
+// the epoch before left. It leaves fewer than a batch for the next one. Nobody stores these rows. They stay in the
 // remainders of the streams, so an epoch stays open without readers as long as a later one needs its remainders.
 
 // afterOf returns the epoch whose batches go on in a new one, or nil.
@@ -20,7 +20,7 @@ func afterOf(job *durable.Job, number uint64, req *pecanv1.OpenEpochRequest) (*u
 		return nil, nil
 	case durable.Private(job):
 		if req.After != nil && (durable.FindEpoch(job, *req.After) == nil || *req.After >= number) {
-			return nil, reason.New(reason.BadArgument, "open epoch: the batches of epoch %d shall go on in epoch %d of job %q, but that epoch is not open", *req.After, number, job.JobId)
+			return nil, reason.New(reason.BadArgument, "open epoch: epoch %d of job %q continues the batches of epoch %d, which is not open", number, job.JobId, *req.After)
 		}
 		return req.After, nil
 	case number > 0 && durable.FindEpoch(job, number-1) != nil:
@@ -45,8 +45,8 @@ func (c *Core) openSources(job *durable.Job, position *pecanv1.Position) {
 	}
 }
 
-// carryRows records which rows the epochs that have changed leave for the next one, as soon as all streams are produced
-// that their last closing streams join.
+// carryRows records which rows the changed epochs leave for the next one, once all streams are produced that their last
+// closing streams join.
 func (c *Core) carryRows() {
 	for _, job := range c.touchedCarries() {
 		for _, epoch := range job.Epochs {
@@ -66,7 +66,7 @@ func (c *Core) carryRows() {
 func (c *Core) dropUnreadRows(job *durable.Job, epoch *durable.Epoch) {
 	if !epoch.Carried && (epoch.Error != nil || len(epoch.Passes) == 0 && !epoch.Delivered()) {
 		c.emitCarried(epoch, nil)
-		c.event("an epoch that was left leaves no rows for the next one", "job", job.JobId, "epoch", epoch.Epoch)
+		c.event("the next epoch gets no rows of an epoch that all trainers have left", "job", job.JobId, "epoch", epoch.Epoch)
 	}
 }
 

@@ -4,11 +4,19 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
+
+// addClient notes that a client lives.
+func (c *Core) addClient(id string) *clientState {
+	c.clients[id] = &clientState{lastSeen: c.now, jobs: map[string]time.Duration{}, passes: map[passKey]*passState{}}
+	c.placements.AddClient(id)
+	return c.clients[id]
+}
 
 // noteAlive notes that a client lives and holds a job.
 func (c *Core) noteAlive(clientID, jobID string) {
@@ -52,7 +60,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.Cl
 	if req.Number == 0 || req.Number > client.heartbeatNumber {
 		client.heartbeatNumber = req.Number
 		c.updatePasses(req, client)
-		c.reportConsumer(req, client)
+		c.placements.Reported(req)
 	}
 	var missing []string
 	for _, id := range req.JobIds {
@@ -66,7 +74,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.Cl
 		return nil, reason.New(reason.JobUnknown, "heartbeat: client %q no longer holds job %s", req.ClientId, strings.Join(missing, ", "))
 	}
 	return &pecanv1.ClientHeartbeatResponse{
-		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.wantedOf(client, req.JobIds), Placement: c.recordedPlacement(req.JobIds),
+		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.placements.WantedLocal(req.ClientId, req.JobIds), Placement: c.placements.Recorded(req.JobIds),
 	}, nil
 }
 
@@ -168,5 +176,6 @@ func (c *Core) dropClient(id, why string) {
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ClientLeft{ClientLeft: &pecanv1.ClientLeft{ClientId: id, Why: why}}})
 	delete(c.clients, id)
+	c.placements.RemoveClient(id)
 	c.event("client left", "client", id, "why", why)
 }

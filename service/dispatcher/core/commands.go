@@ -19,8 +19,7 @@ func (c *Core) command(workerID string, message *pecanv1.WorkerCommand) {
 	}
 }
 
-// sendStart starts a stream on a worker, or updates it. What the streams of an epoch have in common is sent once in a
-// session.
+// sendStart starts a stream on a worker, or updates it. A session gets once what the streams of an epoch have in common.
 func (c *Core) sendStart(workerID string, start *pecanv1.StartStream) {
 	worker := c.workers[workerID]
 	if worker == nil || worker.session == 0 {

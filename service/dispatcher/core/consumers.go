@@ -103,7 +103,7 @@ func (c *Core) stoppedReading(job *durable.Job, epoch *durable.Epoch, clientID s
 		return false
 	}
 	pass := client.passes[passKey{job.JobId, epoch.Epoch}]
-	return pass != nil && pass.seen-pass.took > max(c.cfg.ConsumerSlice, inactiveSteps*client.step())
+	return pass != nil && pass.seen-pass.took > max(c.cfg.ConsumerSlice, c.placements.InactiveSteps(clientID))
 }
 
 func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string) bool {

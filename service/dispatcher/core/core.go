@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
@@ -41,17 +42,8 @@ type Core struct {
 	caches cachesState
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
-	// placements has the searches for workers of jobs with an objective.
-	placements map[string]*placementState
-	// candidates has the workers that searches choose from.
-	candidates candidates
-	// memberChanges counts the jobs whose workers changed in this tick.
-	memberChanges int
-	// registered has the registered workers, and locals the local ones that may serve each job, as far as they were needed.
-	// localsMoved: local workers may hold streams of jobs that they no longer serve.
-	registered  registeredWorkers
-	locals      map[string]localsOfJob
-	localsMoved bool
+	// placements decides which workers serve each job.
+	placements *placement.Placements
 	// fleet is what a provider of workers is asked for.
 	fleet *fleet.Fleet
 	// orders takes other orders of steps to production.
@@ -65,8 +57,8 @@ type Core struct {
 	dirty   bool
 	touched touches
 	out     *Result
-	// list is the last record of the decision, if it is a list, and starts and stops the last commands of each session,
-	// if they are lists.
+	// list is the last record of the decision, if that is a list. starts and stops have the last commands of each session,
+	// if these are lists.
 	list   list
 	starts map[SessionID]*pecanv1.StartStreams
 	stops  map[SessionID]*openStops
@@ -79,11 +71,11 @@ func New(cfg Config, state *durable.State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		placements: map[string]*placementState{}, locals: map[string]localsOfJob{}, fleet: fleet.New(cfg.Fleet),
+		fleet: fleet.New(cfg.Fleet),
 	}
-	c.registered = registeredWorkers{local: map[string]bool{}, near: map[localKey]map[string]bool{}}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
 	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
+	c.placements = placement.New(placementHost{c}, state, c.schedule, c.fleet, cfg.DeadAfter)
 	c.touched = newTouches()
 	for _, job := range state.Jobs() {
 		for _, epoch := range job.Epochs {
@@ -177,8 +169,8 @@ func (c *Core) handle(input any) (any, error) {
 	case OrderRefused:
 		c.orders.Refused(in.JobID, in.Why)
 		return nil, nil
-	case Placed:
-		c.placed(in)
+	case placement.Placed:
+		c.placements.Placed(in)
 		return nil, nil
 	case *pecanv1.MergeLearnedRequest:
 		return reply(c.mergeLearned(in))
@@ -210,8 +202,7 @@ func (c *Core) start(in Start) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
 	c.caches.recorded = c.now
 	for _, clientID := range c.state.ClientIDs() {
-		c.clients[clientID] = newClientState(c.now)
-		c.clients[clientID].timeoutUnconfirmed = true
+		c.addClient(clientID).timeoutUnconfirmed = true
 	}
 	// Workers that held leases may come back. Until then they count as away.
 	for _, id := range c.state.Holders() {
@@ -240,9 +231,9 @@ func (c *Core) tick() {
 			c.refreshWorker(id)
 		}
 	}
-	c.leaveOtherHosts()
+	c.placements.LeaveOtherHosts()
 	c.stepCaches()
-	c.stepPlacements()
+	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()
 	c.schedule.Retry()

@@ -36,7 +36,7 @@ func (c *Core) noteDeparture(id string, worker *workerState) {
 		return
 	}
 	has := false
-	c.eachLease(id, func(job *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
+	c.state.EachLease(id, func(job *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
 		has = has || !stream.Delivered && !job.Plan.IsClosing(stream.Stream) && split.MovesAtOnce(job.Plan, job.Options)
 	})
 	d.hadAtIndex, d.goneAtIndex = d.hadAtIndex || has, !has

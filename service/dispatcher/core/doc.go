@@ -11,7 +11,7 @@
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
 // crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
-// fleet (how many workers a provider is asked for), rollout (orders of steps). measurements.go feeds package measure.
+// fleet (how many workers a provider is asked for), placement (which workers serve a job), rollout (orders of steps).
 //
 // The rest is one state machine: each command may end epochs, leases and watches of all other commands. The package has
 // more files and lines than others because all commands share the volatile state. Each command and record has one file:
@@ -43,9 +43,8 @@
 //	                                                  ProfileKept
 //	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
 //	OrderRefused                 package rollout      OrderJudged
-//	Placed                       placement.go         PlacementDecided, PlacementKept    PlacementRequest
-//	                             members.go           (which workers serve a job)
-//	                             local_workers.go     LeaseLost                          Command(StopStreams)
+//	placement.Placed             package placement    PlacementDecided, PlacementKept    placement.Request
+//	                             placement_host.go    LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)
 //	heartbeat of a leaving       departure.go                                            WorkerLeft
 //	worker, goodbye
@@ -56,7 +55,8 @@
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
 // settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and commands.go
-// one command. schedule_host.go connects package schedule, and rollout_host.go package rollout.
+// one command. schedule_host.go connects package schedule, placement_host.go package placement, and rollout_host.go package
+// rollout.
 //
 // inputs.go has the inputs, effects and results, config.go the settings. job_options.go compares the options of a job's
 // trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request. carry.go
@@ -64,15 +64,13 @@
 //
 // The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
 // truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
-// last run are closed. waiting.go and status.go report why a stream or job waits, placement_status.go where a job runs,
-// cache_candidates.go which steps it may cache.
+// last run are closed. waiting.go and status.go report why a stream or job waits, cache_candidates.go which steps it may cache.
 //
 // Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
 // last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
-// worker, and the worker reports that index with a delay.
-// Modes exactly-once and deterministic therefore start the next consumer at the last acknowledged index: elements on
-// their way to the dead trainer come again, and none is missing. At-least-once starts where the dead consumer started.
-// At-most-once continues after everything that may have been sent.
+// worker. The worker reports that index with a delay. Modes exactly-once and deterministic start the next consumer at that
+// index. So elements on their way to the dead trainer come again, and none is missing. At-least-once starts where the dead
+// consumer started. At-most-once continues after everything that may have been sent.
 //
 // A stream has several bounds. Each is an index, and says something about all elements below it:
 //
@@ -86,9 +84,9 @@
 // Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered), ackedBelow as
 // acked_below and cleanBelow as clean_below.
 //
-// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
-// slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
-// stream to a consumer is durable too: by this number the core recognizes late or repeated calls of an older assignment.
+// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free slot,
+// and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a stream to a
+// consumer is durable too. It shows the core which calls are late or repeated ones of an older assignment.
 //
 // Not allowed here: time.Now, goroutines, I/O, and any change of durable state other than emit.
 package core

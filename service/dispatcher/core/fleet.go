@@ -12,7 +12,7 @@ func (c *Core) stepFleet() {
 	if !c.fleet.Provided() {
 		return
 	}
-	wanted, keep := c.wantedWorkers()
+	wanted, keep := c.placements.WantedRemote()
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
 	if c.fleet.AnyLeaves() {
 		for _, id := range sortedKeys(c.workers) {
@@ -25,55 +25,6 @@ func (c *Core) stepFleet() {
 	}
 }
 
-// wantedWorkers returns how many remote workers the jobs that are read want. A job with an objective wants those that were
-// decided. Another one keeps those that there are, and wants one. So does a job whose local workers are gone.
-func (c *Core) wantedWorkers() (wanted int, keep bool) {
-	least := 0
-	for _, job := range c.state.Jobs() {
-		switch {
-		case !isRead(job) || targetsLocal(job):
-			// The provider does not choose the trainer's host.
-		case !placeable(job):
-			keep, least = true, 1
-		case job.Placement != nil:
-			wanted += int(job.Placement.GetRemote())
-			if job.Placement.GetRemote() == 0 && c.lacksLocal(job) {
-				least = 1
-			}
-		case len(c.workers) > 0:
-			// The decision is near. All workers serve the job until then.
-			keep = true
-		default:
-			// Without any worker there may be no decision.
-			least = 1
-		}
-	}
-	return max(wanted, least), keep
-}
-
-// lacksLocal reports whether a job that should run on local workers only has none, and none is about to start or to return. A
-// remote worker that serves it meanwhile is needed until a local one is there.
-func (c *Core) lacksLocal(job *durable.Job) bool {
-	p := c.placements[job.JobId]
-	if p == nil || c.returns(job, p) {
-		return false
-	}
-	if _, local := c.fleetOf(job); len(local) > 0 {
-		return false
-	}
-	remote := false
-	for _, id := range p.members {
-		switch worker := c.workers[id]; {
-		case worker == nil:
-		case worker.kind != "local":
-			remote = true
-		case worker.departure == nil && c.serves(worker, job):
-			return false
-		}
-	}
-	return remote || !c.startsLocal(p, nil)
-}
-
 // remoteWorkers returns the remote workers with what they would have to hand over.
 func (c *Core) remoteWorkers() (list []fleet.Worker) {
 	for _, id := range sortedKeys(c.workers) {
@@ -82,7 +33,7 @@ func (c *Core) remoteWorkers() (list []fleet.Worker) {
 			continue
 		}
 		w := fleet.Worker{ID: id, Address: worker.address.GetTcp(), Order: worker.order}
-		c.eachLease(id, func(job *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
+		c.state.EachLease(id, func(job *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
 			if stream.Delivered {
 				return
 			}

@@ -5,7 +5,6 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
 // SessionID names one connection of a worker, WatchID one watch of a client. The caller never uses a number
@@ -46,21 +45,6 @@ type (
 	RemoveGraph struct{ Fingerprint string }
 	// KeepLearned keeps what is known of a graph for other dispatchers, if something does: the state has learned more.
 	KeepLearned struct{ Fingerprint string }
-	// PlacementRequest asks how many workers should serve a job. The answer is Placed.
-	PlacementRequest struct {
-		Number  uint64
-		JobID   string
-		Options *pecanv1.PlacementOptions
-		Known   *pecanv1.PlacementKnown
-		// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
-		// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
-		Remote, Registered, Local, RegisteredLocal int
-		// Window is nil before the first one.
-		Window *measure.Window
-		// Plan changes with the division, the order of steps and the cache of the job.
-		Plan uint64
-		Now  time.Duration
-	}
 	// WorkerLeft reports the planned departure of a worker, after its goodbye.
 	WorkerLeft struct {
 		Worker, Tcp string
@@ -156,14 +140,6 @@ type (
 	}
 	// SessionEnded reports that a worker's connection has ended.
 	SessionEnded struct{ Session SessionID }
-	// Placed answers the PlacementRequest with the same number.
-	Placed struct {
-		Number    uint64
-		JobID     string
-		Placement *pecanv1.Placement
-		// Known is what later jobs may begin from, without its key; nil before the search has ended.
-		Known *pecanv1.PlacementKnown
-	}
 	// Tick lets time pass. It must come a few times per second.
 	Tick struct{}
 )

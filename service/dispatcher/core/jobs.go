@@ -124,14 +124,14 @@ func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{
 			ClientId: req.ClientId, Host: req.ClientHost, Pid: req.ClientPid,
 		}}})
-		c.clients[req.ClientId] = newClientState(c.now)
+		c.addClient(req.ClientId)
 		c.event("client joined", "client", req.ClientId, "host", req.ClientHost, "pid", req.ClientPid)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobJoined{JobJoined: &pecanv1.JobJoined{
 		JobId: job.JobId, ClientId: req.ClientId, RequestId: req.RequestId,
 	}}})
 	delete(c.idleJobs, job.JobId)
-	c.trainersChanged(job)
+	c.placements.ClientsChanged(job)
 	c.noteAlive(req.ClientId, job.JobId)
 }
 
@@ -145,7 +145,7 @@ func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },
 		reason.New(reason.ClientUnknown, "watch epoch: client %q no longer holds job %q", clientID, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobLeft{JobLeft: &pecanv1.JobLeft{JobId: job.JobId, ClientId: clientID}}})
-	c.trainersChanged(job)
+	c.placements.ClientsChanged(job)
 	if client := c.clients[clientID]; client != nil {
 		delete(client.jobs, job.JobId)
 	}
@@ -169,12 +169,10 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)
-	c.forgetMeasurements(job.JobId)
-	if p := c.placements[job.JobId]; p != nil {
-		c.setMembers(p, nil)
-		delete(c.placements, job.JobId)
+	for _, worker := range c.workers {
+		worker.totals.Forget(job.JobId)
 	}
-	delete(c.locals, job.JobId)
+	c.placements.RemoveJob(job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 

@@ -86,7 +86,7 @@ func TestWhatWasLearnedLeavesByAge(t *testing.T) {
 		at := int64(1000 + n)
 		l.Histories = append(l.Histories, &pecanv1.StoredHistory{Fingerprint: graph(n), Jobs: []*pecanv1.PastJob{{JobId: "j", Epochs: 1, NextEpoch: 1, FirstS: at, LastS: at}}})
 	}
-	// Of graph 5, no job has read an epoch.
+	// No job has read an epoch of graph 5.
 	l.Histories = append(l.Histories[:5], l.Histories[6:]...)
 	l.Profiles = append(l.Profiles, &pecanv1.StoredProfile{Fingerprint: graph(5)}, &pecanv1.StoredProfile{Fingerprint: graph(1)})
 	l.Placements = append(l.Placements, &pecanv1.PlacementKnown{Fingerprint: graph(1)})

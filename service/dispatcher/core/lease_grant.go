@@ -20,7 +20,7 @@ func (c *Core) addStreamsOfOffMode() {
 			continue
 		}
 		connected := 0
-		locals, only := c.localsOf(epoch.Job)
+		locals, only := c.placements.Locals(epoch.Job)
 		for id, worker := range c.workers {
 			if !worker.away && (locals[id] || !only && worker.kind != "local") {
 				connected++
@@ -99,7 +99,7 @@ func (c *Core) startOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.S
 	return start
 }
 
-// planOf returns the plan of a stream for all its runs: the job's plan, in the order of its epoch if the stream has
+// planOf returns the plan of a stream for all its runs. It is the job's plan, in the order of the epoch if the stream has
 // that order.
 func (c *Core) planOf(job *durable.Job, epoch *durable.Epoch, stream uint32) *pecanv1.Plan {
 	if !durable.HasOrder(epoch, stream) {

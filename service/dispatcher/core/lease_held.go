@@ -33,7 +33,7 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 			c.touchStream(epoch, stream.Stream)
 		}
 	}
-	c.eachLease(workerID, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+	c.state.EachLease(workerID, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 		key := keyOf(job, epoch, stream)
 		if kept[key] {
 			return
@@ -63,15 +63,6 @@ func (c *Core) leased(workerID string, id *pecanv1.StreamId, lease uint64) (*dur
 	return job, epoch, stream
 }
 
-// eachLease visits the streams that a worker holds, in the order of jobs, epochs and streams.
-func (c *Core) eachLease(workerID string, do func(*durable.Job, *durable.Epoch, *pecanv1.StoredStream)) {
-	for _, held := range c.state.Leases(workerID) {
-		if stream := held.Epoch.Find(held.Stream); stream != nil && stream.Worker.GetWorkerId() == workerID {
-			do(held.Epoch.Job, held.Epoch, stream)
-		}
-	}
-}
-
 // noteOpened notes that a worker has opened its stream.
 func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream) {
 	volatileStream := c.volatileStream(key)
@@ -98,6 +89,23 @@ func (c *Core) noteProgress(key pecanv1.StreamKey, stream *pecanv1.StoredStream,
 		volatileStream.acked, volatileStream.unreachableReports, volatileStream.unreachableReason = acked, 0, ""
 	}
 	return volatileStream
+}
+
+// countProduced counts the elements of a stream that its worker has produced since its last report.
+func (c *Core) countProduced(key pecanv1.StreamKey, stream *pecanv1.StoredStream, produced uint64) {
+	worker := c.workers[stream.Worker.GetWorkerId()]
+	if worker == nil {
+		return
+	}
+	before := c.volatileStreamNow(key, stream)
+	counted := before.produced
+	if counted == 0 {
+		// The run may have begun at an index that readers have reached.
+		counted = max(before.ackedBelow, stream.StartIndex)
+	}
+	if produced > counted {
+		worker.totals.Produced(key.Job, produced-counted)
+	}
 }
 
 // streamProduced notes that a worker produced the last element of a stream.

@@ -5,8 +5,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// Changes of streams of one epoch that follow each other in a decision are one record: each of the functions below
-// extends the last record of the decision, or begins another one.
+// Changes of streams of one epoch that follow each other in a decision are one record. Each of the functions below extends
+// the last record of the decision, or begins another one.
 
 // list is the last record of the decision, if it is a list, with its streams and the last number in each list of
 // differences.

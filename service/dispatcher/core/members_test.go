@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
 
 // The workers of a bounded number of jobs change in one tick. Until the others have their turn, a worker that is lost is
@@ -56,7 +57,7 @@ func TestARestartedCoreOrdersItsWorkers(t *testing.T) {
 		hello(1)
 		var lines []string
 		for _, effect := range s.decide(core.Tick{}).Effects {
-			if asked, is := effect.(core.PlacementRequest); is {
+			if asked, is := effect.(placement.Request); is {
 				lines = run("placed asked=%d job=j1 remote=3 state=search why=probe", asked.Number)
 			}
 		}

@@ -33,14 +33,13 @@ func (c *Core) hello(in Hello) error {
 		c.endSession(worker.session, reason.New(reason.Closed, "worker %s registered again on a newer connection", id))
 		c.orders.LoseTrials(uint64(worker.session), "worker "+id+" registered again", true)
 	}
-	c.leaveFleet(id, worker)
+	c.placements.RemoveWorker(id)
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
 		tensorflow: msg.TensorflowVersion, version: msg.Version, kind: msg.Kind, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
-	c.enterFleet(id, worker)
 	c.refreshWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id

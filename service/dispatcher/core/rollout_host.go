@@ -50,7 +50,7 @@ func (c *Core) Explain(name string) (*rollout.Explained, error) {
 		return nil, err
 	}
 	job := c.state.Job(explained.Response.JobId)
-	c.explainPlacement(job, explained.Response)
+	c.placements.Explain(job, explained.Response)
 	c.explainCache(job, explained.Response)
 	return explained, nil
 }

@@ -3,6 +3,7 @@ package core
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
@@ -33,18 +34,12 @@ func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 
 // Members implements schedule.Host.
 func (h scheduleHost) Members(job *durable.Job) map[string]bool {
-	if job.Options.GetPlacement().GetObjective() == "" {
-		return nil
-	}
-	if p := h.c.placements[job.JobId]; p != nil {
-		return p.serves
-	}
-	return nil
+	return h.c.placements.Members(job)
 }
 
 // Locals implements schedule.Host.
 func (h scheduleHost) Locals(job *durable.Job) (workers map[string]bool, only bool) {
-	return h.c.localsOf(job)
+	return h.c.placements.Locals(job)
 }
 
 // Grant implements schedule.Host.
@@ -52,14 +47,17 @@ func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string
 	h.c.grantLease(epoch, stream, workerID)
 }
 
-// refreshWorker reports to the scheduler what it needs to know of a worker.
+// refreshWorker reports what the scheduler and the placements need to know of a worker.
 func (c *Core) refreshWorker(id string) {
 	worker := c.workers[id]
 	worker.reportedUsable = c.usable(worker)
-	if c.schedule.SetWorker(schedule.Worker{
+	c.schedule.SetWorker(schedule.Worker{
 		ID: id, Usable: worker.reportedUsable, MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
 		Local: worker.kind == "local",
-	}) {
-		c.candidates.built = false
-	}
+	})
+	c.placements.SetWorker(placement.Worker{
+		ID: id, Host: worker.address.GetHostId(), Trainer: worker.trainer, Local: worker.kind == "local", Caches: worker.caches,
+		Usable: worker.reportedUsable, Away: worker.away, Leaving: worker.departure != nil, Unheard: worker.unheardSinceRestart,
+		Order: worker.order, Cores: int(worker.cores), Totals: &worker.totals, Load: worker.host,
+	})
 }

@@ -10,6 +10,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
 
 func (s *script) clientInput(command string, a args) any {
@@ -70,7 +71,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "heartbeat":
 		return clientBeat(a)
 	case "placed":
-		placed := core.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
+		placed := placement.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
 			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "monitor", Why: a["why"],
 		}}
 		if a.has("known") {

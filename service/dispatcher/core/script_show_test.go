@@ -9,6 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
@@ -177,7 +178,7 @@ func showEffect(effect core.Effect) string {
 		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
 	case rollout.PlanRequest:
 		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
-	case core.PlacementRequest:
+	case placement.Request:
 		exist := ""
 		if e.Registered != e.Remote || e.RegisteredLocal != e.Local {
 			exist = fmt.Sprintf(" (%d and %d exist)", e.Registered, e.RegisteredLocal)

@@ -7,8 +7,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Some plans of the simulation have a carry: their last closing stream sends full batches only, and the rows that are
-// left come in the next epoch.
+// Some plans of the simulation have a carry. Their last closing stream sends full batches only, and the rows that are left
+// come in the next epoch.
 
 // simRow is one row of a remainder.
 type simRow struct {
@@ -116,8 +116,8 @@ func (p *simPass) adopts(before *simPass) {
 	}
 }
 
-// checkCarry compares the rows of all batches of each line with the rows that its streams kept back: each of them comes
-// once, in the order in which they were joined.
+// checkCarry compares the rows of all batches of each line with the rows that its streams kept back. Each of these rows
+// comes once, in the order in which they were joined.
 func (s *sim) checkCarry() {
 	if !s.plan.Carry {
 		return

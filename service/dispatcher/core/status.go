@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
 
 // Status returns what an operator sees at the time now. The caller adds its version, work directory and uptime.
@@ -37,10 +38,10 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 		TensorflowVersion: worker.tensorflow, Kind: worker.kind, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
 		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Host: worker.host,
 	}
-	if rates, known := worker.totals.Rates("", c.now-recentTime); known {
+	if rates, known := worker.totals.Rates("", c.now-placement.RecentTime); known {
 		status.Busy, status.Cpu, status.SentBytesS = rates.Busy, rates.CPU, rates.Bytes
 	}
-	c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+	c.state.EachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 		status.Streams = append(status.Streams, &pecanv1.HeldStream{
 			Id:    keyOf(job, epoch, stream).ID(),
 			Lease: stream.Lease, Ended: stream.Produced, Count: stream.Count, RemainderRows: stream.RemainderRows,
@@ -82,10 +83,10 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 	}
 	sum := c.profiles[job.JobId].Totals()
 	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
-	status.Cache, status.Order, status.Consumers = c.cacheStatus(job), c.orders.Status(job), c.consumersStatus(job)
+	status.Cache, status.Order = c.cacheStatus(job), c.orders.Status(job)
 	usage := c.schedule.OfJob(job)
 	status.Running, status.Bounded = uint32(usage.Running), usage.Bounded
-	status.Placement, status.Fleet = c.placementStatus(job), c.fleetStatus(job)
+	c.placements.Show(job, status)
 	return status
 }
 

@@ -20,13 +20,6 @@ type clientState struct {
 	heartbeatNumber uint64
 	// passes has the newest report on each pass.
 	passes map[passKey]*passState
-	// consumed is what the training loop took in the last seconds. hostID and host are its host and the host's load.
-	consumed measure.Consumer
-	hostID   string
-	host     *pecanv1.HostLoad
-	// trainerID is the trainer's process. mayRun has its local workers; nil if the dispatcher does not decide on them.
-	trainerID string
-	mayRun    *pecanv1.LocalWorkers
 }
 
 type passKey struct {
@@ -52,10 +45,6 @@ func (c *clientState) maxSilence(timeout time.Duration) time.Duration {
 		return max(timeout, reconnectTime)
 	}
 	return timeout
-}
-
-func newClientState(now time.Duration) *clientState {
-	return &clientState{lastSeen: now, jobs: map[string]time.Duration{}, passes: map[passKey]*passState{}}
 }
 
 // workerState is a registered worker: connected, or away and expected back.

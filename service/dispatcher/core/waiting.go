@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
@@ -50,7 +51,7 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		away = append(away, where)
 	}
 	provider := ""
-	if !targetsLocal(job) {
+	if !placement.TargetsLocal(job) {
 		provider = c.fleet.Waiting()
 	}
 	switch {
@@ -68,12 +69,12 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		return fmt.Sprintf("other trainers of job %q read all remaining streams; this pass ends with them", job.Name), false
 	}
 	connected, usable, excluded := 0, 0, 0
-	for _, worker := range c.workers {
+	for id, worker := range c.workers {
 		if !worker.away {
 			connected++
 		}
 		if c.usable(worker) {
-			if usable++; !c.serves(worker, job) {
+			if usable++; !c.placements.Serves(id, job) {
 				excluded++
 			}
 		}
@@ -83,7 +84,7 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		return provider, false
 	case usable == 0:
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
-	case usable == excluded && targetsLocal(job):
+	case usable == excluded && placement.TargetsLocal(job):
 		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is on the trainer's host and may serve it; give local_workers=1, start one there (pecan-worker --kind local), or give target_workers="ANY"`, usable), true
 	case usable == excluded && provider != "":
 		return provider, !c.fleet.Coming()

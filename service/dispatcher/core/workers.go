@@ -62,6 +62,9 @@ func (c *Core) fromWorker(in FromWorker) error {
 
 func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) {
 	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
+	if heartbeat.Host != nil {
+		worker.host = heartbeat.Host
+	}
 	if worker.leaving = heartbeat.Leaving; worker.leaving {
 		c.beginDeparture(id, worker, false)
 	}
@@ -79,7 +82,7 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 			c.loseLease(load.Id.Key(), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
-	c.reportTotals(worker, heartbeat)
+	worker.totals.Add(c.now, heartbeat)
 	c.noteDeparture(id, worker)
 }
 
@@ -150,7 +153,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
-	c.leaveFleet(id, worker)
+	c.placements.RemoveWorker(id)
 	c.schedule.RemoveWorker(id)
 	c.touched.workers, c.touched.updates = true, true
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
@@ -166,7 +169,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		c.endDeparture(id, worker)
 	}
 	c.dirty = true
-	c.eachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
+	c.state.EachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {
 		c.loseLeaseWithWorker(keyOf(job, epoch, stream), job, stream, worker, died, why)
 	})
 	if c.state.HasNumber(id) {

@@ -50,8 +50,8 @@ func (l Limits) Suspect(stream *pecanv1.StoredStream, run Run) (Suspects, bool) 
 	case mark == nil:
 		return Suspects{}, false
 	case mark.ReadAhead && run.Crashed:
-		// The range of the last death was too small, so it doubles. A kill does not double it: whatever the read-ahead, the
-		// worker may be killed before it comes as far as the last time, and it comes further if it is killed later.
+		// The range of the last death was too small, so it doubles. A kill does not double it. Whatever the read-ahead, a
+		// kill may come before the worker is as far as the last time. The worker gets further if the kill comes later.
 		inFlight = max(readAhead, 2*stream.InFlight)
 	}
 	switch {

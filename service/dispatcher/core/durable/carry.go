@@ -7,10 +7,9 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Carry returns which of the joined rows are left for the next epoch. A closing stream joins the rows in their
-// order and sends full batches of batchRows, so the end of the list is left: fewer than batchRows rows. The
-// streams keep these rows until a later epoch has sent them. If a worker dies, only its streams in the list run
-// again, for their remainders.
+// Carry returns which of the joined rows are left for the next epoch. A closing stream joins the rows in their order and
+// sends full batches of batchRows. The end of the list is left, which has fewer than batchRows rows. The streams keep these
+// rows until a later epoch has sent them. If a worker dies, only its streams in the list run again, for their remainders.
 func Carry(joined []*pecanv1.KeptRows, batchRows uint64) []*pecanv1.KeptRows {
 	if batchRows == 0 {
 		return nil

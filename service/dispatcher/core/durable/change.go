@@ -123,5 +123,14 @@ func (s *State) Leases(workerID string) []Ref {
 	return list
 }
 
+// EachLease visits the streams that a worker holds, in the order of jobs, epochs and streams.
+func (s *State) EachLease(workerID string, do func(*Job, *Epoch, *pecanv1.StoredStream)) {
+	for _, held := range s.Leases(workerID) {
+		if stream := held.Epoch.Find(held.Stream); stream != nil && stream.Worker.GetWorkerId() == workerID {
+			do(held.Epoch.Job, held.Epoch, stream)
+		}
+	}
+}
+
 // Holders returns the ids of the workers that hold streams, ascending.
 func (s *State) Holders() []string { return sortedKeys(s.leases) }

@@ -4,9 +4,9 @@
 // dispatcher that replays its journal continues exactly where the last one stopped. A record that does not fit the state
 // is an error and changes nothing: the journal is damaged, or a decision was wrong.
 //
-// An epoch may have 65,536 streams, and few of them are open at once. It has an entry for each active stream: one that has
-// had a lease, and that a worker, a reader or a closing stream still needs. Of the others it keeps two bits each and sums.
-// No lookup visits all streams.
+// An epoch may have 65,536 streams, and few of them are open at once. It has an entry for each active stream. Such a stream
+// has had a lease, and a worker, a reader or a closing stream still needs it. For the others it keeps two bits each, and
+// sums. No lookup visits all streams.
 //
 // Files: state.go holds the state, snapshot.go its snapshot, lookup.go what the core reads, questions.go answers about
 // jobs. epoch.go holds the streams of an epoch; change.go is the only place that changes one, and keeps sums and indexes.

@@ -44,8 +44,8 @@ type State struct {
 	// ordered has the jobs in the order of their creation, and named the id of each name.
 	ordered []*Job
 	named   map[string]string
-	// learned has the graphs of which orders, profiles, placements or histories are known, and when a job began an epoch of
-	// each last, in seconds since 1970.
+	// learned has the graphs of which orders, profiles, placements or histories are known. For each, it has the time at
+	// which a job last began an epoch, in seconds since 1970.
 	learned map[string]int64
 	// opened has the open epochs by the number of the record that opened them.
 	opened map[uint64]*Epoch

@@ -39,8 +39,8 @@ func (f *Fleet) dismiss(workers func() []Worker) {
 	f.setLeaving(append(f.leaving, candidates[:excess]...))
 }
 
-// compare orders workers by what they have to hand over, the least first. A worker that is not registered has nothing. Of
-// equal ones the newest leaves first.
+// compare orders workers by what they have to hand over, the least first. A worker that is not registered has nothing. Among
+// equal ones, the newest leaves first.
 func compare(a, b *Worker) int {
 	switch {
 	case a == nil && b == nil:

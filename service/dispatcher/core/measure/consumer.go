@@ -10,8 +10,8 @@ import (
 const (
 	// keptSubWindows bounds the sub-windows of a trainer that are kept.
 	keptSubWindows = 64
-	// longStep is the factor over the median step from which the trainer's own part of a sub-window shows an interruption,
-	// if it is also longer than longSeconds: the trainer evaluated its model or wrote a checkpoint.
+	// longStep is a factor over the median step. If the trainer's own part of a sub-window is longer than that and than
+	// longSeconds, it shows an interruption: the trainer evaluated its model or wrote a checkpoint.
 	longStep    = 3
 	longSeconds = 2
 )

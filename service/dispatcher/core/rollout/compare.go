@@ -10,11 +10,10 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the
-// registered order, and workers report both separately. The order is rolled back for good if its steps cost more
-// per element than in the other streams, or if elements fail only in it. Otherwise it is adopted, and compared
-// with earlier metrics from then on. If one stream cannot be compared, the whole epoch has the order and is
-// compared with earlier metrics.
+// A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the registered
+// order, and workers report both separately. The order is rolled back for good in two cases: its steps cost more per element
+// than in the other streams, or elements fail only in it. Otherwise it is adopted, and compared with earlier metrics from
+// then on. If one stream cannot be compared, the whole epoch has the order and is compared with earlier metrics.
 //
 // Decisions are durable, and so are the ordered streams of an epoch. The metrics are not: after a restart the
 // comparison begins with the next epoch that is opened.
@@ -28,8 +27,8 @@ const (
 	otherEpochsMargin, otherEpochsCPU = 2.0, 5.0
 )
 
-// comparison has the costs of the covered steps since the pilot began: in the order, in the same epochs, and at
-// any time in the registered order.
+// comparison has the costs of the covered steps since the pilot began. There are three sums: in the order, in the same
+// epochs, and at any time in the registered order.
 type comparison struct {
 	ordered, sameEpochs, before cost
 	// failed says that elements failed in the order and none in the others; empty otherwise.

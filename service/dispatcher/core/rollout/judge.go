@@ -62,9 +62,9 @@ func (r *Rollouts) Refused(jobID, why string) {
 	}
 }
 
-// StreamFailed notes that a stream has failed for good. If it runs in another order, and no epoch of its job has
-// failed before, the order is rolled back: the registered order is right by definition. The order may be
-// innocent, but a rollback costs only time.
+// StreamFailed notes that a stream has failed for good. If the epoch runs in another order, and no epoch of its job has
+// failed before, the order is rolled back. The registered order is right by definition. The order may be innocent, but a
+// rollback costs only time.
 func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
 	if epoch == nil || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {

@@ -49,9 +49,9 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 	return streams
 }
 
-// comparableInEpoch reports whether some streams of a job's next epoch shall have the order. A single stream, or
-// one that must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs
-// are too short for that. In mode deterministic an epoch has one order.
+// comparableInEpoch reports whether some streams of a job's next epoch should have the order. A single stream, or one that
+// must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs are too short for
+// that. In mode deterministic an epoch has one order.
 func (p *pilot) comparableInEpoch(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	if last, any := p.epochs[job.JobId]; any {
 		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || epoch.Delivered() {
@@ -68,8 +68,8 @@ const (
 )
 
 // pilotStreams returns the streams of an epoch that have a piloted order; nil if all have ended. Up to 16 streams run
-// together, and the first of them is leased first, so that the others run beside it for the longest time. Of more streams,
-// it is every 16th one. The beginning of an epoch, when much is opened, is left out.
+// together, and the first of them is leased first, so that the others run beside it for the longest time. If there are more
+// streams, it is every 16th one. The beginning of an epoch, when much is opened, is left out.
 func pilotStreams(job *durable.Job, position *pecanv1.Position) (streams []uint32) {
 	ended, err := position.EndedStreams(job.Plan.TotalStreams())
 	if err != nil {

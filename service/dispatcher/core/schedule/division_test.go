@@ -15,8 +15,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// division is the rule of the scheduler, written without anything that is kept between two runs: it looks at all streams
-// of all epochs and at all workers for each lease.
+// division is the rule of the scheduler, without anything that is kept between two runs. For each lease it looks at all
+// streams of all epochs and at all workers.
 type division struct {
 	t               *testing.T
 	state           *durable.State

@@ -46,23 +46,20 @@ func RunningStreams(epoch *durable.Epoch) int {
 // mustBeOpen returns the streams that must be open at the same time: the numbers in [0, below). Of a plan with groups,
 // these are the streams of the group that is read. Mode deterministic reads them in turn, and a shuffle mixes them. A
 // stream of an earlier group waits only if a closing stream needs its remainder rows again. The trainer may wait for that
-// closing stream while later streams hold all slots.
-func mustBeOpen(epoch *durable.Epoch) (below uint32) {
+// closing stream while later streams hold all slots. withinQuota: a quota bounds the streams, because a shuffle can also mix
+// fewer.
+func mustBeOpen(epoch *durable.Epoch) (below uint32, withinQuota bool) {
 	mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan
 	deterministic := mode == pecanv1.Mode_MODE_DETERMINISTIC
+	withinQuota = plan.GetShuffled() && !deterministic
 	switch {
 	case plan.Groups() > 1 && (deterministic || plan.GetShuffled()):
 		group := uint32(plan.GetGroup())
-		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular())
+		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular()), withinQuota
 	case deterministic || plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
-		return epoch.Total()
+		return epoch.Total(), withinQuota
 	}
-	return 0
-}
-
-// withinQuota reports whether a quota bounds the streams that must be open.
-func withinQuota(epoch *durable.Epoch) bool {
-	return epoch.Job.Plan.GetShuffled() && epoch.Job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+	return 0, withinQuota
 }
 
 // static reports whether the shards of a job belong to the configured workers, if there is a list of them.

@@ -14,8 +14,8 @@ type Host interface {
 	Avoid(epoch *durable.Epoch, stream uint32) []string
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Locals has the local workers that may serve a job. only: no other worker may, even if it was chosen for the job, and the
-	// list has all workers on the host of the job's trainers.
+	// Locals has the local workers that may serve a job. only: no other worker may, even if it was chosen for the job. The
+	// list then has all workers on the host of the job's trainers.
 	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
@@ -31,8 +31,8 @@ type Scheduler struct {
 	positions int
 
 	workers map[string]*load
-	// usable has the workers that may get streams of all jobs, room those with a free slot, and roomAhead those with one for a
-	// prefetched epoch. localRoom has the local workers with a free slot.
+	// usable has the workers that may get streams of all jobs. room has those with a free slot, and roomAhead those with one
+	// for a prefetched epoch. localRoom has the local workers with a free slot.
 	usable, room, roomAhead loadHeap
 	localRoom               map[*load]bool
 	dirtyWorkers            []*load
@@ -66,21 +66,20 @@ func New(host Host, state *durable.State, positions int, tenants map[string]Tena
 	}
 }
 
-// SetWorker adds a worker or changes it. It returns whether anything changed.
-func (s *Scheduler) SetWorker(worker Worker) bool {
+// SetWorker adds a worker or changes it.
+func (s *Scheduler) SetWorker(worker Worker) {
 	l := s.workers[worker.ID]
 	if l == nil {
 		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1, aheadAt: -1}
 		s.workers[worker.ID] = l
 	} else if l.Worker == worker {
-		return false
+		return
 	} else if l.Local != worker.Local {
 		// It serves other jobs now, so its room is new to them.
 		s.takeOut(l)
 	}
 	l.Worker = worker
 	s.WorkerChanged(worker.ID)
-	return true
 }
 
 // Load returns the number of streams that take slots of a worker.
@@ -248,14 +247,14 @@ func (s *Scheduler) refreshDemand(d *demand) {
 	s.unblock(d)
 }
 
-// Run leases waiting streams to workers. First come those that must run under any load: all streams that must be open
-// at the same time, and one stream of every epoch that has none. Otherwise a trainer with a paused iterator could hold
+// Run leases waiting streams to workers. First come those that must run under any load. These are all streams that must be
+// open at the same time, and one stream of every epoch that has none. Otherwise a trainer with a paused iterator could hold
 // all slots, and block the iterator that it waits for.
 //
-// Then Run shares the free slots. The tenant with the fewest running streams for its weight is next, then the job of it with
-// the fewest for its weight, then the epoch of the job with the fewest. Its streams go in order. Tenants and jobs that have
-// reached their quota get none. Prefetched epochs come last, take only free slots (see fits) and get at most one stream per
-// worker, even if they need all open. The rest is leased when a client adopts the epoch.
+// Then Run shares the free slots. The next tenant is the one with the fewest running streams for its weight. Its job with
+// the fewest for its weight is next, and then the job's epoch with the fewest. Its streams go in order. Tenants and jobs
+// that have reached their quota get none. Prefetched epochs come last, take only free slots (see fits) and get at most one
+// stream per worker, even if they need all open. The rest is leased when a client adopts the epoch.
 func (s *Scheduler) Run(starting bool) {
 	s.starting = starting
 	changed := make([]*demand, 0, len(s.dirtyEpochs))
@@ -308,7 +307,8 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 	if d.prefetch || !Read(d.epoch) {
 		return true
 	}
-	from, below := uint32(0), mustBeOpen(d.epoch)
+	from := uint32(0)
+	below, withinQuota := mustBeOpen(d.epoch)
 	one := below == 0
 	if one {
 		below = d.epoch.Total()
@@ -321,7 +321,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 			return false
 		})
 		// A shuffle reads more streams than it must, but not beyond a quota.
-		if more = found && !(d.epoch.Held() > 0 && withinQuota(d.epoch) && d.share.bounded()); !more {
+		if more = found && !(d.epoch.Held() > 0 && withinQuota && d.share.bounded()); !more {
 			break
 		}
 		if id := s.pick(d, stream, false); id != "" {

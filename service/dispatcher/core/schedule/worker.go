@@ -67,8 +67,8 @@ func (l *load) count(leases []durable.Ref) {
 	}
 }
 
-// compare orders workers by their load: the one with the fewest running streams is first, then the one with the fewest
-// held ones, then the one that registered first.
+// compare orders workers by their load: the fewest running streams are first, then the fewest held ones, then the earliest
+// registration.
 func (l *load) compare(other *load) int {
 	return cmp.Or(cmp.Compare(l.running, other.running), cmp.Compare(l.held, other.held), cmp.Compare(l.Order, other.Order), cmp.Compare(l.ID, other.ID))
 }

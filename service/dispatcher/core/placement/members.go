@@ -1,4 +1,4 @@
-package core
+package placement
 
 import (
 	"cmp"
@@ -19,9 +19,9 @@ type candidates struct {
 	idlest  servingHeap
 }
 
-// servingHeap is a heap of workers. Of those that serve equally many jobs, the one that registered first is on top.
+// servingHeap is a heap of workers. Among those that serve equally many jobs, the one that registered first is on top.
 type servingHeap struct {
-	c   *Core
+	p   *Placements
 	ids []string
 	at  map[string]int
 }
@@ -32,7 +32,7 @@ func (h *servingHeap) Len() int { return len(h.ids) }
 // Less implements heap.Interface.
 func (h *servingHeap) Less(i, j int) bool {
 	a, b := h.ids[i], h.ids[j]
-	return cmp.Or(cmp.Compare(h.c.candidates.serving[a], h.c.candidates.serving[b]), h.c.compareOrder(a, b)) < 0
+	return cmp.Or(cmp.Compare(h.p.candidates.serving[a], h.p.candidates.serving[b]), h.p.compareOrder(a, b)) < 0
 }
 
 // Swap implements heap.Interface.
@@ -76,8 +76,8 @@ func (h *servingHeap) take(n int, without map[string]bool) (taken []string) {
 // the next ticks.
 const maxMemberChanges = 32
 
-func (c *Core) remoteCandidates() *candidates {
-	f := &c.candidates
+func (p *Placements) remoteCandidates() *candidates {
+	f := &p.candidates
 	if f.built {
 		return f
 	}
@@ -85,13 +85,13 @@ func (c *Core) remoteCandidates() *candidates {
 	if f.serving == nil {
 		f.serving = map[string]int{}
 	}
-	for id, worker := range c.workers {
-		if worker.kind != "local" && c.usable(worker) {
+	for id, worker := range p.workers {
+		if !worker.Local && worker.Usable {
 			f.remote = append(f.remote, id)
 		}
 	}
-	c.sortByOrder(f.remote)
-	f.idlest = servingHeap{c: c, ids: slices.Clone(f.remote), at: make(map[string]int, len(f.remote))}
+	p.sortByOrder(f.remote)
+	f.idlest = servingHeap{p: p, ids: slices.Clone(f.remote), at: make(map[string]int, len(f.remote))}
 	for i, id := range f.remote {
 		f.idlest.at[id] = i
 	}
@@ -99,73 +99,42 @@ func (c *Core) remoteCandidates() *candidates {
 	return f
 }
 
-// fleetOf returns the usable workers that may serve a job by kind, each in the order of registration. The caller must not
-// change the lists.
-func (c *Core) fleetOf(job *durable.Job) (remote, local []string) {
-	near, only := c.localsOf(job)
-	for id := range near {
-		switch worker := c.workers[id]; {
-		case !c.usable(worker):
-		case worker.kind == "local":
-			local = append(local, id)
-		default:
-			remote = append(remote, id)
-		}
-	}
-	c.sortByOrder(local)
-	if !only {
-		return c.remoteCandidates().remote, local
-	}
-	c.sortByOrder(remote)
-	return remote, local
-}
-
-// sortByOrder sorts workers by the order of registration.
-func (c *Core) sortByOrder(ids []string) {
-	slices.SortFunc(ids, c.compareOrder)
-}
-
-// compareOrder orders two workers by their registration.
-func (c *Core) compareOrder(a, b string) int {
-	return cmp.Or(cmp.Compare(c.workers[a].order, c.workers[b].order), cmp.Compare(a, b))
-}
-
 // chooseMembers chooses the workers that serve the job, as many as were decided. While no worker of a decided kind exists,
-// one of the other kind serves. Remote ones that serve it stay; the ones with the least unfinished work leave first. New ones
-// are those that serve the fewest other jobs with an objective, so that the searches of two jobs share workers only if there
-// are too few. It returns whether the members changed.
-func (c *Core) chooseMembers(job *durable.Job, p *placementState, remote, local []string) (changed bool) {
+// one of the other kind serves. Remote ones that serve it stay; the ones with the least unfinished work leave first. New
+// ones are those that serve the fewest other jobs with an objective. The searches of two jobs then share workers only if
+// there are too few. It returns whether the members changed.
+func (p *Placements) chooseMembers(job *durable.Job, s *search, remote, local []string) (changed bool) {
 	wanted := [2]int{min(len(remote), int(job.Placement.GetRemote())), min(len(local), int(job.Placement.GetLocal()))}
 	if wanted == [2]int{} {
 		wanted[0] = min(len(remote), 1)
 		wanted[1] = min(len(local), 1-wanted[0])
 	}
-	locals := c.localMembers(job, p, local, wanted[1])
-	if p.serves != nil && (p.fits(c, job, wanted[0], locals) || c.memberChanges >= maxMemberChanges) {
+	locals := p.localMembers(job, s, local, wanted[1])
+	if s.serves != nil && (p.fits(s, job, wanted[0], locals) || p.memberChanges >= maxMemberChanges) {
 		return false
 	}
-	members := append(c.remoteMembers(job, p, remote, wanted[0]), locals...)
+	members := append(p.remoteMembers(job, s, remote, wanted[0]), locals...)
 	slices.Sort(members)
-	if p.serves != nil && slices.Equal(members, p.members) {
+	if s.serves != nil && slices.Equal(members, s.members) {
 		return false
 	}
-	c.setMembers(p, members)
-	c.memberChanges++
-	p.leaving = true
+	p.setMembers(s, members)
+	p.memberChanges++
+	s.leaving = true
 	for _, epoch := range job.Epochs {
-		c.touchEpoch(epoch)
+		p.host.Touch(epoch)
 	}
 	return true
 }
 
 // fits reports whether the members are so many usable remote workers, and these local ones.
-func (p *placementState) fits(c *Core, job *durable.Job, remote int, locals []string) bool {
+func (p *Placements) fits(s *search, job *durable.Job, remote int, locals []string) bool {
 	var have [2]int
-	for _, id := range p.members {
-		switch worker := c.workers[id]; {
-		case worker == nil || !c.usable(worker) || !c.serves(worker, job):
+	for _, id := range s.members {
+		switch worker := p.workers[id]; {
+		case worker == nil || !worker.Usable || !p.serves(worker, job):
 			return false
-		case worker.kind != "local":
+		case !worker.Local:
 			have[0]++
 		case slices.Contains(locals, id):
 			have[1]++
@@ -177,52 +146,52 @@ func (p *placementState) fits(c *Core, job *durable.Job, remote int, locals []st
 }
 
 // remoteMembers chooses so many of the remote workers that may serve a job.
-func (c *Core) remoteMembers(job *durable.Job, p *placementState, remote []string, wanted int) []string {
+func (p *Placements) remoteMembers(job *durable.Job, s *search, remote []string, wanted int) []string {
 	var stay []string
-	for _, id := range p.members {
-		if worker := c.workers[id]; worker != nil && c.usable(worker) && worker.kind != "local" && c.serves(worker, job) {
+	for _, id := range s.members {
+		if worker := p.workers[id]; worker != nil && worker.Usable && !worker.Local && p.serves(worker, job) {
 			stay = append(stay, id)
 		}
 	}
-	c.sortByOrder(stay)
+	p.sortByOrder(stay)
 	if len(stay) >= wanted {
-		c.sortByWork(job, stay)
+		p.sortByWork(job, stay)
 		return stay[:wanted]
 	}
-	if !targetsLocal(job) {
-		return append(stay, c.candidates.idlest.take(wanted-len(stay), p.serves)...)
+	if !TargetsLocal(job) {
+		return append(stay, p.candidates.idlest.take(wanted-len(stay), s.serves)...)
 	}
-	others := slices.DeleteFunc(slices.Clone(remote), func(id string) bool { return p.serves[id] })
-	c.sortByServing(others)
+	others := slices.DeleteFunc(slices.Clone(remote), func(id string) bool { return s.serves[id] })
+	p.sortByServing(others)
 	return append(stay, others[:wanted-len(stay)]...)
 }
 
 // localMembers chooses so many of the local workers that may serve a job. Those that no trainer started are chosen like
 // remote ones. Those of a trainer are its oldest ones, because it stops the newest first.
-func (c *Core) localMembers(job *durable.Job, p *placementState, local []string, wanted int) []string {
+func (p *Placements) localMembers(job *durable.Job, s *search, local []string, wanted int) []string {
 	var stay, others, started []string
 	for _, id := range local {
 		switch {
-		case c.workers[id].trainer != "":
+		case p.workers[id].Trainer != "":
 			started = append(started, id)
-		case p.serves[id]:
+		case s.serves[id]:
 			stay = append(stay, id)
 		default:
 			others = append(others, id)
 		}
 	}
-	c.sortByWork(job, stay)
-	c.sortByServing(others)
+	p.sortByWork(job, stay)
+	p.sortByServing(others)
 	local = slices.Concat(stay, others, started)
-	c.inTurn(local)
+	p.inTurn(local)
 	return local[:wanted]
 }
 
 // sortByWork sorts workers so that those with the most unfinished streams of a job come first. Equal ones keep their order.
-func (c *Core) sortByWork(job *durable.Job, ids []string) {
+func (p *Placements) sortByWork(job *durable.Job, ids []string) {
 	work := map[string]int{}
 	for _, id := range ids {
-		c.eachLease(id, func(j *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
+		p.state.EachLease(id, func(j *durable.Job, _ *durable.Epoch, stream *pecanv1.StoredStream) {
 			if j == job && !stream.Delivered {
 				work[id]++
 			}
@@ -232,29 +201,29 @@ func (c *Core) sortByWork(job *durable.Job, ids []string) {
 }
 
 // sortByServing sorts workers so that those that serve the fewest jobs come first. Equal ones keep their order.
-func (c *Core) sortByServing(ids []string) {
+func (p *Placements) sortByServing(ids []string) {
 	slices.SortStableFunc(ids, func(a, b string) int {
-		return cmp.Compare(c.candidates.serving[a], c.candidates.serving[b])
+		return cmp.Compare(p.candidates.serving[a], p.candidates.serving[b])
 	})
 }
 
 // setMembers replaces the workers that serve a job.
-func (c *Core) setMembers(p *placementState, members []string) {
-	serving := c.remoteCandidates().serving
+func (p *Placements) setMembers(s *search, members []string) {
+	serving := p.remoteCandidates().serving
 	count := func(id string, change int) {
 		if serving[id] += change; serving[id] == 0 {
 			delete(serving, id)
 		}
-		if at, usable := c.candidates.idlest.at[id]; usable {
-			heap.Fix(&c.candidates.idlest, at)
+		if at, usable := p.candidates.idlest.at[id]; usable {
+			heap.Fix(&p.candidates.idlest, at)
 		}
 	}
-	for _, id := range p.members {
+	for _, id := range s.members {
 		count(id, -1)
 	}
-	p.members, p.serves = members, make(map[string]bool, len(members))
+	s.members, s.serves = members, make(map[string]bool, len(members))
 	for _, id := range members {
 		count(id, 1)
-		p.serves[id] = true
+		s.serves[id] = true
 	}
 }

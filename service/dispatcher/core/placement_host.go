@@ -1,0 +1,62 @@
+package core
+
+import (
+	"hash/fnv"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// placementHost implements placement.Host.
+type placementHost struct{ c *Core }
+
+// Now implements placement.Host.
+func (h placementHost) Now() time.Duration { return h.c.now }
+
+// Emit implements placement.Host.
+func (h placementHost) Emit(record *pecanv1.Record) { h.c.emit(record) }
+
+// Log implements placement.Host.
+func (h placementHost) Log(text string, args ...any) { h.c.event(text, args...) }
+
+// Ask implements placement.Host.
+func (h placementHost) Ask(job *durable.Job, request placement.Request) (number uint64) {
+	h.c.versions++
+	request.Number, request.Plan = h.c.versions, h.c.planNumber(job)
+	h.c.effect(request)
+	return request.Number
+}
+
+// planNumber changes with what determines the cost of an element.
+func (c *Core) planNumber(job *durable.Job) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(job.Plan.GetHash()))
+	for _, step := range c.state.OrderFor(job) {
+		h.Write([]byte(step + "\n"))
+	}
+	h.Write([]byte(c.cacheStatus(job).GetState()))
+	return h.Sum64()
+}
+
+// Move implements placement.Host.
+func (h placementHost) Move(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) (ran bool) {
+	if stream.Produced || stream.Delivered {
+		return false
+	}
+	closing := job.Plan.IsClosing(stream.Stream)
+	strategy := job.Plan.GetResume().GetStrategy()
+	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
+	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || job.Plan.GetCache() != nil {
+		return !closing
+	}
+	key := keyOf(job, epoch, stream)
+	h.c.stopRun(job, stream.Worker.GetWorkerId(), key, stream.Lease)
+	h.c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
+	return true
+}
+
+// Touch implements placement.Host.
+func (h placementHost) Touch(epoch *durable.Epoch) { h.c.touchEpoch(epoch) }
