@@ -32,8 +32,8 @@ largest sample.
 
 *To notice*: until the dispatcher counts the worker as lost. *To lease*: until it leases one of the worker's streams
 again. *To the next element*: until the trainer has an element of such a stream that was computed after the fault.
-*Longest gap*: the longest time between two elements of any streams. If only the trainer has lost a worker, it probes
-the worker after 3 s of silence, and reports the loss to the dispatcher after 9 s to 12 s.
+*Longest gap*: the longest time between two elements of any streams. If only the trainer has lost a worker, the trainer
+probes it after 3 s of silence. It reports the loss to the dispatcher after 9 s to 12 s.
 
 *Recomputed* counts elements that the trainer's process had already received. *Consumed of its streams* counts the
 elements from `next()` that belong to streams of the stopped worker. Elements that a worker has computed and not sent

@@ -27,9 +27,9 @@ workers run on the trainer's machine, with files on its local disk.
 *Checkpoints*: four streams, each with a quarter of a shuffle of 4,000 elements of 8 KiB after the costly step. Another
 worker cannot start such a stream at an index. Workers may take a checkpoint each second, ten times as often as by
 default, so `--checkpoint-share` (1 %) is the bound. The streams of a worker share its cores and this percentage. A
-stream takes its next checkpoint when the duration of the last one, including the write, is within the stream's part
-of the time since then. The first checkpoint of a stream has no bound, because its cost is unknown. A stream is
-*paused* until its iterator has saved its state; another thread writes the state to disk.
+stream takes its next checkpoint when the last one, with its write, took no more than the stream's part of the time
+since then. The first checkpoint of a stream has no bound, because its cost is unknown. A stream is *paused* until its
+iterator has saved its state; another thread writes the state to disk.
 
 *Caches*: the demo's photographs, decoded and resized, followed by `pecan.cache()`. Each sample has its own service and
 directory. Workers compute the first epoch, and write it to the cache if there is one. They read the second epoch

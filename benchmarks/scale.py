@@ -37,7 +37,7 @@ Most of that is Go's monitor thread in the workers, which polls while a call int
 deterministic, a worker opens all streams of a group, so few workers sleep for more elements at a time than they have
 slots.
 
-*fleet*, *jobs*: a dispatcher with its store on disk, and the program `benchmarks/fleet`, which plays 1,000 workers of 8
+*fleet*, *jobs*: a dispatcher with its store on disk. The program `benchmarks/fleet` plays 1,000 workers of 8
 slots and the trainers over real connections. Nobody computes or sends elements. *Utilisation* is the work done divided
 by the work that all slots could have done while streams were left.
 """

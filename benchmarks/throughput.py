@@ -181,7 +181,7 @@ def _judge_guarantees(medians: Medians) -> list[Mark]:
 
 
 SHARED = """One trainer reads both jobs completely. A trainer with its own job receives small elements in blocks of
-rows. A trainer that shares its job receives them one by one: if TensorFlow held a block, no other trainer could read
+rows. A trainer that shares its job receives them one by one. If TensorFlow held a block, no other trainer could read
 the rows that the training loop has not consumed yet.
 """
 IMAGE_BYTES = 150_528

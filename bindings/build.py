@@ -1,9 +1,9 @@
 """Build the parts that are not Python: the shared object and the three programs.
 
-The shared object is at once the extension that gopy generates from this directory's Go package and TensorFlow's
-operation library (native/op), because two Go runtimes in one process are unsupported. gopy generates the Go and the C
-source; this script compiles them itself, since gopy's own last step links libpython and writes run paths of the machine
-it runs on.
+The shared object is at once the extension that gopy generates from this directory's Go package, and TensorFlow's
+operation library (native/op). Two Go runtimes in one process are unsupported. gopy generates the Go and the C source;
+this script compiles them itself, since gopy's own last step links libpython and writes run paths of the machine it runs
+on.
 
     python bindings/build.py             # into python/pecan/_native and python/pecan/_bin, so PYTHONPATH=python works
     python bindings/build.py --only object

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxStats is the largest number of files whose sizes are read. Of a longer list, evenly spaced files stand for all.
+	// maxStats is the largest number of files whose sizes are read. In a longer list, evenly spaced files stand for all.
 	maxStats = 2048
 	// statsTimeout bounds the time for that, for file systems that answer slowly.
 	statsTimeout = 500 * time.Millisecond
 )
 
-// fileBytes returns the size of the files that the constants of a dataset name, 0 if it is not known: if a name is no
-// file on this host, as the URL of a remote file, or if the file system is slow.
+// fileBytes returns the size of the files that the constants of a dataset name. It returns 0 if the size is not known,
+// because a name is no file on this host (the URL of a remote file), or because the file system is slow.
 func fileBytes(g *graph.Graph) int64 {
 	total, deadline := int64(0), time.Now().Add(statsTimeout)
 	_ = g.EachNode(func(n *tf.NodeDef, function string) error {

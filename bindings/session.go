@@ -227,7 +227,7 @@ func Status(handle int64) (string, error) {
 	return string(text), failed(err)
 }
 
-// Explain returns why the steps of a job, given by id or name, run in their order: the JSON form of
+// Explain returns why the steps of a job run in their order. The job is given by id or name. The result is the JSON form of
 // pecan.v1.ExplainResponse with the proto's field names.
 func Explain(handle int64, job string) (string, error) {
 	s, err := lookup(handle)
@@ -245,8 +245,8 @@ func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
 	return string(text), failed(err)
 }
 
-// Messages returns what the session's client has logged for the trainer's log since the last call, as JSON, and removes
-// it: a list of {"level", "text"}, where level is "warning" or "info".
+// Messages returns the messages of the session's client for the trainer's log since the last call, and removes them. The
+// result is a JSON list of {"level", "text"}, where level is "warning" or "info".
 func Messages(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {

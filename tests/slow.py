@@ -1,13 +1,13 @@
 """The process tests that `make test` leaves to `make slow`, so that it stays short.
 
-Each of them takes seconds of CPU for what other tests prove in parts: the same fault in another mode, a rare combination, or
-a search that needs much data. CI runs both targets. `pytest FILE` runs all tests of a file.
+Each of them takes seconds of CPU for what other tests prove in parts. Examples are the same fault in another mode, a rare
+combination, and a search that needs much data. CI runs both targets. `pytest FILE` runs all tests of a file.
 """
 
 # Beginnings of the names of tests.
 SLOW = (
-    "tests/e2e/test_cache.py::test_damaged_cache_files_do_not_change_elements",
-    "tests/e2e/test_cache.py::test_workers_die_while_they_write_and_read_a_cache[True]",
+    "tests/e2e/test_cache_files.py::test_damaged_cache_files_do_not_change_elements",
+    "tests/e2e/test_cache_files.py::test_workers_die_while_they_write_and_read_a_cache[True]",
     "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing",
     "tests/e2e/test_deterministic.py::test_workers_that_are_killed_and_added_change_nothing[many closing streams]",
     "tests/e2e/test_epochs.py::test_abandoned_passes_leave_a_file_cache_intact",

@@ -5,9 +5,9 @@
 
 The usual repair tools copy foreign libraries into a wheel. Pecan's only foreign libraries are TensorFlow's, which must
 come from the installed TensorFlow, so this program checks the wheel instead. The object and the programs need only the
-C library and TensorFlow, find TensorFlow next to the package, and contain no path of the building machine. The wheel
-has the licences of all compiled modules. `pip wheel` tags the wheel linux_x86_64, which guarantees nothing about other
-machines. --tag replaces that tag after the checks.
+C library and TensorFlow, and find TensorFlow next to the package. They contain no path of the building machine. The
+wheel has the licences of all compiled modules. `pip wheel` tags the wheel linux_x86_64, which guarantees nothing about
+other machines. --tag replaces that tag after the checks.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ const head = `# How many workers: the policies compared
 It needs no service. %d jobs of each kind run for each policy, with %d measurement windows if they do not change. All policies see the same jobs.
 
 Each window has normal noise of 3 %%, and 5 %% of the windows are outliers of ±30 %%. [0013](../design/0013-autoscaling.md) describes the surfaces, and the
-default policy ` + "`search`" + `. The others are there for comparison: Pecan's placement as in the paper and in its code, Cachew's scaling as in the paper and in its code,
+default policy ` + "`search`" + `. The others are there for comparison. They are Pecan's placement and Cachew's scaling, each as in the paper and as in the published code,
 the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's split, and one collocated worker.
 
 ![Price above the best fixed workers over time, and the summary of all jobs](placement.svg)
@@ -60,8 +60,8 @@ go run ./benchmarks/simulate --from build/simulate/decisions.csv --page docs/ben
 go run ./benchmarks/simulate --replay decisions.jsonl   # what each policy decides from the measurements of a --decisions-log
 ` + "```" + `
 
-A run follows from its seed, so the page changes only with the policies. The event log has a line for each decision: the scenario, the policy, the seed, the
-window, the workers, the bill of the window and that of the best fixed workers, the wanted workers, and the reason.
+A run follows from its seed, so the page changes only with the policies. The event log has a line for each decision. It names the scenario, the policy, the seed,
+the window, the workers, the wanted workers and the reason. It also has the bill of the window, and that of the best fixed workers.
 
 A replay shows what each policy decides from recorded measurements. The recorded job followed its own decisions, so a policy that adds one worker at a time
 waits for a window with that number.

@@ -1,11 +1,10 @@
-// Package buffer holds the memory in which elements reach a trainer. There are two kinds: buffers outside of
-// Go's heap, aligned to 64 bytes so that TensorFlow adopts them without a copy, and mappings of shared memory
-// that a worker on this host writes.
+// Package buffer holds the memory in which elements reach a trainer. There are two kinds. Buffers outside of Go's heap are
+// aligned to 64 bytes, so that TensorFlow adopts them without a copy. Mappings of shared memory are written by a worker on
+// this host.
 //
-// A Buffer counts references: every holder of a pointer into it holds one. The last release returns the memory
-// to its Pool, which keeps a limited amount for the next buffer, because fresh pages cost more than the bytes
-// that are read into them. For shared memory the last release tells the worker that it may write the slot
-// again.
+// A Buffer counts references: every holder of a pointer into it holds one. The last release returns the memory to its Pool.
+// The Pool keeps a limited amount for the next buffer, because fresh pages cost more than the bytes that are read into them.
+// For shared memory the last release tells the worker that it may write the slot again.
 //
 // Files: buffer.go has a Buffer and its references, pool.go the Pool and its large blocks, slab.go the slabs that small
 // buffers share, shared.go the slots of shared memory. checked.go has the blocks of a checked pool, which finds misuse; plain.go

@@ -30,9 +30,8 @@ type Config struct {
 	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused is freed first. 0
 	// means defaultMaxIdle, -1 keeps everything.
 	MaxIdle int64
-	// Checked is for tests, and slow. Every buffer gets its own pages with an inaccessible page after them, a
-	// released buffer becomes inaccessible at once, misuse panics, and Leaks returns where buffers in use were
-	// requested.
+	// Checked is for tests, and slow. Every buffer gets its own pages with an inaccessible page after them. A released
+	// buffer becomes inaccessible at once, and misuse panics. Leaks returns where buffers in use were requested.
 	Checked bool
 }
 

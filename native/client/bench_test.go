@@ -186,6 +186,12 @@ func BenchmarkLargeElements(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1, largeElement), IterOptions{})
 	b.SetBytes(largeElement)
 	before := cpuSeconds(b)
+	dequeue(b, it)
+	perGB(b, before)
+}
+
+// dequeue takes one element in each round of a benchmark.
+func dequeue(b *testing.B, it *Iteration) {
 	for b.Loop() {
 		rows, status, err := it.NextElement(testDeadline)
 		if status != Ready {
@@ -193,19 +199,12 @@ func BenchmarkLargeElements(b *testing.B) {
 		}
 		rows.Release()
 	}
-	perGB(b, before)
 }
 
 // BenchmarkSmallElements reads scalars, 1024 in a frame, and dequeues them one by one.
 func BenchmarkSmallElements(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1024, 8), IterOptions{})
-	for b.Loop() {
-		rows, status, err := it.NextElement(testDeadline)
-		if status != Ready {
-			b.Fatal(status, err)
-		}
-		rows.Release()
-	}
+	dequeue(b, it)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "elements/s")
 }
 
@@ -225,12 +224,6 @@ func BenchmarkSmallElementsInBlocks(b *testing.B) {
 // BenchmarkFramesOfOneElement is the worst case: each element in a frame of its own.
 func BenchmarkFramesOfOneElement(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1, 8), IterOptions{})
-	for b.Loop() {
-		rows, status, err := it.NextElement(testDeadline)
-		if status != Ready {
-			b.Fatal(status, err)
-		}
-		rows.Release()
-	}
+	dequeue(b, it)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "elements/s")
 }

@@ -24,7 +24,7 @@
 // connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks, pace measures how fast the trainer
 // takes elements. None of them uses cgo.
 //
-// Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the lock of the resume log, Job.mu, the lock of an
-// epoch, the lock of a connection. Session.mu is taken alone or before the link's lock. The link's lock may be taken under any other lock.
+// Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the resume log's, Job.mu, an epoch's,
+// a connection's. Session.mu is taken alone or before the link's lock. The link's lock may be taken under any other lock.
 // Nothing blocks while it holds the lock of an epoch or a connection.
 package client

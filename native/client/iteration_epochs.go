@@ -85,9 +85,9 @@ func (it *Iteration) newPass() *resume.Pass {
 // cache is complete only at the end of this epoch, and the next one would begin without it); or this is the
 // last pass of a repeat(n) that the plan removed from the graph, after which no pass follows.
 //
-// After the only pass of a plan another one may follow: a repeat() downstream of distribute(), or another
-// `for` loop, requests it when this pass has ended. The client prefetches that pass too, because an unread
-// pass costs one element on each worker and a pass opened on request costs the trainer a wait.
+// After the only pass of a plan another one may follow. A repeat() downstream of distribute(), or another `for` loop,
+// requests it when this pass has ended. The client prefetches that pass too. An unread pass costs one element on each
+// worker, and a pass that is opened on request costs the trainer a wait.
 func (it *Iteration) epochOptions() epoch.Options {
 	plan := it.job.consumer.Plan
 	options := epoch.Options{

@@ -44,8 +44,8 @@ func (s JobSpec) seeded(seed uint64, streams, group int32) JobSpec {
 // Job is one consumption of a dataset.
 type Job struct {
 	session *Session
-	// Each Job has a consumer of its own. Two jobs with one name in one process therefore share it as two
-	// processes would, and the dispatcher removes the consumer of a closed job at once.
+	// Each Job has a consumer of its own. Two jobs with one name in one process therefore share it as two processes would.
+	// The dispatcher removes the consumer of a closed job at once.
 	consumer *epoch.Consumer
 	durable  bool
 	created  bool

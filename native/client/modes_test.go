@@ -111,7 +111,7 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 }
 
 // A shared job requests elements from the index after the last one that its loop has taken. A request for a later index
-// would let the worker drop elements that are only in the trainer's queue, and a crash of the trainer would lose them.
+// would let the worker drop elements that are only in the trainer's queue. A crash of the trainer would then lose them.
 func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	const made, taken, count = 40, 12, 100
 	hold := make(chan struct{})

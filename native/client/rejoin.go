@@ -26,8 +26,8 @@ type Dataset struct {
 // is lost with the job: an iteration that has returned elements fails with JOB_UNKNOWN. An iteration that has
 // returned none reads the new job, as all later ones do.
 //
-// A RejoiningJob also knows the positions of the elements that its iterations returned, and can begin at a
-// position of an earlier run of the trainer.
+// A RejoiningJob also knows the positions of the elements that its iterations returned. It can begin at a position of an
+// earlier run of the trainer.
 type RejoiningJob struct {
 	session *Session
 	spec    JobSpec
@@ -160,8 +160,8 @@ func (r *RejoiningJob) recreate(lost *Job) (*Job, error) {
 	s := r.session
 	spec := r.spec
 	if !lost.consumer.Shared() {
-		// The remaining elements must match those that were returned, so the new job uses the seed and the
-		// number of streams that the dispatcher chose for the lost one.
+		// The remaining elements must match those that were returned. The new job therefore uses the seed and the number of
+		// streams that the dispatcher chose for the lost one.
 		spec = spec.seeded(lost.consumer.Options.GetSeed(), lost.consumer.Plan.GetNumStreams(), lost.consumer.Plan.GetGroup())
 	}
 	r.mu.Lock()

@@ -133,8 +133,8 @@ func (i *RejoiningIteration) Waiting() (why string, computing bool) {
 	return it.Waiting()
 }
 
-// Close is like Iteration.Close. An iteration without deliveries hands its position over to the next one: a
-// training loop that failed in an outage before its first element and starts again has skipped nothing.
+// Close is like Iteration.Close. An iteration without deliveries hands its position over to the next one. A training loop
+// that failed in an outage before its first element, and starts again, then skips nothing.
 func (i *RejoiningIteration) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package op brings elements into TensorFlow. It has the operations and kernels that a trainer's graph calls. They are
-// registered through TensorFlow's C API when the shared object is loaded, so the object depends on no C++ ABI and on no
-// TensorFlow version.
+// registered through TensorFlow's C API when the shared object is loaded. The object therefore depends on no C++ ABI and on
+// no TensorFlow version.
 //
 //	from_tensors(PecanJob) → flat_map: PecanOpen(job) → iteration
 //	    → endless range → map: PecanNextBlock(iteration) → unbatch                rows of small elements, or none yet

@@ -22,8 +22,8 @@ import (
 // maxWait limits one call of a kernel.
 const maxWait = 100 * time.Millisecond
 
-// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
-// costs little per row, and small enough that the first row does not wait long for the last one.
+// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is so large that a call costs little per
+// row, and so small that the first row does not wait long for the last.
 const (
 	maxBlockRows = 1024
 	blockBytes   = 1 << 20
@@ -207,10 +207,10 @@ func (it *iteration) block() (*element.Rows, client.Status, error) {
 	return it.settle(rows, status, err, 1)
 }
 
-// nothingMore is the result of every later call. After an error it is never the end: a repeat() would begin
-// the next epoch, a cache() would take the elements so far for the complete dataset, and a training loop
-// would believe that it has read everything. It is the error again, with code CANCELLED, because TensorFlow's
-// ignore_errors() calls again for ever after every other code.
+// nothingMore is the result of every later call. After an error it is never the end. Otherwise a repeat() would begin the
+// next epoch, and a cache() would take the elements so far for the complete dataset. A training loop would believe that it
+// has read everything. It is the error again, with code CANCELLED, because TensorFlow's ignore_errors() calls again for ever
+// after every other code.
 func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	if it.broken == nil {
 		return nil, client.End, nil

@@ -22,8 +22,8 @@ var crashes struct {
 	handler            [2]*os.File
 }
 
-// OnCrash calls callback when native code is about to end this process by a signal of its own (SIGABRT, SIGSEGV
-// and the like) or by exit(), with a description. The process ends when callback returns, or a second later. A
+// OnCrash calls callback, with a description, when native code is about to end this process. Native code does so by a signal
+// of its own (SIGABRT, SIGSEGV and the like) or by exit(). The process ends when callback returns, or a second later. A
 // signal from another process is no crash, and neither is a Go panic or os.Exit. forget removes the callback.
 func OnCrash(callback func(cause string)) (forget func(), err error) {
 	crashes.Lock()

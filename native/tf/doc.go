@@ -1,6 +1,6 @@
-// Package tf runs serialised dataset graphs through TensorFlow's eager C API. It has contexts that never open
-// an accelerator, iterators that can be cancelled, tensors whose memory Go reads without a copy, and the
-// source op PecanPull, through which a graph reads elements from this process.
+// Package tf runs serialised dataset graphs through TensorFlow's eager C API. It has contexts that never open an
+// accelerator, iterators that can be cancelled, and tensors whose memory Go reads without a copy. Through its source op
+// PecanPull, a graph reads elements from this process.
 //
 // All hot paths are loops in C, so one call from Go fetches one large element or a whole block of small ones.
 // The package uses only exported functions of the C API, so the same binary runs with every TensorFlow that

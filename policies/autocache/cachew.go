@@ -13,10 +13,11 @@ var GlusterFS = []Point{
 	{30e6, 30.50e-3}, {50e6, 75.10e-3}, {75e6, 112.8e-3}, {100e6, 155.0e-3}, {200e6, 306.6e-3}, {400e6, 624.7e-3},
 }
 
-// Cachew is the policy of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC
-// 2022), section 4.2, for comparison. It compares the time to compute with the time to read the source cache and the
-// full cache and compute the rest, as if nothing ran at the same time. Reading the source is part of computing. It ignores the price of writing and of storage, the number of epochs,
-// the free space, the bandwidth that workers share, and the trainers.
+// Cachew is the policy of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC 2022),
+// section 4.2, for comparison. It compares three times: to compute everything, to read the source cache and compute the
+// rest, and to read the full cache. It assumes that nothing runs at the same time. Reading the source is part of computing.
+// It ignores the price of writing and of storage, the number of epochs, the free space, the bandwidth that workers share,
+// and the trainers.
 type Cachew struct {
 	// Table has the times to read an element, by ascending size.
 	Table []Point

@@ -179,15 +179,15 @@ func TestNoMoreIsStoredThanFits(t *testing.T) {
 	})
 }
 
-// sweep is the published sweep over the sleep of a pipeline with a source of 56 GB, elements that grow by 2.5 times, and
-// one worker: milliseconds per batch.
+// sweep is the published sweep over the sleep of a pipeline, in milliseconds per batch. The source has 56 GB, elements grow
+// by 2.5 times, and there is one worker.
 var sweep = []struct{ sleep, compute, source, full float64 }{
 	{200, 310, 268, 436}, {250, 298, 268, 430}, {300, 308, 305, 432}, {350, 354, 352, 433},
 	{400, 408, 402, 430}, {450, 455, 453, 434}, {500, 506, 502, 427}, {550, 554, 552, 438},
 }
 
-// TestThePublishedSweep gives the policy what a profile and probes would have measured: the sleep, the time per batch
-// of the source alone, and times to read batches of two sizes.
+// TestThePublishedSweep gives the policy what a profile and probes would have measured. These are the sleep, the time per
+// batch of the source alone, and the times to read batches of two sizes.
 func TestThePublishedSweep(t *testing.T) {
 	const batches, bytes = 1000, 56e6
 	read := autocache.FitRate(autocache.Rate{}, []autocache.Sample{

@@ -1,11 +1,10 @@
-// Package autocache decides whether workers cache the elements after a step or compute them again in each epoch,
-// and which caches stay when space is short.
+// Package autocache decides whether workers cache the elements after a step, and which caches stay when space is short.
 //
-// Decide is the default policy. For each candidate it predicts the time and the score of an epoch that computes, of
-// the first epoch, which writes, and of later epochs, which read. It chooses the candidate with the lowest score over
-// all epochs that are expected, or none. The score is that of the policies for workers (autoscale.Goal), and each
-// mode has the number of workers that suits it. Cachew is the published policy, for comparison. Evict chooses the
-// caches that stay below a quota.
+// Decide is the default policy. For each candidate it predicts time and score of three kinds of epochs: one that computes,
+// the first one, which writes, and later ones, which read. It chooses the candidate with the lowest score over all epochs
+// that are expected, or none. The score is that of the policies for workers (autoscale.Goal), and each mode has the number
+// of workers that suits it. Cachew is the published policy, for comparison. Evict chooses the caches that stay below a
+// quota.
 //
 // All are pure functions. Files: input.go has the measurements, rate.go fits the speed of a store, history.go expects
 // epochs, model.go predicts an epoch, decide.go is Decide, reasons.go has its reasons, cachew.go is Cachew, evict.go

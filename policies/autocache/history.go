@@ -11,9 +11,9 @@ type PastJob struct {
 	Epochs float64
 }
 
-// ExpectOwn returns how many epochs a job will begin from now on, if it has begun some already. Of the earlier jobs, those
-// count that went on after so many epochs. Beside them counts one job without a past: it goes on for as long as it has
-// lasted, and for firstEpochs at least.
+// ExpectOwn returns how many epochs a job will begin from now on, if it has begun some already. Earlier jobs count if they
+// went on after so many epochs. Beside them counts one job without a past: it goes on for as long as it has lasted, and for
+// firstEpochs at least.
 func ExpectOwn(begun float64, past []PastJob) float64 {
 	sum, n := max(begun, firstEpochs), 1.0
 	for _, job := range past {
@@ -24,8 +24,8 @@ func ExpectOwn(begun float64, past []PastJob) float64 {
 	return sum / n
 }
 
-// ExpectOthers returns how many epochs later jobs will begin in the next hours, if jobs go on to come as they came in the same
-// time before.
+// ExpectOthers returns how many epochs later jobs will begin in the next hours. It assumes as many as began in the same time
+// before.
 func ExpectOthers(hours float64, past []PastJob) (epochs float64) {
 	for _, job := range past {
 		if job.Ago <= hours {

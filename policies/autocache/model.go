@@ -32,9 +32,9 @@ const (
 	ByStore   Bound = "the store"
 )
 
-// demand is the time for which an epoch needs each resource: the trainers, the threads of all workers, and source and
-// store, both for one worker that is alone and in all. While one stream of a worker waits for a resource, other
-// streams use the others. So the resource that is needed for the longest time decides the time of the epoch.
+// demand is the time for which an epoch needs each resource. Resources are the trainers, the threads of all workers, and
+// source and store. The last two count for one worker alone, and for all workers. While one stream of a worker waits for a
+// resource, other streams use the others. So the resource that is needed for the longest time decides the time of the epoch.
 type demand struct {
 	trainer, work             float64
 	sourceAlone, sourceShared float64

@@ -22,11 +22,10 @@ const (
 	same = 1e-9
 )
 
-// Cost returns the order with the least predicted CPU time per element of the source. The constraints are a
-// partial order of each section between fixed steps; Cost considers the orders that keep it. The prediction is
-// a sum over the steps: the elements that reach the step, times its CPU time per element, part of which grows
-// with the bytes that it reads. The cost model of cedar (Zhao et al., arXiv 2401.08895) is the same without a
-// fixed part and with exponents of 1.
+// Cost returns the order with the least predicted CPU time per element of the source. The constraints are a partial order of
+// each section between fixed steps; Cost considers the orders that keep it. The prediction is a sum over the steps: the
+// elements that reach the step, times its CPU time per element. A part of this time grows with the bytes that the step
+// reads. The cost model of cedar (Zhao et al., arXiv 2401.08895) is the same without a fixed part and with exponents of 1.
 //
 // Every order is compared with the original, so by its own prediction no plan is worse. Steps that gain nothing
 // by a move keep their relative order.

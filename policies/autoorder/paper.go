@@ -2,12 +2,10 @@ package autoorder
 
 import "fmt"
 
-// Paper is the algorithm of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic
-// Transformation Ordering and Hybrid Placement" (USENIX ATC 2024), section 3.2 and algorithm 2, for comparison.
-// It makes one pass over each section between fixed steps. A step that shrinks elements goes to the front, so
-// that later ones end up before earlier ones. Steps that keep the size follow, then steps that enlarge
-// elements. Steps that shrink elements to a type with which processors are slow go to the end. Paper ignores
-// costs and Constraints.
+// Paper is section 3.2 and algorithm 2 of Graur et al. (USENIX ATC 2024), for comparison. It makes one pass over each
+// section between fixed steps. A step that shrinks elements goes to the front, so that later ones end up before earlier
+// ones. Steps that keep the size follow, then steps that enlarge elements. Steps that shrink elements to a type with which
+// processors are slow go to the end. Paper ignores costs and Constraints.
 //
 // A step with an unknown factor counts as one that keeps the size. The paper moves slow types to the end of the
 // pipeline. Here no step passes a fixed one, so they go to the end of their section.

@@ -198,8 +198,8 @@ func TestALoadThatFallsWithMoreElementsIsNotExtrapolated(t *testing.T) {
 	}
 }
 
-// Other processes contend the host. What a slower trainer receives is far from what it would receive on a calm host, so the
-// load there is not known.
+// Other processes contend the host. A slower trainer receives far less than it would on a calm host, so the load there is
+// not known.
 func TestTheDemandOnAContendedHostIsThatWhichWasMeasured(t *testing.T) {
 	var obs []observation
 	for _, c := range []struct{ received, load float64 }{{7.84, 4.75}, {8.33, 4.6}, {9.99, 5.65}} {

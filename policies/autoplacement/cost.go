@@ -11,7 +11,7 @@ type charge struct {
 	time, seconds float64
 }
 
-// charge adds a window of the search. What the windows of this search have cost follows from the best configuration that is
+// charge adds a window of the search. The cost of the windows of this search follows from the best configuration that is
 // known by now.
 func (s *Search) charge(m *model, c charge) {
 	s.windows++

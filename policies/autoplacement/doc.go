@@ -1,6 +1,6 @@
-// Package autoplacement decides how many workers of a job run on the trainers' hosts and how many on other
-// hosts. Search is the default. It predicts the element time of every configuration from measured demand and
-// capacity, jumps to the best one, and stays there until a measurement contradicts it.
+// Package autoplacement decides how many workers of a job run on the trainers' hosts and how many on other hosts. Search is
+// the default. It predicts the element time of every configuration from measured demand and capacity. It jumps to the best
+// one, and stays there until a measurement contradicts the prediction.
 //
 // Paper and IncDec are the published policies, for comparison: Paper is the algorithm of the paper, IncDec that
 // of the published code. They apply none of Search's guards.

@@ -17,9 +17,9 @@ type Load struct {
 const (
 	// usualSlowdown is the slowdown without a measurement.
 	usualSlowdown = 0.5
-	// The ridges are the weights of what was known before: at first, that neither local workers nor received
-	// elements cause load. Each is the squared noise of a load (3 %) over the squared uncertainty: a load of 1 for
-	// ten local workers, and of 0.4 for all elements that trainers can receive.
+	// The ridges are the weights of what was known before: at first, that neither local workers nor received elements cause
+	// load. Each is the squared noise of a load (3 %) over the squared uncertainty. The uncertainty is a load of 1 for ten
+	// local workers, and of 0.4 for all elements that trainers can receive.
 	ridgeLocal    = 0.001
 	ridgeReceived = 0.006
 	// contended is the excess of load above which a window shows a slowdown.

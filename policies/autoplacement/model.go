@@ -65,8 +65,8 @@ const (
 	// exponentPrior is the weight of the expected exponent against measurements: the squared noise of a
 	// capacity (4 %) over the squared uncertainty of the exponent (0.25).
 	exponentPrior = 0.04 * 0.04 / (0.25 * 0.25)
-	// limited is the share of the expected capacity below which the network limits remote workers, surelyLimited
-	// that for a single window, which may be an outlier.
+	// limited is the share of the expected capacity below which the network limits remote workers. surelyLimited is the
+	// share for a single window, which may be an outlier.
 	limited       = 0.85
 	surelyLimited = 0.7
 )

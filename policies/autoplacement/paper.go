@@ -6,11 +6,10 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 )
 
-// Paper is algorithm 1 of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic
-// Transformation Ordering and Hybrid Placement" (USENIX ATC 2024), for comparison. It adds remote workers until
-// that gains less than Threshold. Then it repeats two phases until neither changes anything: it adds local
-// workers until the element time is Threshold above that of the remote workers alone, and removes remote workers
-// until the price of an element rises.
+// Paper is algorithm 1 of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering
+// and Hybrid Placement" (USENIX ATC 2024), for comparison. It adds remote workers until that gains less than Threshold. Then
+// it repeats two phases until neither changes anything. The first adds local workers until the element time is Threshold
+// above that of the remote workers alone. The second removes remote workers until the price of an element rises.
 //
 // The paper monitors afterwards and gives no rule. Here it starts again if the element time at every tenth
 // window is 1.5 times that of convergence, as Cachew does.

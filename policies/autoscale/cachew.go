@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// Cachew is the scaling of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC
-// 2022), section 4.3, for comparison. It adds a remote worker as long as that shortens the time between elements,
-// and compares each window with the last one that had another number of workers.
+// Cachew is the scaling of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC 2022),
+// section 4.3, for comparison. It adds a remote worker as long as that shortens the time between elements. It compares each
+// window with the last one that had another number of workers.
 type Cachew struct {
 	// Up is the gain that one more worker must have, Down the loss that one worker less may have.
 	Up, Down float64

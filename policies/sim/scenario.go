@@ -55,8 +55,8 @@ var AllChanges = []Change{
 // ChangeFamilies are the families in which jobs change.
 var ChangeFamilies = []string{"diminishing", "contention"}
 
-// Published are the curves of the Cachew artifact (four V100), in seconds per epoch, and of the published log of Pecan (TPU
-// v2-8), in seconds per 500 elements, for 1, 2, … remote workers.
+// Published has curves for 1, 2, … remote workers. Those of the Cachew artifact (four V100) are in seconds per epoch. Those
+// of the published log of Pecan (TPU v2-8) are in seconds per 500 elements.
 var Published = []struct {
 	Name  string
 	Times []float64

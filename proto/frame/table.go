@@ -55,8 +55,8 @@ func AppendTable(dst []byte, flags Flags, t *Table) []byte {
 	return dst
 }
 
-// ParseTable parses the table of a DATA frame and checks it: sizes of fixed-width dtypes match the dimensions, offsets do not overflow, and
-// the payload (RawLen of the header) contains all components. It reuses the memory of t.
+// ParseTable parses the table of a DATA frame and checks it. Sizes of fixed-width dtypes match the dimensions, and offsets
+// do not overflow. The payload (RawLen of the header) contains all components. It reuses the memory of t.
 func ParseTable(h Header, meta []byte, t *Table) error {
 	t.Rows, t.Slot, t.Size = t.Rows[:0], 0, 0
 	if h.Flags&Shared != 0 {

@@ -1,9 +1,10 @@
 // Package cache stores the elements of streams in files, called segments: one per stream. It does not know what the bytes of an element
 // mean, nor which segments belong together; the worker and the dispatcher know.
 //
-// Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it and syncs the
-// directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The checksum of the footer is not in
-// the file but comes from the caller, so that no other file can replace the segment. A mismatch is errInvalid; it never becomes elements.
+// Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it
+// and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The
+// checksum of the footer is not in the file but comes from the caller, so that no other file can replace the segment. A
+// mismatch is errInvalid, and never becomes elements.
 //
 // Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and reader.go the access.
 // docs/formats/cache.md describes the format, docs/design/0008-cache.md the reasons.

@@ -94,9 +94,7 @@ func TestVersionsGrowOverARestart(t *testing.T) {
 	dir := t.TempDir()
 	kept := openStore(t, dir)
 	s := startService(t, serviceOptions{store: kept})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	before := s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
 	s.stop()
 	if err := kept.Close(); err != nil {

@@ -56,9 +56,7 @@ func TestTheWelcomeHasTheConfiguredTimes(t *testing.T) {
 // Metrics of nodes survive the lease, the run, the stream and the epoch that produced them.
 func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 2})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(2)
 	nodes := func(elements uint64) []*pecanv1.NodeMetrics {
 		return []*pecanv1.NodeMetrics{{Node: "map", Op: "MapDataset", Elements: elements, SelfCpuS: float64(elements) / 4, BytesIn: 2 * elements, BytesOut: 3 * elements}}
 	}
@@ -126,9 +124,7 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 
 func TestASilentWorkersStreamsMove(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	silent := s.worker(workerHello("w1", 1))
 	first := silent.start()
 	watch := s.watch("c1", job.JobId, 0)
@@ -149,9 +145,7 @@ func TestASilentWorkersStreamsMove(t *testing.T) {
 
 func TestAWorkerThatComesBackAtOnceKeepsItsStreams(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	w := s.worker(workerHello("w1", 1))
 	start := w.start()
 	watch := s.watch("c1", job.JobId, 0)
@@ -184,9 +178,7 @@ func TestANewerConnectionOfAWorkerEndsTheOlder(t *testing.T) {
 
 func TestANewerWatchEndsTheOlder(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	first := s.watch("c1", job.JobId, 0)
 	first.until("at all", func(*pecanv1.EpochUpdate) bool { return true })
 	s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
@@ -197,9 +189,7 @@ func TestANewerWatchEndsTheOlder(t *testing.T) {
 func TestASilentClientIsRemoved(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	w := s.worker(workerHello("w1", 1))
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	w.start()
 	watch := s.watch("c1", job.JobId, 0)
 	watch.until("with the stream leased", ready)
@@ -218,9 +208,7 @@ func TestASilentClientIsRemoved(t *testing.T) {
 
 func TestAFailedStreamReachesTheClient(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
-	job := s.job("c1", "", dataset, nil)
-	s.open("c1", job.JobId, 0)
+	job := s.begun(1)
 	w := s.worker(workerHello("w1", 1))
 	start := w.start()
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{

@@ -8,7 +8,7 @@
 //	kubernetes.go  workers as pods of a Deployment or StatefulSet; kubeapi.go makes the calls
 //
 // Nothing here waits for a worker. Reconcile starts what is missing and returns; State says what has become of earlier
-// calls. A worker that the provider cannot give counts as Stuck, so that a decision is made from those that can be had.
+// calls. A worker that the provider cannot give counts as Stuck, so that decisions count only on the others.
 //
 // Reconcile is idempotent and stores nothing outside of the provider. A dispatcher that restarts calls Observe, adopts
 // State.Desired and State.Leaving, and continues.

@@ -137,7 +137,7 @@ func ordered(o observed, act actions, active []machine, gone map[string]bool, de
 			continue
 		}
 		if m.phase == ready && !gone[m.name] {
-			// What lies above it does not exist and can be given up.
+			// Workers above it do not exist and can be given up.
 			least = min(least, m.ordinal+1)
 			if least > desired {
 				act.why = fmt.Sprintf("workers are removed in order: %s must leave first, and it was not asked to leave", m.name)

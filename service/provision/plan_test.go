@@ -13,8 +13,8 @@ var (
 	two = rules{settle: 2 * time.Second, patience: time.Minute}
 )
 
-// pods reads machines from words: a name, then "?" if it is pending, "-" if it is ending, and "!" or "~" if it was marked
-// long or just now. Later machines are newer.
+// pods reads machines from words. A name is followed by "?" if it is pending, "-" if it is ending, and "!" or "~" if it was
+// marked long ago or just now. Later machines are newer.
 func pods(words string) []machine {
 	var all []machine
 	for i, word := range strings.Fields(words) {

@@ -107,8 +107,8 @@ const workloads = "kubernetes:deployment/NAME or kubernetes:statefulset/NAME"
 const Usage = "what starts and stops workers: static (nobody; whoever registers is used), local (child processes), or " +
 	workloads + ", with .NAMESPACE if it is not that of the dispatcher"
 
-// Open returns the provider that a flag names: static, local, kubernetes:deployment/NAME or kubernetes:statefulset/NAME, the
-// last two with .NAMESPACE if it is not the one of the process or of the kubeconfig.
+// Open returns the provider that a flag names: static, local, kubernetes:deployment/NAME or kubernetes:statefulset/NAME. The
+// last two take .NAMESPACE if it is not the one of the process or of the kubeconfig.
 func Open(name string, o Options) (Provider, error) {
 	if o.Patience <= 0 {
 		o.Patience = DefaultPatience

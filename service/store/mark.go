@@ -172,7 +172,7 @@ func (m *mark) check() error {
 }
 
 // write sets the number of the next record. It fails if the file was removed. The system accepts writes to a removed open
-// file without an error, but their data is lost when the process ends and must not be acknowledged.
+// file without an error. Their data is lost when the process ends, and must not be acknowledged.
 func (m *mark) write(next uint64) error {
 	info, err := m.file.Stat()
 	if err != nil {

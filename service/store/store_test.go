@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
@@ -243,43 +241,6 @@ func TestAFailedWriteFailsTheStore(t *testing.T) {
 	}
 }
 
-// The disk has no space for a table. Without the store's handling pebble would retry forever during the opening.
-func TestAFullDiskIsAnErrorWhenTheStoreIsOpened(t *testing.T) {
-	base := vfs.NewCrashableMem()
-	s := open(t, store.Options{Dir: "work", FS: base})
-	appendAll(t, s, "r1", "r2")
-	left := base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	full := errorfs.Wrap(left, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".sst") {
-			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.ENOSPC}
-		}
-		return nil
-	}))
-	if _, err := openSoon(t, store.Options{Dir: "work", FS: full}); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "no space left") {
-		t.Fatalf("opened on a full disk: %v", err)
-	}
-}
-
-// openSoon opens a store that may be damaged. The opening must return in time.
-func openSoon(t *testing.T, options store.Options) (s *store.Store, err error) {
-	t.Helper()
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		s, err = store.Open(options)
-	}()
-	select {
-	case <-opened:
-		return s, err
-	case <-time.After(10 * time.Second):
-		t.Fatal("the opening does not return")
-		return nil, nil
-	}
-}
-
 // The system accepts writes to removed open files. The store must not acknowledge such writes.
 func TestARemovedDirectoryFailsTheStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
@@ -298,86 +259,6 @@ func TestARemovedDirectoryFailsTheStore(t *testing.T) {
 	}
 }
 
-func TestOpenReturnsAnErrorThatNamesTheDirectory(t *testing.T) {
-	base := t.TempDir()
-	file := filepath.Join(base, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	foreign := filepath.Join(base, "foreign")
-	newer := filepath.Join(base, "newer")
-	setKey(t, foreign, "something", "else")
-	setKey(t, newer, "format", fmt.Sprint("pecan-store/", store.Format+1))
-	cases := map[string]struct {
-		dir  string
-		want error
-	}{
-		"a directory whose parent is missing": {filepath.Join(base, "missing", "work"), store.ErrNoDirectory},
-		"a file":                              {file, store.ErrNoDirectory},
-		"a newer version":                     {newer, store.ErrNewer},
-		"another program's database":          {foreign, store.ErrDamaged},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			s, err := store.Open(store.Options{Dir: c.dir})
-			if err == nil {
-				s.Close()
-			}
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.dir) {
-				t.Fatalf("got %v, want %v naming the directory", err, c.want)
-			}
-		})
-	}
-}
-
-func TestReadOnlyDirectoriesAreRefused(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o500); err != nil {
-		t.Fatal(err)
-	}
-	if os.Getuid() == 0 {
-		t.Skip("root writes everywhere")
-	}
-	if _, err := store.Open(store.Options{Dir: dir}); !errors.Is(err, store.ErrReadOnly) {
-		t.Fatalf("got %v", err)
-	}
-}
-
-func setKey(t *testing.T, dir, key, value string) {
-	t.Helper()
-	db, err := pebble.Open(dir, &pebble.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Set([]byte(key), []byte(value), pebble.Sync); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAnOlderStoreGetsTheFormatOfThisVersion(t *testing.T) {
-	dir := t.TempDir()
-	setKey(t, dir, "format", "pecan-store/1")
-	if err := open(t, store.Options{Dir: dir}).Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := pebble.Open(dir, &pebble.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	value, closer, err := db.Get([]byte("format"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closer.Close()
-	if want := fmt.Sprint("pecan-store/", store.Format); string(value) != want {
-		t.Fatalf("the format is %s instead of %s", value, want)
-	}
-}
-
 func TestOneOwnerAtATime(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, store.Options{Dir: dir})
@@ -393,102 +274,6 @@ func TestOneOwnerAtATime(t *testing.T) {
 	}
 }
 
-// Damage of any stored byte is detected or has no effect on the content.
-func TestDamageIsNeverReadAsData(t *testing.T) {
-	dir := t.TempDir()
-	s := open(t, store.Options{Dir: dir})
-	for i := range 50 {
-		appendAll(t, s, fmt.Sprint("r", i+1))
-	}
-	if err := s.Compact([]byte("50")); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 50 {
-		appendAll(t, s, fmt.Sprint("r", i+51))
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if damaged(t, dir) == 0 {
-		t.Fatal("no damage was found anywhere")
-	}
-	// A second opening moves the records of the logs into tables, which have another format.
-	if err := open(t, store.Options{Dir: dir}).Close(); err != nil {
-		t.Fatal(err)
-	}
-	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
-	if err != nil || len(tables) == 0 {
-		t.Fatalf("no tables to damage: %v", err)
-	}
-	for _, table := range tables {
-		if damagedFile(t, dir, table, 20) == 0 {
-			t.Errorf("no damage of %s was found", table)
-		}
-	}
-}
-
-// damaged damages each file of a store in three places, and returns how often the store detected it.
-func damaged(t *testing.T, dir string) int {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, file := range files {
-		found += damagedFile(t, dir, file, 3)
-	}
-	return found
-}
-
-func damagedFile(t *testing.T, dir, file string, places int) int {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	found := 0
-	for place := range min(places, len(data)) {
-		flipped := slices.Clone(data)
-		flipped[len(data)*(place+1)/(places+1)] ^= 0x40
-		overwrite(t, file, flipped)
-		if readDamaged(t, dir) {
-			found++
-		}
-		overwrite(t, file, data)
-	}
-	return found
-}
-
-// readDamaged reports whether reading failed. The test fails if the reading returned other data than was written.
-func readDamaged(t *testing.T, dir string) bool {
-	t.Helper()
-	s, err := openSoon(t, store.Options{Dir: copyDir(t, dir)})
-	if err != nil {
-		if !errors.Is(err, store.ErrDamaged) {
-			t.Errorf("damage: unexpected error %v", err)
-		}
-		return true
-	}
-	defer s.Close()
-	var snapshot string
-	var records []string
-	err = s.Load(func(data []byte) error { snapshot = string(data); return nil },
-		func(data []byte) error { records = append(records, string(data)); return nil })
-	if err != nil {
-		if !errors.Is(err, store.ErrDamaged) {
-			t.Errorf("damage: unexpected error while loading %v", err)
-		}
-		return true
-	}
-	for i, record := range rebuild(snapshot, records) {
-		if record != fmt.Sprint("r", i+1) {
-			t.Fatalf("record %d is %q", i+1, record)
-		}
-	}
-	return false
-}
-
 func copyDir(t *testing.T, dir string) string {
 	t.Helper()
 	work := t.TempDir()
@@ -496,13 +281,6 @@ func copyDir(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return work
-}
-
-func overwrite(t *testing.T, file string, data []byte) {
-	t.Helper()
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestMemoryKeepsGraphsOnly(t *testing.T) {

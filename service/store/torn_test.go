@@ -14,8 +14,8 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// tornStore writes a store of ten records. It returns the files now, the files before the last three records, the name
-// of the log, and the offsets in the log before and after each of those three.
+// tornStore writes a store of ten records. It returns the files now, the files before the last three records, and the name
+// of the log. It also returns the offsets in the log before and after each of those three.
 func tornStore(t *testing.T) (now, before files, log string, ends []int) {
 	t.Helper()
 	fsys := vfs.NewMem()

@@ -1,7 +1,7 @@
 // Package tenants reads the table of tenants: the weight of each tenant, and its quotas of slots and caches.
 //
-// The format is in docs/formats/tenants.md. Unknown fields, weights that are not positive and malformed names are errors: a
-// wrong quota would stop a tenant's jobs, or let it take the slots of others, without any visible fault.
+// The format is in docs/formats/tenants.md. Unknown fields, weights that are not positive and malformed names are errors. A
+// wrong quota would stop a tenant's jobs, or let the tenant take the slots of others, without any visible fault.
 package tenants
 
 import (

@@ -86,9 +86,9 @@ func BenchmarkFirstElement(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenStream is the CPU of a further stream of a job: from its StartStream to the end of its one batch at a
-// connected reader, while as many streams run as there are cores. cpu-ms/opening leaves out the batch, whose CPU follows
-// from streams of four batches.
+// BenchmarkOpenStream is the CPU of a further stream of a job, from its StartStream to the end of its one batch at a
+// connected reader. As many streams run as there are cores. cpu-ms/opening leaves out the batch, whose CPU follows from
+// streams of four batches.
 func BenchmarkOpenStream(b *testing.B) {
 	for _, name := range []string{"light", "images", "records"} {
 		b.Run(name, func(b *testing.B) {

@@ -40,9 +40,9 @@ func (w *Worker) departOn(command *pecanv1.Leave) {
 // drain prepares a planned departure. No stream produces another element, readers receive what is ready, and
 // streams that are expensive to run again are saved. Each stream then continues elsewhere where it ended here.
 //
-// Each stream departs when it is drained and does not wait for the others: a trainer that reads streams in turn
-// may be waiting for one that has to continue elsewhere first. A stream that no other worker may continue runs
-// to its end. A stream that can begin at any index does not wait for a slow reader.
+// Each stream departs when it is drained and does not wait for the others. A trainer that reads streams in turn may wait for
+// one that has to continue elsewhere first. A stream that no other worker may continue runs to its end. A stream that can
+// begin at any index does not wait for a slow reader.
 //
 // drain returns when all streams are drained, after the timeout, or if there is no session.
 func (w *Worker) drain(ctx context.Context, timeout time.Duration) {

@@ -321,7 +321,7 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 	}
 }
 
-// An OPEN that is older than the current reader's and finds its stream late ends nothing, even if the elements
+// An OPEN that is older than the current reader's, and finds its stream late, ends nothing. That is so even if the elements
 // that it wants are no longer held.
 func TestALateOpenDoesNotEndANondeterministicStream(t *testing.T) {
 	w := startWorker(t, nil)

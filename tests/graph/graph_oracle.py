@@ -1,7 +1,7 @@
 """Runs the streams that service/graph writes for a dataset in this process, and compares them with a local run.
 
-TensorFlow runs the streams (``DatasetFromGraph``). This module does the worker's part between the graphs of a stream: it
-keeps back a partial last batch, and replaces the source op of the closing stream by a dataset of those batches.
+TensorFlow runs the streams (``DatasetFromGraph``). This module does the worker's part between the graphs of a stream.
+It keeps back a partial last batch, and replaces the source op of the closing stream by a dataset of those batches.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Package sim runs the real dispatcher, workers and client libraries in one process, on a network and a disk in memory
-// and on a fake clock. Anything may die or stall at any moment. Workers run real TensorFlow.
+// Package sim runs the real dispatcher, workers and client libraries in one process. Network and disk are in memory, and the
+// clock is a fake. Anything may die or stall at any moment. Workers run real TensorFlow.
 //
 // Each run has its own bubble of testing/synctest. The bubble's clock moves only when every goroutine of the cluster waits
 // for something in the bubble. So ten minutes of an outage cost nothing, and a leaked goroutine fails the test. Calls of
@@ -7,10 +7,10 @@
 // for the same reason (disk_test.go).
 //
 // A seed decides the cluster, the dataset, latencies, the dispatcher's ids and what a crash leaves on the disk. It also
-// decides what breaks, when and for how long. It does not decide the order in which Go and TensorFlow run goroutines and
-// threads that are ready at the same moment, nor the jitter between retries and the ids of clients and workers. A failed
-// seed may need several runs until it fails again.
+// decides what breaks, when and for how long. It does not decide in which order Go and TensorFlow run goroutines and threads
+// that are ready at the same moment. Nor does it decide the jitter between retries, and the ids of clients and workers. A
+// failed seed may need several runs until it fails again.
 //
 // Plans with a closing stream are not here. TensorFlow calls the source of their graphs from its own threads, which are in
-// no bubble, and Go ends a process that touches a bubble's channels from outside. Tests with real processes have them.
+// no bubble. Go ends a process that touches a bubble's channels from outside. Tests with real processes have them.
 package sim

@@ -47,9 +47,9 @@ func (c *cluster) journal() (records []*pecanv1.Record) {
 	return records
 }
 
-// inspect checks what must hold in every journal: each intent had one effect, leases only grow, a stream has one
-// lease at a time, and no stream ended before its last element. In mode at-most-once a stream may be truncated
-// and then counts as delivered, but it is never recorded as produced.
+// inspect checks what must hold in every journal. Each intent had one effect, and leases only grow. A stream has one lease
+// at a time, and did not end before its last element. In mode at-most-once a stream may be truncated and then counts as
+// delivered, but it is never recorded as produced.
 func (c *cluster) inspect() {
 	leased, delivered, requests, last := map[pecanv1.StreamKey]uint64{}, map[pecanv1.StreamKey]bool{}, map[string]bool{}, uint64(0)
 	once := func(what, key string) {

@@ -96,7 +96,8 @@ func TestSimulation(t *testing.T) {
 const epochsRead = 2
 
 // anyStreams returns a number of streams. Small numbers are as frequent as large ones. A dataset with many bytes for each
-// share has at most 127, and a cached one 15: TensorFlow takes up to a second to delete an iterator, and the clock stands still.
+// share has at most 127, and a cached one 15. TensorFlow takes up to a second to delete an iterator, while the clock stands
+// still.
 func anyStreams(rng *rand.Rand, data *dataset) int64 {
 	bits := 7
 	if data.name == batches.name || data.name == free.name {
@@ -160,9 +161,8 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		})
 	}
 	if latest := rand.New(rand.NewPCG(seed, 6)); latest.IntN(12) == 0 {
-		// At the change of epochs the dispatcher grants streams. If a worker's report of its start is lost, and
-		// the dispatcher does not hear the worker from then on, the worker counts as dead while trainers read
-		// from it.
+		// At the change of epochs the dispatcher grants streams. A worker's report of its start may be lost, and the
+		// dispatcher may not hear the worker from then on. The worker then counts as dead while trainers read from it.
 		data, readers = free, 2
 		mode = []pecanv1.Mode{pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[latest.IntN(3)]
 		want.dataset, want.mode, want.name, want.ahead, want.pace = data, mode, "team", 1, time.Duration(1500+latest.IntN(1000))*time.Millisecond

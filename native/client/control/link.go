@@ -36,8 +36,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Link is a process's control connection to one dispatcher: calls that a user waits for, calls that are delivered in the
-// background, and whether the dispatcher answers.
+// Link is a process's control connection to one dispatcher. It makes calls that a user waits for and calls that are
+// delivered in the background. It knows whether the dispatcher answers.
 type Link struct {
 	config  Config
 	target  target

@@ -119,9 +119,9 @@ func Unanswered(answered <-chan struct{}) bool {
 // there, which is open only once.
 func (e *Epoch) overFiles() bool { return e.Consumer.Plan.GetWritesFiles() || e.ResumeAt != nil }
 
-// awaitTurn opens epochs one after the other: passes of a shared job are numbered, and where passes write
-// files the dispatcher must know that earlier ones are closed. It returns false if the epoch was closed
-// meanwhile; the dispatcher then never receives it.
+// awaitTurn opens epochs one after the other, because passes of a shared job are numbered. Where passes write files, the
+// dispatcher must also know that earlier ones are closed. It returns false if the epoch was closed meanwhile; the dispatcher
+// then never receives it.
 func (e *Epoch) awaitTurn() bool {
 	wait := func(ctx context.Context, c <-chan struct{}) {
 		select {

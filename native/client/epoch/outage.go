@@ -14,10 +14,10 @@ const pausedAfter = 2 * time.Second
 // A worker waits up to 5 s for the dispatcher's command before it denies a stream.
 const DenialTime = 10 * time.Second
 
-// Outage returns an error if a consumer has waited for longer than limit while nothing could produce its next
-// element: the dispatcher is away and no worker is connected, no worker is registered, or none is reachable.
-// A connected worker may take any time, unless it denies the stream: a worker that lost only the dispatcher
-// answers its readers indefinitely. In deterministic mode only the worker of the stream in turn counts.
+// Outage returns an error if a consumer has waited for longer than limit while nothing could produce its next element. That
+// is so if the dispatcher is away and no worker is connected, if no worker is registered, or if none is reachable. A
+// connected worker may take any time, unless it denies the stream: a worker that lost only the dispatcher answers its
+// readers indefinitely. In deterministic mode only the worker of the stream in turn counts.
 func (e *Epoch) Outage(now time.Time, limit time.Duration) error {
 	away, why := e.link.Away()
 	e.mu.Lock()

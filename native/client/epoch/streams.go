@@ -8,8 +8,8 @@ import (
 )
 
 // streams holds the streams of an epoch. A stream is active from the first update that lists it until nothing of it is
-// queued and it is finished or released. Of a past stream only a few numbers are left. No call that is made per element
-// or per update of one stream visits all streams. Epoch.mu guards the set.
+// queued and it is finished or released. A past stream has only a few numbers left. No call that is made per element or per
+// update of one stream visits all streams. Epoch.mu guards the set.
 type streams struct {
 	active map[uint32]*stream
 	// byNumber has the active streams in ascending order.

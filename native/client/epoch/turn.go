@@ -37,8 +37,8 @@ func (e *Epoch) groupSize() (group, regular uint32) {
 	return group, regular
 }
 
-// group returns the number of the group that is read. The cursor is above the stream that was read last, so at the end of
-// a group it is the first stream of the next one. e.mu is held.
+// group returns the number of the group that is read. The cursor is above the stream that was read last. At the end of a
+// group it is therefore the first stream of the next group. e.mu is held.
 func (e *Epoch) group() uint32 {
 	size, regular := e.groupSize()
 	if e.cursor == 0 || size == 0 {
@@ -52,10 +52,10 @@ func (e *Epoch) group() uint32 {
 	}
 }
 
-// turn implements the order that depends only on the streams' contents. The groups are read one after the other. Of a
-// group comes element 0 of each stream, then element 1 of each. Streams that have ended are skipped. The group's closing
-// stream follows, and after all groups the closing stream of the whole epoch. turn returns the stream of the next
-// element, or nil while the dispatcher has not assigned that stream. e.mu is held.
+// turn implements the order that depends only on the streams' contents. The groups are read one after the other. In a group,
+// element 0 of each stream comes first, then element 1 of each. Streams that have ended are skipped. The group's closing
+// stream follows, and after all groups the closing stream of the whole epoch. turn returns the stream of the next element,
+// or nil while the dispatcher has not assigned that stream. e.mu is held.
 func (e *Epoch) turn() *stream {
 	size, regular := e.groupSize()
 	groups := e.Consumer.Plan.Groups()

@@ -8,6 +8,6 @@
 // A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn. The Receiver decides which
 // elements it accepts, never the connection.
 //
-// Locks: a Receiver may call Channel and Conn with its own lock held, so Conn.mu and Workers.mu are taken after it, and no method of a
-// Receiver is called under them. Workers.mu is taken before Conn.mu. Nothing blocks under either.
+// Locks: a Receiver may call Channel and Conn with its own lock held. So Conn.mu and Workers.mu are taken after it, and no
+// method of a Receiver is called under them. Workers.mu is taken before Conn.mu. Nothing blocks under either.
 package transport

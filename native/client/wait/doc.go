@@ -1,5 +1,6 @@
-// Package wait has the client's ways to wait: a Backoff between attempts, with jitter, a Sleep that ends with a context, a Signal that wakes
-// one waiter, and a Time that also counts while the host is suspended.
+// Package wait has the client's ways to wait: between attempts, for a signal, and over a suspension. A Backoff with jitter is
+// between attempts, a Sleep ends with a context, and a Signal wakes one waiter. A Time also counts while the host is
+// suspended.
 //
 // Files: backoff.go has the Backoff, Sleep and Signal, clock.go the Time.
 //

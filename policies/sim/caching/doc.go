@@ -1,7 +1,7 @@
 // Package caching simulates jobs with caches to compare the policies for caches. A World has the times of a pipeline's
-// steps, of its source, its store and its trainer. An epoch is a run of its batches through queues: each batch needs the
-// source or the store, a thread of a worker, and the trainer, for random times. The policies know only what a profile
-// and probes of the store measure, with noise. A Run compares the automatic choice with each fixed one.
+// steps, of its source, its store and its trainer. An epoch is a run of its batches through queues. Each batch needs the
+// source or the store, a thread of a worker, and the trainer, for random times. The policies know only what a profile and
+// probes of the store measure, with noise. A Run compares the automatic choice with each fixed one.
 //
 // The simulation does not use the model of package autocache: the time of an epoch follows from the queues.
 //

@@ -19,8 +19,8 @@ const (
 	probeNoise   = 0.05
 )
 
-// Measure returns what a policy learns about the world: the profile of the first batches, and probes of the store with
-// the smallest and the largest elements.
+// Measure returns what a policy learns about the world. That is the profile of the first batches, and probes of the store
+// with the smallest and the largest elements.
 func (w World) Measure(rng *rand.Rand) autocache.Input {
 	gauss := func(sigma float64) float64 { return max(1+sigma*rng.NormFloat64(), 0.1) }
 	sample := func(seconds float64) float64 {

@@ -70,8 +70,8 @@ func (p *Plan) LastClosing() (uint32, bool) {
 	return p.TotalStreams() - 1, p.HasClosing()
 }
 
-// CheckKeptRows refuses rows that a closing stream cannot have left for an epoch: they are from an earlier epoch, in the
-// order of epochs and streams, in streams that the last closing stream joins, and fill no batch.
+// CheckKeptRows refuses rows that a closing stream cannot have left for an epoch. Left rows are from earlier epochs, in the
+// order of epochs and streams. They are from streams that the last closing stream joins, and fill no batch.
 func (p *Plan) CheckKeptRows(before uint64, list []*KeptRows) error {
 	last, exists := p.LastClosing()
 	if len(list) > 0 && (!exists || !p.GetCarry()) {

@@ -176,7 +176,7 @@ func TestDispatcherServesAndStopsCleanly(t *testing.T) {
 	}
 }
 
-// What jobs teach is not needed, so the dispatcher serves without a place for it.
+// The dispatcher also serves without a place for what jobs teach.
 func TestDispatcherServesWithoutAUsableLearnedDir(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

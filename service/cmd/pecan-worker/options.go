@@ -12,9 +12,9 @@ import (
 )
 
 const about = `
-A worker of a Pecan service. It registers with the dispatcher, runs the streams that the dispatcher assigns with
-TensorFlow, on CPU only, and sends their elements to trainers: through shared memory on the same host, over TCP
-otherwise. Start as many workers as the load needs, on any host that sees the same files as the trainer.
+A worker of a Pecan service. It registers with the dispatcher, and runs the streams that the dispatcher assigns to it.
+TensorFlow computes them, on CPU only. The worker sends elements to trainers through shared memory on the same host, and
+over TCP otherwise. Start as many workers as the load needs, on any host that sees the same files as the trainer.
 
 The worker prints one line "listening on HOST:PORT" to standard output when it is registered and serves. It logs to
 standard error. On SIGTERM, SIGINT or SIGHUP it stops cleanly: its streams move to other workers at once.`

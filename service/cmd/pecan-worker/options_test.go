@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What cannot be right is refused at the start, by the name of the flag, before anything is tried.
+// An impossible value is refused at the start, by the name of the flag, before anything is tried.
 func TestFlagsThatCannotBeRightAreRefused(t *testing.T) {
 	const near = "2562047h"
 	cases := map[string]struct {

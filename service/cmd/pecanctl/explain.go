@@ -157,8 +157,8 @@ func positionsOf(steps []*pecanv1.ExplainedStep) []int {
 	return positions
 }
 
-// movedOf returns for each step whether it moves, with as few moves as possible. Of two swapped steps, the later one moves.
-// The steps that stay are a longest increasing subsequence of the positions.
+// movedOf returns for each step whether it moves, with as few moves as possible. If two steps are swapped, the later one
+// moves. The steps that stay are a longest increasing subsequence of the positions.
 func movedOf(positions []int) []bool {
 	moved := make([]bool, len(positions))
 	// length is the length of the longest increasing subsequence that ends at a step, before the step before it there.

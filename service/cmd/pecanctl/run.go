@@ -37,14 +37,15 @@ Shows the state of a running dispatcher:
 
 Changes the number of workers:
 
-  scale NUMBER        asks the provider of workers for more, or removes those with the fewest streams after they have handed them over.
-                      It prints what is requested, pending, ready and leaving, and ends when the number is reached or cannot be had now
+  scale NUMBER        asks the provider for more workers, or removes those with the fewest streams after they have handed these over.
+                      It prints how many workers are requested, pending, ready and leaving. It ends when the number is reached, or when
+                      the provider cannot give it now
 
-Shows and exchanges what jobs have taught about datasets, which a dispatcher keeps for later jobs:
+Shows and exchanges what jobs have taught about datasets. A dispatcher keeps that for later jobs:
 
   profiles list           profiles of steps, decided orders, placements and earlier jobs of each dataset; with --json all of them
   profiles export FILE    writes them to a new file
-  profiles merge FILE...  adds what files have. What the dispatcher has learned itself stays, and open jobs keep their orders
+  profiles merge FILE...  adds the content of files. What the dispatcher has learned itself stays, and open jobs keep their orders
 
 Shows and changes caches:
 
@@ -55,8 +56,7 @@ Shows and changes caches:
   cache rm DIR --cluster ID
                       removes what a cluster that is gone has left in DIR; without --cluster, names the clusters that have files there
 
-Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
-or read a copy of the directory:
+Reads the work directory of a dispatcher that is not running, and changes nothing in it:
 
   store check DIR     reads the whole store and replays its records as a starting dispatcher does; prints counts and problems.
                       Exit code 0: the store is intact; 1: it is damaged; 2: it could not be read

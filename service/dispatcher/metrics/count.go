@@ -61,8 +61,8 @@ func (m *Metrics) Decided(f Counts) {
 	}
 }
 
-// Left observes how long a planned departure took: until the worker had no stream that can begin at any index, if it had one,
-// and until its goodbye.
+// Left observes how long a planned departure took. It has two times: until the worker had no stream that can begin at any
+// index, if it had one, and until its goodbye.
 func (m *Metrics) Left(atIndex time.Duration, hadAtIndex bool, all time.Duration) {
 	if hadAtIndex {
 		m.leave.WithLabelValues(leftAtIndex).Observe(atIndex.Seconds())

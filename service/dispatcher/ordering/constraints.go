@@ -351,9 +351,9 @@ func (p *proposer) resizes(i int) bool {
 	})
 }
 
-// pinRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes
-// sizes, that step is fixed, so that the refused step may still move on its side of it. Otherwise the refused
-// step is fixed, or the first step that moved if the refused step did not move.
+// pinRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes sizes, that other
+// step is fixed. The refused step may then still move on its side of the fixed one. Otherwise the refused step is fixed, or
+// the first step that moved if the refused step did not move.
 func (p *proposer) pinRefusedStep(at int, order []int, why string) {
 	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {

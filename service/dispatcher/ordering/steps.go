@@ -104,8 +104,8 @@ func changesComponentForm(t *graphorder.Traits) string {
 	return ""
 }
 
-// upstreamReasons returns for each step the reason why it is fixed by the steps downstream: it is upstream of
-// the cut or of a cached step. The reason is empty for the other steps.
+// upstreamReasons returns for each step the reason why steps downstream fix it: it is upstream of the cut or of a cached
+// step. The reason is empty for the other steps.
 func (p *proposer) upstreamReasons() []string {
 	why := make([]string, len(p.steps))
 	cut, cached := -1, -1
@@ -232,8 +232,8 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	return writes
 }
 
-// effect returns the effect of a step on the number of values of a component: from the step's function if its
-// change is known, otherwise from measurements.
+// effect returns the effect of a step on the number of values of a component. It follows from the step's function if that
+// change is known, and otherwise from measurements.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, after := t.Before[c], t.After[c]

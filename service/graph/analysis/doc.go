@@ -1,5 +1,4 @@
-// Package analysis describes the steps of a dataset: how many elements they give, what their functions do and
-// cost, and whether two runs give the same elements.
+// Package analysis describes the steps of a dataset: counts, costs, what functions do, and whether runs repeat elements.
 //
 // It promises: an answer is certain, or it is the cautious one. Nothing runs, and the Graph does not change.
 // An Analysis caches its answers and belongs to one goroutine.

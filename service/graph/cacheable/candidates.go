@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Division is where a dataset is divided into streams: Cuts has the steps whose outputs are divided, and Batch is the
-// step whose short last elements are joined, nil without one.
+// Division is where a dataset is divided into streams. Cuts has the steps whose outputs are divided. Batch is the step whose
+// short last elements are joined, nil without one.
 type Division struct {
 	Cuts  map[*graph.Step]int
 	Batch *graph.Step
@@ -187,7 +187,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 	if why.None() {
 		why = f.refusal(s, f.Mode, false)
 	}
-	// What follows the reason is about marks, which a user can move.
+	// The text after the reason is about marks, which a user can move.
 	why.Why, _, _ = strings.Cut(why.Why, ". ")
 	if why.None() {
 		if reader := f.readsComputedNames(s); reader != nil {

@@ -15,8 +15,8 @@ type transfer func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor
 // transferFunctions maps ops to their transfer functions.
 var transferFunctions = sync.OnceValue(newTransferFunctions)
 
-// newTransferFunctions returns the transfer functions of the ops in typical steps over images, audio and
-// vectors, and of the ops with which such steps compute sizes. Other ops are opaque.
+// newTransferFunctions returns the transfer functions of the ops in typical steps over images, audio and vectors. It
+// includes the ops with which such steps compute sizes. Other ops are opaque.
 func newTransferFunctions() map[string]transfer {
 	transfers := map[string]transfer{
 		"Const": transferConst, "IdentityN": func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in },

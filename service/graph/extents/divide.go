@@ -13,9 +13,9 @@ import (
 // prefix is the prefix of the names of all nodes that Divide adds.
 const prefix = "pecan_extents/"
 
-// Divide returns the graph of a dataset whose record files are divided into extents, and the number of extents. It
-// returns nil if the dataset reads no large uncompressed TFRecord files, if the files alone make enough streams, or if
-// a file has no index. It fails only if the context ends before the indexes are read.
+// Divide returns the graph of a dataset whose record files are divided into extents, and the number of extents. It returns
+// nil in three cases: the dataset reads no large uncompressed TFRecord files, the files alone make enough streams, or a file
+// has no index. It fails only if the context ends before the indexes are read.
 func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err error) {
 	root, isTree := g.Steps()
 	if !isTree {

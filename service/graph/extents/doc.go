@@ -14,7 +14,7 @@
 // the next file are shorter too, so that later ones end at multiples of that number, counted from the first file. So
 // blocks of a batch size can be counted in runs of extents.
 //
-// Trainers call the package before they register a dataset, so the plan stays a function of the graph. The graph must
-// not depend on the speed of a disk if others must get the same one: their callers give a context without a deadline.
-// Do not read records' data here, and do not divide compressed files.
+// Trainers call the package before they register a dataset, so the plan stays a function of the graph. If others must get
+// the same graph, it must not depend on the speed of a disk. Such callers give a context without a deadline. Do not read
+// records' data here, and do not divide compressed files.
 package extents

@@ -84,7 +84,7 @@ func parts(names [][]byte, used Range) (all []part, err error) {
 			want.To = used.To - at
 		}
 		if want.From > 0 && len(names) > 1 {
-			// Whether the range begins in this file is known after its records are counted.
+			// The count of its records shows whether the range begins in this file.
 			x, err := indexOf(string(name), Range{0, want.To})
 			if err != nil {
 				return nil, err
@@ -104,8 +104,8 @@ func parts(names [][]byte, used Range) (all []part, err error) {
 	return all, nil
 }
 
-// list lists the extents of a range of the records of a step's files. If the step reads the files in order, extents
-// end at each multiple of their number of records from the start of the range, and at the end of each file. Then every
+// list lists the extents of a range of the records of a step's files. If the step reads the files in order, an extent ends
+// at each multiple of its number of records from the start of the range. It also ends at the end of each file. Then every
 // run of that many records is a whole number of extents.
 func list(src source, used Range) (listed, error) {
 	files, err := parts(src.names, used)

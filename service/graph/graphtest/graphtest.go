@@ -113,7 +113,7 @@ func SetConst(t *testing.T, def *tf.GraphDef, n *tf.NodeDef, input int, value in
 	Named(t, def, n.GetInput()[input]).Attr["value"].GetTensor().Int64Val = []int64{value}
 }
 
-// Marked returns the bytes of a graph in testdata in which the steps that pecan.cache() marks have other user names, in the
+// Marked returns the bytes of a graph in testdata. The steps that pecan.cache() marks have other user names there, in the
 // order of the graph. The last name stands for all further ones, and "" for no name.
 func Marked(t testing.TB, name string, names ...string) []byte {
 	t.Helper()

@@ -37,8 +37,8 @@ const (
 // Rule says how an op behaves, and how much it costs to run it in every stream.
 type Rule struct {
 	Kind kind
-	// Cost is the cost of reading from a source: 0 if elements are computed from an index, 2 for records of
-	// files, 3 for more than that. It is 3 for a step that is slow without a function.
+	// Cost is the cost of reading from a source. It is 0 if elements are computed from an index, 2 for records of files, and
+	// 3 for more than that. It is 3 for a step that is slow without a function.
 	Cost int
 	// Mixes: the order of the outputs depends on several inputs at once (interleave).
 	Mixes bool

@@ -1,5 +1,4 @@
-// Package order finds the traits of a dataset's steps, which decide where a step may move, and writes the dataset
-// with its steps in another order.
+// Package order finds the traits that decide where a step may move, and writes a dataset with its steps in another order.
 //
 // It promises: a trait that is not certain makes the step a barrier. Reorder returns a graph that TensorFlow
 // can run, with the fingerprint of the original, or an error.

@@ -87,8 +87,8 @@ const (
 
 // Names are the names of what a pooled graph uses outside of it.
 type Names struct {
-	// Arguments is the handle under which PecanPull reads the arguments of each stream: first a number without meaning,
-	// because PecanPull gives at least one tensor, then the arguments in the order of Split.
+	// Arguments is the handle under which PecanPull reads the arguments of each stream. A number without meaning comes
+	// first, because PecanPull gives at least one tensor. The arguments follow in the order of Split.
 	Arguments int64
 	// Elements is the handle under which the stream's own PecanPull reads.
 	Elements int64

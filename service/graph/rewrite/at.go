@@ -21,8 +21,8 @@ type At struct {
 	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source; -1 without one.
 	Source int64
-	// Relay is the handle of the source that has the elements of graph A, if A pulls remainders under the handle Source: in
-	// the closing stream of a group.
+	// In the closing stream of a group, A pulls remainders under the handle Source. Relay is then the handle of the source
+	// that has the elements of graph A.
 	Relay int64
 	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.UpstreamOfCache has the cached step and
 	// all steps upstream. The other graph pulls their elements under the handle CacheSource.

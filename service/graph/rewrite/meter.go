@@ -16,9 +16,9 @@ import (
 // with repeats and with steps that stop early. A meter costs 0.5 to 1 µs per element. A node that the model
 // keeps to the end gets none.
 //
-// The resource makes some parallel steps expensive: a step upstream of it has a thread that wakes up for every
-// element, which takes 25 µs of CPU. So the resource is upstream of these steps if possible. A step that
-// returns one element for each input needs no meter if its input is counted.
+// The resource makes some parallel steps expensive. A step upstream of the meter has a thread that wakes up for every
+// element, which takes 25 µs of CPU. So the resource is upstream of these steps if possible. A step that returns one element
+// for each input needs no meter if its input is counted.
 
 // meterPrefix begins the names of meters. The name of the counted node follows.
 const meterPrefix = "pecan_meter/"
@@ -110,8 +110,8 @@ func (m *metering) inputs(n *tf.NodeDef) (positions []int, from []string) {
 	return positions, from
 }
 
-// planMeters decides where the resource can be, before meter changes the graph. It returns whether the elements
-// of a node are counted after the model has forgotten the node: by a meter, or by the count of a step upstream.
+// planMeters decides where the resource can be, before meter changes the graph. It returns whether a meter, or the count of
+// a step upstream, counts the elements of a node after the model has forgotten the node.
 func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)

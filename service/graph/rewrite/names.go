@@ -13,8 +13,8 @@ const pullPrefix = "pecan_pull"
 // PullNode is the node that returns the elements of PecanPull.
 const PullNode = pullPrefix
 
-// OriginalNode returns the node of the registered graph for a node of a stream graph: the node itself if it is
-// registered, the node upstream for a cut, and "" for the sources and options that Pecan adds.
+// OriginalNode returns the node of the registered graph for a node of a stream graph. That is the node itself if it is
+// registered, and the node upstream for a cut. It is "" for the sources and options that Pecan adds.
 func OriginalNode(name string) string {
 	if rest, ok := strings.CutPrefix(name, split.CutPrefix); ok {
 		if i := strings.LastIndex(rest, "/"); i > 0 {

@@ -25,10 +25,9 @@ func (e *editor) tightenOptions(n *tf.NodeDef) {
 	e.Edit(n.GetName()).Attr["serialized_options"] = &tf.AttrValue{Value: &tf.AttrValue_S{S: raw}}
 }
 
-// streamOptions returns the options at the end of every stream graph. The fusions are off, because the metrics
-// of nodes and the policies need each step as the user wrote it, and because a fused shuffle would not use
-// Pecan's seeds. The other rewrites of tf.data (parallel maps, no-op removal) keep elements and order, and stay
-// on.
+// streamOptions returns the options at the end of every stream graph. The fusions are off for two reasons. The metrics of
+// nodes and the policies need each step as the user wrote it, and a fused shuffle would not use Pecan's seeds. The other
+// rewrites of tf.data (parallel maps, no-op removal) keep elements and order, and stay on.
 func (e *editor) streamOptions() []byte {
 	o := &tf.Options{OptimizationOptions: &tf.OptimizationOptions{
 		OptionalMapAndBatchFusion:      &tf.OptimizationOptions_MapAndBatchFusion{MapAndBatchFusion: false},

@@ -7,10 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// nameResources names tables and variables by a hash of their content. Graphs in one worker share resources by
-// name, so they share only equal ones. If files have the content of a table, the states of the files are
-// hashed, because a worker's table outlives the job and the files may change. Tables that functions create
-// belong to the iterator.
+// nameResources names tables and variables by a hash of their content. Graphs in one worker share resources by name, so they
+// share only equal ones. If files have the content of a table, the states of the files are hashed. A worker's table outlives
+// the job, and the files may change. Tables that functions create belong to the iterator.
 //
 // Handles of the trainer's seed generators and caches get names that no worker knows, so that a step creates
 // its own.

@@ -80,10 +80,10 @@ func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	return parts
 }
 
-// privateTables removes the shared names of the tables of a function. TensorFlow then creates them when an
-// iterator first runs the function, and frees them with the iterator. With a name, every stream, job and
-// dataset of the worker would share the table, and filling it again from a changed file has no effect. No other
-// node needs the name, because a function fills the tables that it creates (filledTables).
+// privateTables removes the shared names of the tables of a function. TensorFlow then creates them when an iterator first
+// runs the function, and frees them with the iterator. With a name, every stream, job and dataset of the worker would share
+// the table. Filling it again from a changed file has no effect. No other node needs the name, because a function fills the
+// tables that it creates (filledTables).
 func (e *editor) privateTables(name string, f *tf.FunctionDef) {
 	own := nodedef.CopySignature(f)
 	for _, n := range f.GetNodeDef() {

@@ -147,8 +147,8 @@ func (p *Planner) divideUpstreamOfFunction(s *graph.Step, block int64, cutWithin
 	return d
 }
 
-// blockOfExtents returns the smallest multiple of a block of a step's elements that is a whole number of extents in
-// each input of the step that reads extents.
+// blockOfExtents returns the smallest multiple of a block of a step's elements that fills whole extents in each input that
+// reads extents.
 func (p *Planner) blockOfExtents(s *graph.Step, block int64) int64 {
 	switch s.Rule.Kind {
 	case ops.OneToOne, ops.PassThrough, ops.Cached, ops.Asserted:

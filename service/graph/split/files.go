@@ -39,8 +39,7 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	return slices.Compact(files)
 }
 
-// shareOfRun finds the edge of a plan with one edge and the share of a run from the plan alone, for those who do not
-// rewrite the graph.
+// shareOfRun finds the edge of a plan with one edge, and the share of a run, without rewriting the graph.
 func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool) {
 	p := NewPlanner(g)
 	root, isTree := g.Steps()

@@ -16,7 +16,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-var update = flag.Bool("update", false, "write the golden file")
+var rewriteGolden = flag.Bool("rewrite", false, "write the plans of now into testdata; read the difference before you commit it")
 
 // Saved positions, caches and journals name plans by their hashes. So plans of one group keep their hashes, and their
 // streams keep their graphs, unless a commit says why not.
@@ -55,7 +55,7 @@ func TestPlansOfOneGroupKeepTheirHashesAndGraphs(t *testing.T) {
 			fmt.Fprintf(&table, "%s %s %.16s %.16x\n", name, mode, plan.Hash, sum.Sum(nil))
 		}
 	}
-	if *update {
+	if *rewriteGolden {
 		if err := os.WriteFile(golden, []byte(table.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}

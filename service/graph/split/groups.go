@@ -9,11 +9,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// An epoch of a plan with groups reads G streams at a time: group 0 to its end, then group 1, and so on. With a
-// shuffle downstream of the cut, each stream has a sample of the whole source, and the order of the streams is a
-// permutation that the seed and the epoch decide. Without one, each group has a contiguous part of the source, so
-// reading the groups in turn gives the order of a local run. If the length of the source is not known, its streams are
-// samples too, in ascending order.
+// An epoch of a plan with groups reads G streams at a time: group 0 to its end, then group 1, and so on. With a shuffle
+// downstream of the cut, each stream has a sample of the whole source. The seed and the epoch decide the permutation that is
+// the order of the streams. Without one, each group has a contiguous part of the source, so reading the groups in turn gives
+// the order of a local run. If the length of the source is not known, its streams are samples too, in ascending order.
 
 // defaultGroup is G of the plans that have groups: the number of streams that such an epoch has open together.
 const defaultGroup = 16
@@ -54,8 +53,8 @@ func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
 	return Share{from + stream - first, below - first, firstBlock(w.splitCount, streams, below)}
 }
 
-// permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch
-// and reads in another one need the same share in every epoch, and so do random values that repeat in every epoch: they
+// permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch and
+// reads in another one need the same share in every epoch. So do random values that repeat in every epoch, because they
 // depend on the stream. That holds whether the job uses its caches or not.
 func permutes(plan *pecanv1.Plan) bool {
 	return plan.GetCache() == nil && !plan.GetWritesFiles() && !slices.ContainsFunc(plan.GetCacheCandidates(), (*pecanv1.CacheCandidate).GetFreezes)

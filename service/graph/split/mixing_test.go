@@ -78,8 +78,8 @@ func readInGroups(streams [][]int64, group int) (out []int64) {
 	return out
 }
 
-// The number of streams, their order and the parts of the buffers together mix at least as well as a local run with the
-// whole buffer. A worker of two slots has all streams of a group open, so the workers do not matter here.
+// Streams, their order and the parts of the buffers together mix at least as well as a local run with the whole buffer. A
+// worker of two slots has all streams of a group open, so the workers do not matter here.
 func TestGroupsMixAtLeastAsWellAsALocalRun(t *testing.T) {
 	const files, perFile, elements = 1024, 125, 1024 * 125
 	source := make([]int64, elements)

@@ -13,8 +13,8 @@ type Planner struct {
 	wholeFiles bool
 	// CachedStep is the step at which the graph is divided for a cache, "" without a cache.
 	CachedStep string
-	// Carry allows an endless repeat upstream of a batch to be removed, because the rows that are left in one epoch are
-	// sent in the next one. carried: such a repeat was removed.
+	// Carry allows an endless repeat upstream of a batch to be removed: the next epoch sends the rows that are left in one
+	// epoch. carried: such a repeat was removed.
 	Carry   bool
 	carried bool
 }

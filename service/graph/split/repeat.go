@@ -152,7 +152,7 @@ func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *p
 const carryStreams = 4
 
 // setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. It leaves the plan
-// without a carry, and so unused, if the rows that are left could not be moved, or if an epoch is too little work.
+// without a carry, and so unused, in two cases: the rows that are left could not be moved, or an epoch is too little work.
 func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
 		return

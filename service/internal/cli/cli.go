@@ -42,8 +42,9 @@ type Command struct {
 	Run func(ctx context.Context, args []string) error
 }
 
-// Main runs the command with the process's arguments and exits: with code 0 after a clean stop, otherwise with one line on stderr and code 1
-// or the error's ExitCode. SIGTERM, SIGINT and SIGHUP end ctx, except SIGHUP under nohup. A second signal ends the process immediately.
+// Main runs the command with the process's arguments and exits. The code is 0 after a clean stop. Otherwise it is 1 or the
+// error's ExitCode, with one line on stderr. SIGTERM, SIGINT and SIGHUP end ctx, except SIGHUP under nohup. A second signal
+// ends the process immediately.
 func Main(c Command) {
 	ends := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
 	if !signal.Ignored(syscall.SIGHUP) {

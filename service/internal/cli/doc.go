@@ -1,5 +1,5 @@
-// Package cli has the common parts of Pecan's commands: flags and --help, signals, logging, listening and the line that
-// announces the address, and ending together with the parent process.
+// Package cli has the common parts of Pecan's commands: flags and --help, signals, logging, and listening with the line that
+// announces the address. A command can also end together with its parent process.
 //
 // Files: cli.go runs a command, listen.go opens its address, log.go its logger, which does not wait for a reader, and
 // parent.go watches its parent.

@@ -25,8 +25,8 @@ func SetupLog(w io.Writer, level string) (*slog.Logger, error) {
 // Stderr is standard error, for the logs of programs that serve others.
 var Stderr = NewLogWriter(os.Stderr)
 
-// These bounds hold for a log that is not read: how long the first line waits for its reader, and how many bytes of later
-// lines wait in memory.
+// These bounds hold for a log that nobody reads. One is how long the first line waits for its reader, the other how many
+// bytes of later lines wait in memory.
 const (
 	logPatience   = 100 * time.Millisecond
 	maxWaitingLog = 1 << 20

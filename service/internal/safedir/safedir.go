@@ -1,5 +1,6 @@
-// Package safedir accesses files in a directory that belongs to this process's user. It guarantees that no access leaves the directory,
-// that a file under its final name is complete, and that it opens neither directories that other users could have filled nor special files.
+// Package safedir accesses files in a directory that belongs to this process's user. It guarantees that no access leaves the
+// directory, and that a file under its final name is complete. It opens neither special files nor directories that other
+// users could have filled.
 package safedir
 
 import (

@@ -113,8 +113,8 @@ func (d *Dir) Write(place string, header *pecanv1.Checkpoint, state []byte) (err
 	return safedir.Write(d.root, name, path.Join(place, rand.Text()+temporarySuffix), head, state)
 }
 
-// Prune removes checkpoints that no run at any of the indices would use, and returns the others. The newest ones
-// at or below each index stay. Those above all indices are needed later.
+// Prune removes checkpoints that no run at any of the indices would use, and returns the others. The newest ones at or below
+// each index stay. Checkpoints above all indices are needed later.
 func (d *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
 	all, err := d.List(place)
 	// kept counts, for each index, the checkpoints that serve it.

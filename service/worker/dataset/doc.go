@@ -1,4 +1,4 @@
-// Package dataset provides the graphs of streams on a worker: it fetches a dataset once, keeps it parsed, and instantiates
+// Package dataset provides the graphs of streams on a worker. It fetches a dataset once, keeps it parsed, and instantiates
 // the graph of each stream with package rewrite.
 //
 // Files: store.go keeps parsed datasets and the orders of their steps; wire.go reads single facts of a serialised graph

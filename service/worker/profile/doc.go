@@ -8,6 +8,6 @@
 // the graph's steps; meters.go reads the counters of a graph; history.go passes counts from run to run of a pooled
 // iterator; totals.go sums runs per job.
 //
-// A Profiler belongs to one run. Totals has one lock, which is taken after a run's and calls the Run interface while it
-// is held: an implementation must not call back into Totals.
+// A Profiler belongs to one run. Totals has one lock, which is taken after a run's. Totals calls the Run interface under
+// this lock, so an implementation must not call back into Totals.
 package profile

@@ -58,9 +58,8 @@ type Profiler struct {
 	// before is what the meters counted before this run. usual is what the steps did in earlier runs.
 	before map[string]Counts
 	usual  map[string]Counts
-	// seen is the last reading of each live model node that belongs to a step. gone is the sum of the nodes that
-	// have disappeared: an interleave opens and closes an iterator per file, and a repeat opens all its upstream
-	// steps again.
+	// seen is the last reading of each live model node that belongs to a step. gone is the sum of the nodes that have
+	// disappeared. An interleave opens and closes an iterator per file, and a repeat opens all its upstream steps again.
 	seen      map[int64]reading
 	gone      map[*step]Counts
 	counted   map[string]Counts

@@ -43,8 +43,8 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 	}
 }
 
-// fetch gets the remainder of entry j.next. It waits until there is one, and retries for as long as the stream
-// lives: the dispatcher runs a lost stream elsewhere and then sends its new place.
+// fetch gets the remainder of entry j.next. It waits until there is one, and retries for as long as the stream lives. The
+// dispatcher runs a lost stream elsewhere and then sends the stream's new place.
 func (j *joiner) fetch() error {
 	pause := firstRetry
 	for {

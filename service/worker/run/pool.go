@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// These bounds hold for idle pooled iterators: the bytes of their graphs together, the time that an iterator stays
-// without a stream, and the templates that are remembered.
+// These bounds hold for idle pooled iterators. They are the bytes of all their graphs, the time that an iterator stays
+// without a stream, and the number of templates that are remembered.
 const (
 	maxIdleBytes = 256 << 20
 	maxIdleTime  = 10 * time.Minute

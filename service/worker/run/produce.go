@@ -45,8 +45,8 @@ const (
 	inPacks
 )
 
-// produce fetches elements until the end (io.EOF), a failure of the stream, its stop (errStopped), or the failure of the
-// first element in a pooled iterator (errOwnIterator).
+// produce fetches elements until the end (io.EOF), a failure of the stream, or its stop (errStopped). It also ends when the
+// first element in a pooled iterator fails (errOwnIterator).
 func (r *run) produce(it *tf.Iterator) error {
 	defer r.shapes.blocks.Close()
 	defer r.shapes.packs.Close()
@@ -61,7 +61,7 @@ func (r *run) produce(it *tf.Iterator) error {
 	full := r.stream.streams.Options.WindowBytes
 	looked := int64(0)
 	begun, next, saves := time.Now(), firstSample, r.saves()
-	// A pooled stream may end before its first sample. Some of them are sampled after 1, 2, 4 and so on elements: the first
+	// A pooled stream may end before its first sample. Some of them are sampled after 1, 2, 4 and so on elements. The first
 	// element alone often takes many times as long as the others.
 	first, early := r.index(), uint64(0)
 	if len(r.pooled) > 0 && r.pooled[0].streams&(r.pooled[0].streams-1) == 0 {

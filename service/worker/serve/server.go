@@ -21,8 +21,8 @@ import (
 const (
 	// MaxReaders bounds the readers of a listener. Readers on this host have a bound of their own.
 	MaxReaders = 1024
-	// maxSilent bounds a listener's connections before their hello. Above it, the oldest one is closed: a reader
-	// sends its hello at once, so a connection that is silent while so many others came is no reader's.
+	// maxSilent bounds a listener's connections before their hello. Above it, the oldest one is closed. A reader sends its
+	// hello at once, so a connection that stayed silent while so many others came has no reader.
 	maxSilent = 128
 )
 

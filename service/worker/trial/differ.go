@@ -28,7 +28,7 @@ type difference struct {
 	unequal, nonFinite bool
 }
 
-// These are the bounds of docs/design/0010. Those that are not absolute are shares of a component's range.
+// These are the bounds of docs/design/0010. Bounds that are not absolute are shares of a component's range.
 const (
 	integerBound = 1
 	halfShare    = 0.02

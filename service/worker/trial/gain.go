@@ -16,9 +16,9 @@ const (
 
 // gain is what another order saves, measured by the CPU of elements in both orders.
 //
-// Two iterators of the same order also differ, for as long as they live: their memory lies at different
-// addresses, and the allocator treats it differently. Many elements of one opening therefore say little. The
-// interval is computed from the means of several openings.
+// Two iterators of the same order also differ for as long as they live. Their memory lies at different addresses, and the
+// allocator treats it differently. Many elements of one opening therefore say little. The interval is computed from the
+// means of several openings.
 type gain struct {
 	n                 int
 	original, ordered float64

@@ -24,8 +24,8 @@ var times struct {
 	spent [blocked + 1]time.Duration
 }
 
-// Times returns how long the runs of this process have computed, and how long they have waited for room: sums over all
-// runs since the process started.
+// Times returns two sums over all runs since the process started: how long they have computed, and how long they have waited
+// for room.
 func Times() (computed, waited time.Duration) {
 	times.mu.Lock()
 	defer times.mu.Unlock()

@@ -1,7 +1,7 @@
 // Command cutgraph plans serialised datasets and writes the graphs of all their streams, for the oracle tests.
 //
 // For each NAME.pb in the directory given, with options in NAME.json, it writes NAME.plan.json and the graphs
-// NAME.e<epoch>.s<stream>.A.pb (and .B.pb), or NAME.error.json with reason and message.
+// NAME.e<epoch>.s<stream>.A.pb (and .B.pb). On an error it writes NAME.error.json, with reason and message.
 package main
 
 import (

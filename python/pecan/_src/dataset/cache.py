@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Caches the elements of the steps before it: the first epoch writes them to files, later epochs read them.
 
-    The dataset returns the same elements with and without this step, with one exception, as in `tf.data`'s `cache`:
+    The dataset returns the same elements with and without this step, with one exception. As in `tf.data`'s `cache`,
     random steps before it repeat the values of the first epoch. Put random steps that must differ by epoch after it.
 
     Workers need a cache directory (`pecan-worker --cache-dir`; the private cluster of a trainer has one), and

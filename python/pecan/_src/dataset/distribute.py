@@ -120,23 +120,23 @@ def distribute(
             change. `keep_position` pins a step, and `explain` shows what moved and why.
         order_tolerance: Largest accepted difference between the values of the two orders. "approximate" (the default)
             accepts 1 for integers, 2 % for float16 and bfloat16, and 0.1 % for float32 and float64. Percentages refer
-            to the range of the component in the sample. "exact" accepts no difference in any bit; it is the default
+            to the range of the component in the sample. "exact" accepts no difference in any bit. It is the default
             in deterministic mode, so that two runs give the same bytes. "any" accepts and records every difference;
-            order="paper" implies it. None takes the default of the mode.
+            order="paper" implies "any". None takes the default of the mode.
         cache: Which steps may be cached. "candidates" (the default): those that `cache_candidate` marks. "auto": also
             those that the service finds, and the end of the pipeline. "paper": also the step after the source and the
             end of the pipeline, as Graur et al. published it ("Cachew", USENIX ATC 2022), for comparison. "off": none,
-            and `pecan.cache` passes elements on. It never changes an element. This version stores elements at
-            `pecan.cache` only, and computes those of all other candidates; `explain` lists them.
+            and `pecan.cache` passes elements on. The choice never changes an element. This version stores elements at
+            `pecan.cache` only, and computes those of all other candidates. `explain` lists the candidates.
         streams: Number of streams into which the dataset is divided. "auto" (the default) follows the data: each
             stream has enough work to be worth opening, and there are never more streams than the source has splits.
             A number overrides that, up to the number of splits. The number of workers does not change it. `explain`
             shows the number and what limits it.
-        objective: What the service minimises when it chooses how many of its workers serve the job: "cost" (the price
-            of an element), "time" (between two elements) or "budget" (the time, below a price per hour). Prices are
+        objective: What the service minimises when it chooses how many of its workers serve the job. "cost": the price
+            of an element. "time": the time between two elements. "budget": the time, below a price per hour. Prices are
             in the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few
-            workers. None (the default) lets all workers serve the job. It needs ShardingPolicy.DYNAMIC or no policy.
-            See `local_workers` for what this process starts.
+            workers. None (the default) lets all workers serve the job. An objective needs ShardingPolicy.DYNAMIC or no
+            policy. See `local_workers` for what this process starts.
         budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
         worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
             None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.

@@ -266,7 +266,7 @@ def _common_cardinality(planned: int, local: int | None, *, whole: bool) -> int:
 def _with_cardinality(dataset: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
     """Returns a dataset with the same elements and the given cardinality.
 
-    `assert_cardinality` is not suitable: tf.data's cardinality includes elements whose map fails, and a loop that
+    `assert_cardinality` is not suitable, because tf.data's cardinality includes elements whose map fails. A loop that
     ignores those errors would get another error at the end, without end. An endlessly repeated empty dataset counts as
     infinite, but ends immediately. A dataset concatenated with it counts as infinite too.
     """

@@ -185,8 +185,9 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
                 self._consumed += 1
             self._uncertain = False
             raise
-        # An exception before this line (Ctrl-C, another signal handler, `elements_per_next`) leaves the iterator
-        # uncertain: the inner iterator may have returned an element that the loop did not get.
+        # An exception before this line (Ctrl-C, another signal handler, `elements_per_next`) leaves
+        # the iterator uncertain. The inner iterator may have returned an element that the loop did
+        # not get.
         count = self._per_next(element) if callable(self._per_next) else self._per_next
         self._consumed, self._uncertain = self._consumed + count, False
         return element

@@ -79,8 +79,9 @@ class OrderExplanation(shown.Shown):
         job_id: Id of the job.
         order: Option of the job: "off", "auto" or "paper".
         tolerance: Accepted difference of elements: "approximate", "exact" or "any"; "" if the order is off.
-        state: "off", "measuring", "proposed", "piloted" (in one stream of an epoch first), "adopted", "rolled back"
-            (production contradicted the trial), "refused", or "kept" (no better order was found).
+        state: "off", "measuring", "proposed", "piloted", "adopted", "rolled back", "refused" or "kept". A piloted order
+            runs in one stream of an epoch first. An order is rolled back if production contradicted the trial. "kept":
+            no better order was found.
         why: Reason for the state, in a sentence.
         steps: The steps in the registered order, starting at the source.
         predicted_gain: Share of CPU that the planned order is predicted to save; None without a prediction.

@@ -1,0 +1,117 @@
+"""What the tests of cache() share: a service with a cache directory, and a dataset of record files."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import time
+
+import pecan
+import tensorflow as tf
+from pecan._src.client import session
+
+D = tf.data.Dataset
+PATIENCE_S = 180
+SIZES = (31, 0, 7, 64, 20, 9, 1, 48)
+
+
+def write_records(path: pathlib.Path) -> list[str]:
+    """Writes record files of different lengths, whose records are numbers."""
+    names, first = [], 0
+    path.mkdir()
+    for k, size in enumerate(SIZES):
+        names.append(str(path / f"part-{k}.tfrecord"))
+        with tf.io.TFRecordWriter(names[-1]) as writer:
+            for i in range(first, first + size):
+                writer.write(str(i).encode())
+        first += size
+    return names
+
+
+def number(record: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_number(record, tf.int64)
+
+
+def numbers(names: list[str], step=pecan.cache) -> D:
+    """A dataset that reads and decodes upstream of the step, and maps and batches downstream."""
+    dataset = D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset).map(number)
+    return dataset.apply(step()).map(lambda x: 3 * x).batch(16)
+
+
+def nothing():
+    """In place of pecan.cache: no step."""
+    return lambda dataset: dataset
+
+
+class Service:
+    """A dispatcher, and workers with a cache directory that the test can read."""
+
+    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, **config) -> None:
+        self.caches = tmp_path / "cache"
+        self.config = {"cache_dir": self.caches, **config}
+        self.dispatcher = pecan.DispatchServer(pecan.DispatcherConfig(worker_timeout_ms=2_000))
+        self.workers: list[pecan.WorkerServer] = []
+        for _ in range(workers):
+            self.add()
+
+    def add(self) -> None:
+        self.workers.append(pecan.WorkerServer(pecan.WorkerConfig(self.dispatcher.target, **self.config)))
+
+    def kill(self, which: int = -1) -> None:
+        """Kills a worker with SIGKILL, and starts another one."""
+        victim = self.workers.pop(which).process
+        victim.kill()
+        assert not victim.running
+        self.add()
+
+    def read(self, dataset: D, **options) -> D:
+        return dataset.apply(pecan.distribute(self.dispatcher.target, **options))
+
+    def status(self) -> dict:
+        return session.connect(self.dispatcher.target, 10).status()
+
+    def job(self) -> dict:
+        """The newest job."""
+        return self.status()["jobs"][-1]
+
+    def produced(self) -> dict[str, int]:
+        """Elements of the newest job by op, once two reads are equal."""
+        known, deadline = None, time.monotonic() + PATIENCE_S
+        while True:
+            sums: collections.Counter[str] = collections.Counter()
+            for node in self.job().get("nodes", []):
+                sums[node["op"]] += int(node.get("elements", 0))
+            if sums and dict(sums) == known:
+                return known
+            assert time.monotonic() < deadline, "the metrics keep changing"
+            known = dict(sums)
+            time.sleep(0.3)
+
+    def metric(self, what: str) -> int:
+        return sum(int(w.get("cache", {}).get(what, 0)) for w in self.status()["workers"])
+
+    def segments(self) -> list[pathlib.Path]:
+        return sorted(self.caches.glob("*.seg"))
+
+    def stop(self) -> None:
+        session.retire(self.dispatcher.target.removeprefix("pecan://"))
+        for worker in self.workers:
+            worker.stop()
+        self.dispatcher.stop()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+
+def rows(dataset: D) -> list[int]:
+    return sorted(int(x) for batch in dataset for x in batch.numpy().ravel())
+
+
+def until(condition, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
