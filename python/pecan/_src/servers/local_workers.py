@@ -61,7 +61,9 @@ class LocalWorkers:
         self._whose = whose
         self._failed = failed
         self._arguments = ["--dispatcher", target, "--listen", listen, "--kind", "local"]
-        self._arguments += ["--trainer", session.trainer_id(), "--log-level", "warn", *arguments]
+        self._arguments += ["--log-level", "warn", *arguments]
+        # Other users of the host see the flags of a process, and the id lets its jobs run with this user's rights.
+        self._variables = {"PECAN_TRAINER_ID": session.trainer_id()}
         self._lock = threading.Lock()
         self._workers: list[Process] = []
         self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
@@ -157,7 +159,7 @@ class LocalWorkers:
             self._workers.pop().request_stop()
         while len(self._workers) < number and not self._gave_up and not self._stopped.is_set():
             try:
-                worker = Process(programs.WORKER, self._arguments, self._on_death)
+                worker = Process(programs.WORKER, self._arguments, self._on_death, self._variables)
             except (OSError, RuntimeError) as error:  # no memory or no process is left
                 self._gave_up = True
                 _log.error("no local worker can be started: %s; distribute() tries again", error)
