@@ -43,6 +43,7 @@ type Dispatcher struct {
 	wake chan struct{}
 
 	diskGate *diskGate
+	statuses statusCalls
 
 	// connectedMu guards the connected peers.
 	connectedMu sync.Mutex
