@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -14,8 +15,9 @@ const recentTime = 5 * time.Second
 
 // reportConsumer keeps what a client's newest heartbeat reports of its training loop and of its host.
 func (c *Core) reportConsumer(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
-	if client.hostID != req.HostId || client.trainerID != req.TrainerId {
-		client.hostID, client.trainerID = req.HostId, req.TrainerId
+	// A client does not move. If one said so in each heartbeat, the workers of its jobs would be chosen again each time.
+	if host, trainer := cmp.Or(client.hostID, req.HostId), cmp.Or(client.trainerID, req.TrainerId); client.hostID != host || client.trainerID != trainer {
+		client.hostID, client.trainerID = host, trainer
 		for _, id := range c.jobsOf(req.ClientId) {
 			c.trainersChanged(c.state.Job(id))
 		}
