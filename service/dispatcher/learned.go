@@ -6,33 +6,30 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// keepEvery is the shortest time between two writes of what was learned: epochs may be short.
-const keepEvery = time.Second
+const (
+	// keepEvery is the shortest time between two writes of what was learned: epochs may be short.
+	keepEvery = time.Second
+	// maxAllowed bounds the orders that are known to be allowed.
+	maxAllowed = 10_000
+	// mergeGraphs bounds the graphs that one decision merges, because all others wait for it.
+	mergeGraphs = 256
+)
 
-// recall adds what earlier dispatchers have kept of a graph, once, before jobs read it.
-func (d *Dispatcher) recall(ctx context.Context, fingerprint string) error {
+// kept returns what dispatchers have kept of a graph in files; nil if that is nothing.
+func (d *Dispatcher) kept(fingerprint string) *pecanv1.Learned {
 	if d.deps.Learned == nil {
 		return nil
 	}
-	d.recallMu.Lock()
-	defer d.recallMu.Unlock()
-	if d.recalled[fingerprint] {
-		return nil
-	}
-	if found := d.deps.Learned.Load(fingerprint); found != nil {
-		if _, err := d.submit(ctx, &pecanv1.MergeLearnedRequest{Learned: found}); err != nil {
-			return err
-		}
-		d.deps.Log.Info("earlier jobs have read a dataset", "fingerprint", fingerprint, "orders", len(found.Orders), "profiles", len(found.Profiles), "placements", len(found.Placements))
-	}
-	d.recalled[fingerprint] = true
-	return nil
+	return d.deps.Learned.Load(fingerprint)
 }
 
 // keep notes that more is known of a graph.
@@ -106,6 +103,10 @@ func (d *Dispatcher) checkOrder(ctx context.Context, jobID string) error {
 		_, err = d.submit(ctx, core.OrderRefused{JobID: jobID, Why: fmt.Sprintf("the order of an earlier job is not used: %v", err)})
 		return err
 	}
+	if len(d.allowed) >= maxAllowed {
+		// They are checked again.
+		clear(d.allowed)
+	}
 	d.allowed[key] = true
 	return nil
 }
@@ -125,10 +126,27 @@ func (d *Dispatcher) ExportLearned(_ *pecanv1.ExportLearnedRequest, stream grpc.
 
 // MergeLearned implements the service.
 func (d *Dispatcher) MergeLearned(ctx context.Context, req *pecanv1.MergeLearnedRequest) (*pecanv1.MergeLearnedResponse, error) {
-	for _, fingerprint := range req.Learned.Graphs() {
+	if err := durable.CheckLearned(req.Learned); err != nil {
+		return nil, reason.New(reason.BadArgument, "merge what was learned: %w", err)
+	}
+	parts, graphs := []*pecanv1.MergeLearnedRequest(nil), 0
+	for fingerprint, of := range req.Learned.ByGraph() {
 		if err := d.check.Required("fingerprint", fingerprint); err != nil {
 			return nil, err
 		}
+		if graphs++; graphs%mergeGraphs == 1 {
+			parts = append(parts, &pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{}})
+		}
+		proto.Merge(parts[len(parts)-1].Learned, of)
 	}
-	return ask[*pecanv1.MergeLearnedResponse](ctx, d, req)
+	sum := &pecanv1.MergeLearnedResponse{}
+	for _, part := range parts {
+		answer, err := ask[*pecanv1.MergeLearnedResponse](ctx, d, part)
+		if err != nil {
+			return nil, err
+		}
+		sum.Graphs += answer.Graphs
+		sum.OrdersInUse += answer.OrdersInUse
+	}
+	return sum, nil
 }

@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/learned"
+	"github.com/pecan-ml/pecan/service/store"
 )
 
 // learning starts a dispatcher that keeps nothing but files with what was learned.
@@ -88,5 +90,40 @@ func TestAKeptOrderThatTheGraphDoesNotAllowIsNotUsed(t *testing.T) {
 	}
 	if explained := s.explain("pictures"); explained.State != "rolled back" || !strings.Contains(explained.Why, "the order of an earlier job is not used") || explained.Trial.GetElements() != 50 {
 		t.Errorf("explained %v", explained)
+	}
+}
+
+// mergeStore notes the most records of one decision on graphs.
+type mergeStore struct {
+	*store.Memory
+	most int
+}
+
+func (m *mergeStore) Append(records [][]byte) error {
+	m.most = max(m.most, len(records))
+	return m.Memory.Append(records)
+}
+
+// All others wait for a decision, so a large merge is divided.
+func TestALargeMergeIsManyDecisions(t *testing.T) {
+	kept := &mergeStore{Memory: store.NewMemory()}
+	s := startService(t, serviceOptions{store: kept})
+	l := &pecanv1.Learned{}
+	for n := range 1000 {
+		l.Profiles = append(l.Profiles, &pecanv1.StoredProfile{Fingerprint: fmt.Sprintf("f%03d", n)})
+	}
+	answer, err := s.client.MergeLearned(s.ctx(), &pecanv1.MergeLearnedRequest{Learned: l})
+	if err != nil || answer.Graphs != 1000 {
+		t.Errorf("%v, %v", answer, err)
+	}
+	// A graph that cannot have a file refuses all of them.
+	l.Profiles = append(l.Profiles, &pecanv1.StoredProfile{Fingerprint: "no id"})
+	l.Placements = []*pecanv1.PlacementKnown{{Fingerprint: "f000"}}
+	if answer, err := s.client.MergeLearned(s.ctx(), &pecanv1.MergeLearnedRequest{Learned: l}); err == nil || !strings.Contains(err.Error(), "fingerprint") {
+		t.Errorf("%v, %v", answer, err)
+	}
+	s.stop()
+	if kept.most != 256 {
+		t.Errorf("one decision has %d records, want 256", kept.most)
 	}
 }

@@ -210,9 +210,9 @@ func (c *Core) placed(in Placed) {
 	}
 	key := c.placementKey(job)
 	known := proto.CloneOf(in.Known)
-	known.Fingerprint, known.TrainerType = key.Fingerprint, key.TrainerType
+	known.Fingerprint, known.TrainerType, known.KeptS = key.Fingerprint, key.TrainerType, c.unix()
 	kept := c.state.KnownPlacement(key)
-	if key.Fingerprint != "" && c.state.RoomForPlacement(key) && (kept == nil || kept.Remote != known.Remote || kept.Local != known.Local || before == nil || !before.Converged) {
+	if key.Fingerprint != "" && (kept == nil || kept.Remote != known.Remote || kept.Local != known.Local || before == nil || !before.Converged) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
 	}
 }
