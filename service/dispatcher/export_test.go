@@ -25,3 +25,6 @@ func (d *Dispatcher) Statuses() (made, waiting int) {
 
 // Replay is replay for tests.
 var Replay = replay
+
+// NextPause is nextPause for tests.
+var NextPause = nextPause

@@ -16,8 +16,12 @@ import (
 )
 
 const (
-	// keepEvery is the shortest time between two writes of what was learned: epochs may be short.
-	keepEvery = time.Second
+	// keepFirst is the time between two writes of what was learned. While more is learned, it doubles up to keepLast: epochs may be
+	// short, and each write is synced.
+	keepFirst = time.Second
+	keepLast  = time.Minute
+	// keepLimit bounds the last write: the process must end.
+	keepLimit = 10 * time.Second
 	// maxAllowed bounds the orders that are known to be allowed.
 	maxAllowed = 10_000
 	// mergeGraphs bounds the graphs that one decision merges, because all others wait for it.
@@ -48,28 +52,57 @@ func (d *Dispatcher) keep(fingerprint string) {
 
 // keepLearned writes what is known until ctx ends. writeLearned writes the rest.
 func (d *Dispatcher) keepLearned(ctx context.Context) {
+	pause := keepFirst
 	for {
 		select {
 		case <-d.keepWake:
-			d.writeLearned()
+			d.writeLearned(ctx)
 		case <-ctx.Done():
 			return
 		}
-		if !clock.Sleep(ctx, keepEvery) {
+		if !clock.Sleep(ctx, pause) {
 			return
 		}
+		pause = nextPause(pause, len(d.keepWake) > 0)
 	}
 }
 
-// writeLearned writes the graphs of which more is known now. Files may be ahead of the store by the last decisions. If the
-// process dies then, they are still true: workers have measured them.
-func (d *Dispatcher) writeLearned() {
+// nextPause returns the time to the next write. more: something was learned in the last pause, or could not be written.
+func nextPause(pause time.Duration, more bool) time.Duration {
+	if !more {
+		return keepFirst
+	}
+	return min(2*pause, keepLast)
+}
+
+// writeLearned writes the graphs of which more is known now, until ctx ends. It keeps those that could not be written for the next
+// time. Files may be ahead of the store by the last decisions. If the process dies then, they are still true: workers have
+// measured them.
+func (d *Dispatcher) writeLearned(ctx context.Context) {
 	d.unkeptMu.Lock()
 	unkept := d.unkept
 	d.unkept = map[string]bool{}
 	d.unkeptMu.Unlock()
+	if len(unkept) == 0 {
+		return
+	}
 	for fingerprint := range unkept {
-		d.deps.Learned.Save(fingerprint, d.learnedOf(fingerprint))
+		if ctx.Err() != nil || !d.deps.Learned.Save(fingerprint, d.learnedOf(fingerprint)) {
+			d.keep(fingerprint)
+		}
+	}
+	d.deps.Learned.Sync()
+}
+
+// keepRest writes what is known before the process ends.
+func (d *Dispatcher) keepRest() {
+	ctx, stop := context.WithTimeout(context.Background(), keepLimit)
+	defer stop()
+	d.writeLearned(ctx)
+	d.unkeptMu.Lock()
+	defer d.unkeptMu.Unlock()
+	if len(d.unkept) > 0 {
+		d.deps.Log.Warn("what jobs have taught is not kept", "graphs", len(d.unkept))
 	}
 }
 
