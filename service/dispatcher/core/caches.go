@@ -76,13 +76,14 @@ func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *peca
 	at, found := durable.FindSegment(cache, stream.Stream)
 	switch {
 	case cache.GetManifest() != "":
-		c.caches.read[key], c.caches.used[key] = true, true
+		c.caches.read[key] = true
+		c.useCache(key)
 		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
 	case found, c.caches.unwanted[key] != "":
 		// The segment is recorded, and other streams' segments are missing, or the quotas have no room for the cache.
 		return nil
 	}
-	c.caches.used[key] = true
+	c.useCache(key)
 	return &pecanv1.CacheAction{Key: key}
 }
 

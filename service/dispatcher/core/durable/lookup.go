@@ -64,6 +64,9 @@ func (s *State) Caches() int { return len(s.caches) }
 // CacheKeys returns the keys of all recorded caches in ascending order.
 func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
 
+// CachesUsedS returns the time of day of the last record of used caches, in seconds since 1970; 0 without one.
+func (s *State) CachesUsedS() int64 { return s.cachesUsedS }
+
 // CompleteCaches returns the number of streams of each committed cache by its key.
 func (s *State) CompleteCaches() map[string]int {
 	streams := map[string]int{}

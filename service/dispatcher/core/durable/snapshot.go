@@ -23,6 +23,7 @@ func Restore(data []byte) (*State, error) {
 	s := NewState()
 	s.applied, s.clusterID, s.incarnation, s.lastLease =
 		snapshot.Applied, snapshot.ClusterId, snapshot.Incarnation, snapshot.LastLease
+	s.cachesUsedS = snapshot.CachesUsedS
 	for _, dataset := range snapshot.Datasets {
 		s.addDataset(dataset)
 	}
@@ -135,7 +136,7 @@ func (e *Epoch) stored() *pecanv1.StoredEpoch {
 // Snapshot returns the whole state; equal states have equal snapshots. It shares memory with the state.
 func (s *State) Snapshot() *pecanv1.Snapshot {
 	snapshot := &pecanv1.Snapshot{
-		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease,
+		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease, CachesUsedS: s.cachesUsedS,
 	}
 	for _, id := range sortedKeys(s.datasets) {
 		snapshot.Datasets = append(snapshot.Datasets, s.datasets[id])
