@@ -1,6 +1,8 @@
 package core_test
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 )
 
@@ -63,5 +65,32 @@ func TestAUsedCacheIsUsedAlsoAfterARestart(t *testing.T) {
 	s.run("wait 30s")
 	if s.core.State().Cache("k") != nil {
 		t.Error("the cache stays")
+	}
+}
+
+// A worker may list its files as often as it likes. An answer does not cost more if caches have many segments.
+func TestAListOfFilesCostsWhatItNames(t *testing.T) {
+	const segments = 5000
+	s := newScript(t)
+	for _, line := range []string{
+		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=8 caches", fmt.Sprintf("job client=a request=r1 dataset=f1 streams=%d cache=k", segments),
+	} {
+		s.run(line)
+	}
+	for n := range segments {
+		s.run(fmt.Sprintf("written session=1 key=k stream=%d of=%d name=c-k-%d-1-w1.seg bytes=300 elements=50", n, segments, n))
+	}
+	if n := len(s.core.State().Cache("k").GetSegments()); n != segments {
+		t.Fatalf("%d segments are recorded", n)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	shown := s.run("files session=1 names=c-k-7-1-w1.seg,c-k-7-2-w1.seg")
+	runtime.ReadMemStats(&after)
+	if len(shown) != 1 || shown[0] != "session 1: orphans [c-k-7-2-w1.seg]" {
+		t.Errorf("the worker hears %q", shown)
+	}
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 100*segments/10 {
+		t.Errorf("a list of two files takes %d bytes of memory", bytes)
 	}
 }
