@@ -31,6 +31,9 @@ const (
 // contain a hyphen.
 var names = regexp.MustCompile(`^([0-9a-z]{1,32}(?:-[0-9a-z]{1,32})?)-[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
+// oldNames matches the names that files had before names had the cluster. No process reads or removes such files.
+var oldNames = regexp.MustCompile(`^[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
+
 // Name returns the name of a segment. Several clusters may use one directory. Two runs of a stream may write at the same time; lease,
 // worker and the number of the worker's run make their names different.
 func Name(cluster, key string, stream uint32, lease, run uint64, worker string) string {
@@ -92,20 +95,45 @@ type Usage struct {
 	Bytes int64
 }
 
-// Clusters returns what each cluster has in the directory.
-func (d *Dir) Clusters() (map[string]Usage, error) {
+func (u Usage) with(file Info) Usage { return Usage{u.Files + 1, u.Bytes + file.Size} }
+
+// Clusters returns what each cluster has in the directory, and what is there under old names, which have no cluster.
+func (d *Dir) Clusters() (clusters map[string]Usage, old Usage, err error) {
 	all, err := d.fs.List()
 	if err != nil {
-		return nil, fmt.Errorf("list the cache directory: %w", err)
+		return nil, old, fmt.Errorf("list the cache directory: %w", err)
 	}
-	clusters := map[string]Usage{}
+	clusters = map[string]Usage{}
 	for _, file := range all {
 		if owner := ClusterOf(file.Name); owner != "" {
-			known := clusters[owner]
-			clusters[owner] = Usage{known.Files + 1, known.Bytes + file.Size}
+			clusters[owner] = clusters[owner].with(file)
+		} else if oldNames.MatchString(file.Name) {
+			old = old.with(file)
 		}
 	}
-	return clusters, nil
+	return clusters, old, nil
+}
+
+// RemoveOld deletes the files with old names, and returns what they were.
+func (d *Dir) RemoveOld() (removed Usage, err error) {
+	all, err := d.fs.List()
+	if err != nil {
+		return removed, fmt.Errorf("list the cache directory: %w", err)
+	}
+	d.mu.Lock()
+	d.scanned = false
+	d.mu.Unlock()
+	for _, file := range all {
+		if !oldNames.MatchString(file.Name) {
+			continue
+		}
+		if failed := d.fs.Remove(file.Name); failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		removed = removed.with(file)
+	}
+	return removed, err
 }
 
 // Remove deletes a file. A missing file is no error.

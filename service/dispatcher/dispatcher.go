@@ -43,6 +43,7 @@ type Dispatcher struct {
 	wake chan struct{}
 
 	diskGate *diskGate
+	statuses statusCalls
 
 	// connectedMu guards the connected peers.
 	connectedMu sync.Mutex
@@ -60,9 +61,6 @@ type Dispatcher struct {
 	planning   sync.WaitGroup
 	planningMu sync.Mutex
 	allowed    map[string]bool
-	// recallMu guards recalled, which has the graphs of which earlier dispatchers have been asked.
-	recallMu sync.Mutex
-	recalled map[string]bool
 	// unkeptMu guards unkept, which has the graphs of which more is known than is kept. keepWake has a token if it may hold some.
 	unkeptMu sync.Mutex
 	unkept   map[string]bool
@@ -111,7 +109,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
 		sessions: map[core.SessionID]*commandQueue{}, watches: map[core.WatchID]*updateQueue{},
 		placer: placing.New(), diskGate: newDiskGate(), registering: map[string]int{}, requestChanged: make(chan struct{}, 1), stopping: make(chan struct{}), recordsSinceSnapshot: replayed,
-		allowed: map[string]bool{}, recalled: map[string]bool{}, unkept: map[string]bool{}, keepWake: make(chan struct{}, 1),
+		allowed: map[string]bool{}, unkept: map[string]bool{}, keepWake: make(chan struct{}, 1),
 	}
 	d.metrics = metrics.New(metricsSource{d})
 	if deps.Metrics != nil {

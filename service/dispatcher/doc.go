@@ -6,7 +6,7 @@
 // announced decision. When the store fails, the dispatcher stops.
 //
 // Files in the order of a request: config.go (settings and what the caller provides), server.go and connections.go (gRPC),
-// rpc_*.go (one file per subject: datasets, jobs, epochs, streams, explain, the worker's session), dispatcher.go (submit,
+// rpc_*.go (one file per subject: datasets, jobs, epochs, streams, explain, status, caches, the worker's session), dispatcher.go (submit,
 // decide), commit.go (write, release, perform effects), outgoing.go and updates.go (commands and updates on their way).
 //
 // These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go divides them.

@@ -7,5 +7,24 @@ func (d *Dispatcher) StateHash() string {
 	return d.core.State().Hash()
 }
 
+// Hold keeps the core from deciding and showing anything until release is called.
+func (d *Dispatcher) Hold() (release func()) {
+	d.mu.Lock()
+	return d.mu.Unlock
+}
+
+// Statuses returns how many statuses were made, and how many calls wait for the next one.
+func (d *Dispatcher) Statuses() (made, waiting int) {
+	d.statuses.mu.Lock()
+	defer d.statuses.mu.Unlock()
+	if d.statuses.next != nil {
+		waiting = d.statuses.next.shared
+	}
+	return d.statuses.made, waiting
+}
+
 // Replay is replay for tests.
 var Replay = replay
+
+// NextPause is nextPause for tests.
+var NextPause = nextPause

@@ -6,33 +6,34 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// keepEvery is the shortest time between two writes of what was learned: epochs may be short.
-const keepEvery = time.Second
+const (
+	// keepFirst is the time between two writes of what was learned. While more is learned, it doubles up to keepLast: epochs may be
+	// short, and each write is synced.
+	keepFirst = time.Second
+	keepLast  = time.Minute
+	// keepLimit bounds the last write: the process must end.
+	keepLimit = 10 * time.Second
+	// maxAllowed bounds the orders that are known to be allowed.
+	maxAllowed = 10_000
+	// mergeGraphs bounds the graphs that one decision merges, because all others wait for it.
+	mergeGraphs = 256
+)
 
-// recall adds what earlier dispatchers have kept of a graph, once, before jobs read it.
-func (d *Dispatcher) recall(ctx context.Context, fingerprint string) error {
+// kept returns what dispatchers have kept of a graph in files; nil if that is nothing.
+func (d *Dispatcher) kept(fingerprint string) *pecanv1.Learned {
 	if d.deps.Learned == nil {
 		return nil
 	}
-	d.recallMu.Lock()
-	defer d.recallMu.Unlock()
-	if d.recalled[fingerprint] {
-		return nil
-	}
-	if found := d.deps.Learned.Load(fingerprint); found != nil {
-		if _, err := d.submit(ctx, &pecanv1.MergeLearnedRequest{Learned: found}); err != nil {
-			return err
-		}
-		d.deps.Log.Info("earlier jobs have read a dataset", "fingerprint", fingerprint, "orders", len(found.Orders), "profiles", len(found.Profiles), "placements", len(found.Placements))
-	}
-	d.recalled[fingerprint] = true
-	return nil
+	return d.deps.Learned.Load(fingerprint)
 }
 
 // keep notes that more is known of a graph.
@@ -51,28 +52,57 @@ func (d *Dispatcher) keep(fingerprint string) {
 
 // keepLearned writes what is known until ctx ends. writeLearned writes the rest.
 func (d *Dispatcher) keepLearned(ctx context.Context) {
+	pause := keepFirst
 	for {
 		select {
 		case <-d.keepWake:
-			d.writeLearned()
+			d.writeLearned(ctx)
 		case <-ctx.Done():
 			return
 		}
-		if !clock.Sleep(ctx, keepEvery) {
+		if !clock.Sleep(ctx, pause) {
 			return
 		}
+		pause = nextPause(pause, len(d.keepWake) > 0)
 	}
 }
 
-// writeLearned writes the graphs of which more is known now. Files may be ahead of the store by the last decisions. If the
-// process dies then, they are still true: workers have measured them.
-func (d *Dispatcher) writeLearned() {
+// nextPause returns the time to the next write. more: something was learned in the last pause, or could not be written.
+func nextPause(pause time.Duration, more bool) time.Duration {
+	if !more {
+		return keepFirst
+	}
+	return min(2*pause, keepLast)
+}
+
+// writeLearned writes the graphs of which more is known now, until ctx ends. It keeps those that could not be written for the next
+// time. Files may be ahead of the store by the last decisions. If the process dies then, they are still true: workers have
+// measured them.
+func (d *Dispatcher) writeLearned(ctx context.Context) {
 	d.unkeptMu.Lock()
 	unkept := d.unkept
 	d.unkept = map[string]bool{}
 	d.unkeptMu.Unlock()
+	if len(unkept) == 0 {
+		return
+	}
 	for fingerprint := range unkept {
-		d.deps.Learned.Save(fingerprint, d.learnedOf(fingerprint))
+		if ctx.Err() != nil || !d.deps.Learned.Save(fingerprint, d.learnedOf(fingerprint)) {
+			d.keep(fingerprint)
+		}
+	}
+	d.deps.Learned.Sync()
+}
+
+// keepRest writes what is known before the process ends.
+func (d *Dispatcher) keepRest() {
+	ctx, stop := context.WithTimeout(context.Background(), keepLimit)
+	defer stop()
+	d.writeLearned(ctx)
+	d.unkeptMu.Lock()
+	defer d.unkeptMu.Unlock()
+	if len(d.unkept) > 0 {
+		d.deps.Log.Warn("what jobs have taught is not kept", "graphs", len(d.unkept))
 	}
 }
 
@@ -106,6 +136,10 @@ func (d *Dispatcher) checkOrder(ctx context.Context, jobID string) error {
 		_, err = d.submit(ctx, core.OrderRefused{JobID: jobID, Why: fmt.Sprintf("the order of an earlier job is not used: %v", err)})
 		return err
 	}
+	if len(d.allowed) >= maxAllowed {
+		// They are checked again.
+		clear(d.allowed)
+	}
 	d.allowed[key] = true
 	return nil
 }
@@ -125,10 +159,27 @@ func (d *Dispatcher) ExportLearned(_ *pecanv1.ExportLearnedRequest, stream grpc.
 
 // MergeLearned implements the service.
 func (d *Dispatcher) MergeLearned(ctx context.Context, req *pecanv1.MergeLearnedRequest) (*pecanv1.MergeLearnedResponse, error) {
-	for _, fingerprint := range req.Learned.Graphs() {
+	if err := durable.CheckLearned(req.Learned); err != nil {
+		return nil, reason.New(reason.BadArgument, "merge what was learned: %w", err)
+	}
+	parts, graphs := []*pecanv1.MergeLearnedRequest(nil), 0
+	for fingerprint, of := range req.Learned.ByGraph() {
 		if err := d.check.Required("fingerprint", fingerprint); err != nil {
 			return nil, err
 		}
+		if graphs++; graphs%mergeGraphs == 1 {
+			parts = append(parts, &pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{}})
+		}
+		proto.Merge(parts[len(parts)-1].Learned, of)
 	}
-	return ask[*pecanv1.MergeLearnedResponse](ctx, d, req)
+	sum := &pecanv1.MergeLearnedResponse{}
+	for _, part := range parts {
+		answer, err := ask[*pecanv1.MergeLearnedResponse](ctx, d, part)
+		if err != nil {
+			return nil, err
+		}
+		sum.Graphs += answer.Graphs
+		sum.OrdersInUse += answer.OrdersInUse
+	}
+	return sum, nil
 }

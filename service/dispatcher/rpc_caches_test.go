@@ -49,6 +49,9 @@ func TestCachesArePinnedAndRemovedByTheirKeys(t *testing.T) {
 	if c := one(); c.State != "committed" || !c.InUse || c.Pinned || c.Bytes != 200 || c.Segments != 2 || len(c.Files) != 2 || c.Tenant != "default" || !slices.Equal(c.Jobs, []string{job.JobId}) {
 		t.Error(c)
 	}
+	// All caches may have millions of segments.
+	_, err := s.client.Caches(s.ctx(), &pecanv1.CachesRequest{Segments: true})
+	wantReason(t, err, reason.BadArgument)
 	wantReason(t, change(pecanv1.ChangeCacheRequest_REMOVE), reason.BadArgument)
 	wantReason(t, change(pecanv1.ChangeCacheRequest_CHANGE_UNSPECIFIED), reason.BadArgument)
 	if err := change(pecanv1.ChangeCacheRequest_PIN); err != nil {
@@ -84,7 +87,7 @@ func TestCachesArePinnedAndRemovedByTheirKeys(t *testing.T) {
 			break
 		}
 	}
-	_, err := s.client.Caches(s.ctx(), &pecanv1.CachesRequest{Key: "key"})
+	_, err = s.client.Caches(s.ctx(), &pecanv1.CachesRequest{Key: "key"})
 	wantReason(t, err, reason.CacheUnknown)
 	wantReason(t, change(pecanv1.ChangeCacheRequest_PIN), reason.CacheUnknown)
 	s.stop()

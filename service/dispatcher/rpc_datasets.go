@@ -47,12 +47,9 @@ func (d *Dispatcher) RegisterDataset(stream uploadStream) (err error) {
 	if err := d.deps.Store.PutGraph(fingerprint, graph); err != nil {
 		return d.storeError(err)
 	}
-	if err := d.recall(stream.Context(), fingerprint); err != nil {
-		return err
-	}
 	answer, err := d.submit(stream.Context(), core.AddDataset{
 		WantedID: header.DatasetId, DerivedIDs: []string{fingerprint, fingerprint + "-" + specDigest(header.Spec)},
-		Fingerprint: fingerprint, Spec: header.Spec, GraphBytes: int64(len(graph)),
+		Fingerprint: fingerprint, Spec: header.Spec, GraphBytes: int64(len(graph)), Learned: d.kept(fingerprint),
 	})
 	if err != nil {
 		return err

@@ -156,22 +156,3 @@ func (d *Dispatcher) ClientGoodbye(ctx context.Context, req *pecanv1.ClientGoodb
 	}
 	return ask[*pecanv1.ClientGoodbyeResponse](ctx, d, req)
 }
-
-// Status implements the service.
-func (d *Dispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
-	return d.status(), nil
-}
-
-func (d *Dispatcher) status() *pecanv1.StatusResponse {
-	now := d.deps.Clock.Now()
-	d.mu.Lock()
-	status := d.core.Status(d.diskGate.coreTime(now))
-	// Parts of the answer belong to the core's state, so the answer is copied before the core continues.
-	status = clone(status)
-	d.mu.Unlock()
-	status.Version, status.WorkDir, status.UptimeS = d.cfg.Version, d.deps.Store.Dir(), (now - d.started).Seconds()
-	for _, job := range status.Jobs {
-		d.addPrices(job.Fleet, job.Options.GetPlacement())
-	}
-	return status
-}

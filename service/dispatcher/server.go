@@ -69,7 +69,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	if runErr != nil {
 		return runErr
 	}
-	d.writeLearned()
+	d.keepRest()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
 	}

@@ -21,13 +21,20 @@ import (
 )
 
 const (
-	// maxFile bounds a file, maxTotal all files of a directory, in bytes.
-	maxFile  = 4 << 20
-	maxTotal = 64 << 20
+	// maxFile bounds a file, maxTotal all files of a directory, in bytes. A process counts them again after it has written
+	// countAfter bytes, so each process may exceed the bound by so much.
+	maxFile    = 4 << 20
+	maxTotal   = 64 << 20
+	countAfter = 1 << 20
+	// maxLogged bounds the files of which a problem is logged.
+	maxLogged = 100
 
 	suffix    = ".learned"
 	temporary = ".tmp"
 )
+
+// errTooLarge is the error for what has no room in a file.
+var errTooLarge = errors.New("the file would be too large")
 
 // fingerprints is the form of the fingerprints that have files.
 var fingerprints = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
@@ -40,9 +47,12 @@ type Dir struct {
 	log   *slog.Logger
 	most  int64
 
-	// mu guards logged, which has the files of which a problem was logged.
+	// mu guards the fields below. logged has the files of which a problem was logged.
 	mu     sync.Mutex
 	logged map[string]bool
+	// uncounted is what was written since the files were counted; counts is how often that was.
+	uncounted int64
+	counts    int
 }
 
 // Open opens a directory for this user, and creates it. Files count as damaged if check refuses what they say.
@@ -54,7 +64,7 @@ func Open(path string, check func(*pecanv1.Learned) error, log *slog.Logger) (*D
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{root: root, path: path, check: check, log: log, most: maxTotal, logged: map[string]bool{}}, nil
+	return &Dir{root: root, path: path, check: check, log: log, most: maxTotal, logged: map[string]bool{}, uncounted: countAfter}, nil
 }
 
 // Close ends the use of the directory.
@@ -75,23 +85,48 @@ func (d *Dir) Load(fingerprint string) *pecanv1.Learned {
 	return found
 }
 
-// Save keeps what is known of a graph, with what its file says besides. It leaves the file of a later version alone.
-func (d *Dir) Save(fingerprint string, known *pecanv1.Learned) {
+// Save keeps what is known of a graph, with what its file says besides. It leaves the file of a later version alone. It
+// reports whether there is nothing left to keep. Sync ends a number of calls.
+func (d *Dir) Save(fingerprint string, known *pecanv1.Learned) bool {
 	if !fingerprints.MatchString(fingerprint) {
-		return
+		return true
 	}
 	found, err := d.read(fingerprint)
 	if errors.Is(err, ErrNewer) {
 		d.ignore(fingerprint, err)
-		return
+		return true
 	}
 	merged := pecanv1.MergeLearned(known, found)
 	if found != nil && proto.Equal(merged, found) {
-		return
+		return true
 	}
 	if err := d.write(fingerprint, merged); err != nil {
-		d.tell("", "what jobs have taught is not kept", "directory", d.path, "error", err)
+		d.failed(err)
+		return errors.Is(err, errTooLarge)
 	}
+	return true
+}
+
+// Sync makes the names of saved files durable, and removes the oldest files above the bound.
+func (d *Dir) Sync() {
+	d.mu.Lock()
+	count := d.uncounted >= countAfter
+	if count {
+		d.uncounted, d.counts = 0, d.counts+1
+	}
+	d.mu.Unlock()
+	err := safedir.Sync(d.root, ".")
+	if count {
+		err = errors.Join(err, d.trim())
+	}
+	if err != nil {
+		d.failed(err)
+	}
+}
+
+// failed logs, once, that a file could not be written.
+func (d *Dir) failed(err error) {
+	d.tell("", "what jobs have taught is not kept; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.
@@ -103,7 +138,7 @@ func (d *Dir) ignore(fingerprint string, why error) {
 func (d *Dir) tell(key, text string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.logged[key] {
+	if !d.logged[key] && len(d.logged) < maxLogged {
 		d.logged[key] = true
 		d.log.Warn(text, args...)
 	}
@@ -140,12 +175,12 @@ func (d *Dir) write(fingerprint string, l *pecanv1.Learned) error {
 		return err
 	}
 	if len(data) > maxFile {
-		return fmt.Errorf("it has %d bytes, and at most %d are kept", len(data), maxFile)
+		return fmt.Errorf("%w: it has %d bytes, and at most %d are kept", errTooLarge, len(data), maxFile)
 	}
-	if err := safedir.Write(d.root, fingerprint+suffix, rand.Text()+temporary, data); err != nil {
-		return err
-	}
-	return d.trim()
+	d.mu.Lock()
+	d.uncounted += int64(len(data))
+	d.mu.Unlock()
+	return safedir.Replace(d.root, fingerprint+suffix, rand.Text()+temporary, data)
 }
 
 // trim removes the files that were written first, until all have at most d.most bytes together. What a dead process left

@@ -186,6 +186,7 @@ func TestTheOldestFilesLeave(t *testing.T) {
 	}
 	d.most = 3000
 	d.Save(graph, ordered(graph, "h1", 0))
+	d.Sync()
 	var left []string
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -205,10 +206,51 @@ func TestAVanishedDirectoryIsLoggedOnce(t *testing.T) {
 	if err := os.Remove(d.path); err != nil {
 		t.Fatal(err)
 	}
-	d.Save(graph, ordered(graph, "h1", 0))
-	d.Save(graph, ordered(graph, "h2", 0))
+	for range 2 {
+		if d.Save(graph, ordered(graph, "h1", 0)) {
+			t.Error("a file in a directory that is gone is said to be kept")
+		}
+		d.Sync()
+	}
 	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "is not kept") {
 		t.Errorf("%d lines: %s", lines, log)
+	}
+}
+
+// A directory may have many files, so they are not counted after each write.
+func TestFilesAreCountedSeldom(t *testing.T) {
+	d, _ := open(t, t.TempDir())
+	known := ordered(graph, "h1", 0)
+	for n := range 50 {
+		known.Orders[0].Why = strings.Repeat("x", n)
+		d.Save(graph, known)
+		d.Sync()
+	}
+	if d.counts != 1 {
+		t.Errorf("50 small writes counted the files %d times", d.counts)
+	}
+	known.Orders[0].Why = strings.Repeat("x", countAfter)
+	for range 2 {
+		d.Save(graph, known)
+		d.Sync()
+	}
+	if d.counts != 2 {
+		t.Errorf("after a large write, the files were counted %d times", d.counts)
+	}
+}
+
+// Somebody may fill the directory with files that cannot be read.
+func TestManyDamagedFilesFillNoLog(t *testing.T) {
+	d, log := open(t, t.TempDir())
+	for n := range 2 * maxLogged {
+		name := fmt.Sprintf("%016x", n)
+		if err := os.WriteFile(filepath.Join(d.path, name+suffix), []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.Load(name)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != maxLogged {
+		t.Errorf("%d lines", lines)
 	}
 }
 

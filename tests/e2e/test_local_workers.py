@@ -55,6 +55,7 @@ def test_only_local_workers_serve_a_trainer_and_they_end_with_it(hosts, service)
         say(sorted(seen) == list(range({COUNT})))
         [worker] = local_workers.of_service({service!r}).processes
         say(worker.pid)
+        say(session.trainer_id())
         time.sleep(100)
         """,
         network=hosts.names[0],
@@ -63,6 +64,10 @@ def test_only_local_workers_serve_a_trainer_and_they_end_with_it(hosts, service)
         assert int(script.line()) == 0
         assert script.line() == "True"
         worker = int(script.line())
+        # Who knows the id may let the worker read files, and everybody may see the flags of a process.
+        secret = script.line().encode()
+        assert secret not in pathlib.Path(f"/proc/{worker}/cmdline").read_bytes()
+        assert secret in pathlib.Path(f"/proc/{worker}/environ").read_bytes()
         stat = pathlib.Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
         assert int(stat[1]) == script.process.pid, "the trainer is not the parent"
         own = os.getpriority(os.PRIO_PROCESS, script.process.pid)

@@ -2,6 +2,7 @@ package pecanv1
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 )
@@ -105,37 +106,52 @@ func (h *StoredHistory) LastS() int64 {
 }
 
 // Graphs returns the fingerprints of all graphs of which l says something, ascending.
-func (l *Learned) Graphs() []string {
-	seen := map[string]bool{}
+func (l *Learned) Graphs() []string { return slices.Sorted(maps.Keys(l.parts())) }
+
+// ByGraph returns what l says of each graph, ascending by fingerprint. It shares memory with l.
+func (l *Learned) ByGraph() iter.Seq2[string, *Learned] {
+	return func(yield func(string, *Learned) bool) {
+		parts := l.parts()
+		for _, fingerprint := range slices.Sorted(maps.Keys(parts)) {
+			if !yield(fingerprint, parts[fingerprint]) {
+				return
+			}
+		}
+	}
+}
+
+// parts returns what l says of each graph by fingerprint.
+func (l *Learned) parts() map[string]*Learned {
+	parts := map[string]*Learned{}
+	of := func(fingerprint string) *Learned {
+		if parts[fingerprint] == nil {
+			parts[fingerprint] = &Learned{}
+		}
+		return parts[fingerprint]
+	}
 	for _, p := range l.GetProfiles() {
-		seen[p.GetFingerprint()] = true
+		part := of(p.GetFingerprint())
+		part.Profiles = append(part.Profiles, p)
 	}
 	for _, o := range l.GetOrders() {
-		seen[o.GetFingerprint()] = true
+		part := of(o.GetFingerprint())
+		part.Orders = append(part.Orders, o)
 	}
 	for _, k := range l.GetPlacements() {
-		seen[k.GetFingerprint()] = true
+		part := of(k.GetFingerprint())
+		part.Placements = append(part.Placements, k)
 	}
 	for _, h := range l.GetHistories() {
-		seen[h.GetFingerprint()] = true
+		part := of(h.GetFingerprint())
+		part.Histories = append(part.Histories, h)
 	}
-	return slices.Sorted(maps.Keys(seen))
+	return parts
 }
 
 // Of returns what l says of one graph. It shares memory with l.
 func (l *Learned) Of(fingerprint string) *Learned {
-	return &Learned{
-		Profiles: about(l.GetProfiles(), fingerprint), Orders: about(l.GetOrders(), fingerprint),
-		Placements: about(l.GetPlacements(), fingerprint), Histories: about(l.GetHistories(), fingerprint),
+	if part := l.parts()[fingerprint]; part != nil {
+		return part
 	}
-}
-
-// about returns the entries about one graph.
-func about[M interface{ GetFingerprint() string }](list []M, fingerprint string) (of []M) {
-	for _, entry := range list {
-		if entry.GetFingerprint() == fingerprint {
-			of = append(of, entry)
-		}
-	}
-	return of
+	return &Learned{}
 }

@@ -55,6 +55,16 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 	if of := merged.Of("f0"); !proto.Equal(of, &pecanv1.Learned{Profiles: want.Profiles[:1]}) {
 		t.Errorf("it says of f0 %v", of)
 	}
+	parts, again := []string{}, &pecanv1.Learned{}
+	for fingerprint, of := range merged.ByGraph() {
+		if parts = append(parts, fingerprint); !proto.Equal(of, merged.Of(fingerprint)) {
+			t.Errorf("the part of %s is %v", fingerprint, of)
+		}
+		again = pecanv1.MergeLearned(again, of)
+	}
+	if !slices.Equal(parts, merged.Graphs()) || !proto.Equal(again, merged) {
+		t.Errorf("divided by graph it has %v, and together %v", parts, again)
+	}
 }
 
 // Two processes of one user may fill a history with jobs of their own.

@@ -3155,9 +3155,11 @@ func (x *CacheEvicted) GetWhy() string {
 
 // The dispatcher ran for so many seconds. Epochs used these caches in that time, and no others.
 type CachesUsed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seconds       float64                `protobuf:"fixed64,1,opt,name=seconds,proto3" json:"seconds,omitempty"`
-	Keys          []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Seconds float64                `protobuf:"fixed64,1,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Keys    []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The time of day at their end, in seconds since 1970. 0, in records of earlier versions: unknown.
+	AtS           int64 `protobuf:"varint,160,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3204,6 +3206,13 @@ func (x *CachesUsed) GetKeys() []string {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *CachesUsed) GetAtS() int64 {
+	if x != nil {
+		return x.AtS
+	}
+	return 0
 }
 
 // CPU seconds that workers need to compute the elements of a cache once.
@@ -3602,9 +3611,11 @@ type Snapshot struct {
 	Orders      []*StoredOrder   `protobuf:"bytes,21,rep,name=orders,proto3" json:"orders,omitempty"`
 	Profiles    []*StoredProfile `protobuf:"bytes,22,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	// Workers that have numbers.
-	Workers       []*StoredWorker   `protobuf:"bytes,23,rep,name=workers,proto3" json:"workers,omitempty"`
-	Placements    []*PlacementKnown `protobuf:"bytes,30,rep,name=placements,proto3" json:"placements,omitempty"`
-	Histories     []*StoredHistory  `protobuf:"bytes,70,rep,name=histories,proto3" json:"histories,omitempty"`
+	Workers    []*StoredWorker   `protobuf:"bytes,23,rep,name=workers,proto3" json:"workers,omitempty"`
+	Placements []*PlacementKnown `protobuf:"bytes,30,rep,name=placements,proto3" json:"placements,omitempty"`
+	Histories  []*StoredHistory  `protobuf:"bytes,70,rep,name=histories,proto3" json:"histories,omitempty"`
+	// at_s of the last CachesUsed.
+	CachesUsedS   int64 `protobuf:"varint,160,opt,name=caches_used_s,json=cachesUsedS,proto3" json:"caches_used_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3728,6 +3739,13 @@ func (x *Snapshot) GetHistories() []*StoredHistory {
 		return x.Histories
 	}
 	return nil
+}
+
+func (x *Snapshot) GetCachesUsedS() int64 {
+	if x != nil {
+		return x.CachesUsedS
+	}
+	return 0
 }
 
 type StoredWorker struct {
@@ -5452,11 +5470,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06pinned\x18\x02 \x01(\bR\x06pinned\"2\n" +
 	"\fCacheEvicted\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\":\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"N\n" +
 	"\n" +
 	"CachesUsed\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x12\n" +
-	"\x04keys\x18\x02 \x03(\tR\x04keys\">\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x12\n" +
+	"\x04at_s\x18\xa0\x01 \x01(\x03R\x03atS\">\n" +
 	"\rCacheMeasured\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
 	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"?\n" +
@@ -5480,7 +5499,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\rPlacementKept\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"<\n" +
 	"\rLearnedMerged\x12+\n" +
-	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"\xca\x04\n" +
+	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\"\xef\x04\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -5498,7 +5517,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x1e \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18F \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"W\n" +
+	"\thistories\x18F \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\x12#\n" +
+	"\rcaches_used_s\x18\xa0\x01 \x01(\x03R\vcachesUsedS\"W\n" +
 	"\fStoredWorker\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
 	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\x9d\x03\n" +

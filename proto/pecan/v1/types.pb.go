@@ -1834,14 +1834,16 @@ func (x *PlacementCandidate) GetScore() float64 {
 
 // What a search has found. Later jobs with this dataset and trainer type start from it.
 type PlacementKnown struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	TrainerType   string                 `protobuf:"bytes,2,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
-	Remote        uint32                 `protobuf:"varint,3,opt,name=remote,proto3" json:"remote,omitempty"`
-	Local         uint32                 `protobuf:"varint,4,opt,name=local,proto3" json:"local,omitempty"`
-	RemoteCurve   *PlacementCurve        `protobuf:"bytes,5,opt,name=remote_curve,json=remoteCurve,proto3" json:"remote_curve,omitempty"`
-	LocalCurve    *PlacementCurve        `protobuf:"bytes,6,opt,name=local_curve,json=localCurve,proto3" json:"local_curve,omitempty"`
-	Load          *PlacementLoad         `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	TrainerType string                 `protobuf:"bytes,2,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
+	Remote      uint32                 `protobuf:"varint,3,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local       uint32                 `protobuf:"varint,4,opt,name=local,proto3" json:"local,omitempty"`
+	RemoteCurve *PlacementCurve        `protobuf:"bytes,5,opt,name=remote_curve,json=remoteCurve,proto3" json:"remote_curve,omitempty"`
+	LocalCurve  *PlacementCurve        `protobuf:"bytes,6,opt,name=local_curve,json=localCurve,proto3" json:"local_curve,omitempty"`
+	Load        *PlacementLoad         `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
+	// When the search ended, in seconds since 1970. 0, in records of earlier versions: unknown.
+	KeptS         int64 `protobuf:"varint,160,opt,name=kept_s,json=keptS,proto3" json:"kept_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1923,6 +1925,13 @@ func (x *PlacementKnown) GetLoad() *PlacementLoad {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *PlacementKnown) GetKeptS() int64 {
+	if x != nil {
+		return x.KeptS
+	}
+	return 0
 }
 
 // The capacity of n workers: rate × n^exponent elements per second, at most limit (0: none).
@@ -3686,7 +3695,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"measured_s\x18\x04 \x01(\x01R\tmeasuredS\x12\x18\n" +
 	"\awindows\x18\x05 \x01(\rR\awindows\x12\x14\n" +
-	"\x05score\x18\x06 \x01(\x01R\x05score\"\xa8\x02\n" +
+	"\x05score\x18\x06 \x01(\x01R\x05score\"\xc0\x02\n" +
 	"\x0ePlacementKnown\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12!\n" +
 	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x12\x16\n" +
@@ -3695,7 +3704,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\fremote_curve\x18\x05 \x01(\v2\x18.pecan.v1.PlacementCurveR\vremoteCurve\x129\n" +
 	"\vlocal_curve\x18\x06 \x01(\v2\x18.pecan.v1.PlacementCurveR\n" +
 	"localCurve\x12+\n" +
-	"\x04load\x18\a \x01(\v2\x17.pecan.v1.PlacementLoadR\x04load\"V\n" +
+	"\x04load\x18\a \x01(\v2\x17.pecan.v1.PlacementLoadR\x04load\x12\x16\n" +
+	"\x06kept_s\x18\xa0\x01 \x01(\x03R\x05keptS\"V\n" +
 	"\x0ePlacementCurve\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x01R\x04rate\x12\x1a\n" +
 	"\bexponent\x18\x02 \x01(\x01R\bexponent\x12\x14\n" +

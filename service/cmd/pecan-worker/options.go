@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -23,6 +24,10 @@ const examples = `
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:6060 --advertise worker-3.example:6060`
 
+// trainerVariable is the environment variable with the id of the trainer that started this local worker, and that it serves. Who
+// knows the id can read files with the worker's rights, and every user of the host sees the flags of a process.
+const trainerVariable = "PECAN_TRAINER_ID"
+
 type options struct {
 	logLevel       string
 	exitWithParent bool
@@ -39,7 +44,6 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Int64Var(&c.SlotBytes, "shared-memory-bytes", worker.DefaultSlotBytes, "shared memory per trainer on this host; 0 turns it off")
 	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
 	f.StringVar(&c.Kind, "kind", worker.KindRemote, "local (for the trainers on its host only) or remote")
-	f.StringVar(&c.TrainerID, "trainer", "", "the trainer that started this local worker, and that it serves")
 	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher when the worker starts")
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see, for checkpoints of streams that cannot start at an index; empty: no checkpoints")
 	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
@@ -52,9 +56,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.CacheOrphanAfter, "cache-orphan-after", worker.DefaultCacheOrphanAfter, "age at which a file that belongs to no cache is removed")
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
-	for _, name := range []string{"trainer", "exit-with-parent"} {
-		f.Lookup(name).Hidden = true
-	}
+	f.Lookup("exit-with-parent").Hidden = true
 }
 
 func (o *options) validate(args []string) error {
@@ -62,5 +64,6 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("unexpected arguments %q: all options are flags (see --help)", strings.Join(args, " "))
 	}
 	o.config.Version = cli.Version
+	o.config.TrainerID = os.Getenv(trainerVariable)
 	return o.config.Validate()
 }

@@ -31,12 +31,18 @@ func caches(ctx context.Context, o *options, args []string, out io.Writer) error
 	case args[0] == "unpin":
 		return changeCache(ctx, o, args[1], pecanv1.ChangeCacheRequest_UNPIN)
 	case args[0] == "rm":
-		if info, err := os.Stat(args[1]); o.cluster != "" || err == nil && info.IsDir() {
+		switch info, err := os.Stat(args[1]); {
+		case o.oldNames && o.cluster != "":
+			return errors.New("cache rm DIR: give --cluster or --old-names, not both")
+		case o.oldNames:
+			return removeOld(args[1], out)
+		case o.cluster != "" || err == nil && info.IsDir() || strings.Contains(args[1], "/"):
+			// A key has no slash.
 			return removeCluster(ctx, o, args[1], out)
 		}
 		return changeCache(ctx, o, args[1], pecanv1.ChangeCacheRequest_REMOVE)
 	}
-	return fmt.Errorf("want cache list, cache verify DIR, cache pin KEY, cache unpin KEY, cache rm KEY or cache rm DIR --cluster ID, got %q (see --help)",
+	return fmt.Errorf("want cache list, cache verify DIR, cache pin KEY, cache unpin KEY, cache rm KEY, cache rm DIR --cluster ID or cache rm DIR --old-names, got %q (see --help)",
 		strings.Join(append([]string{"cache"}, args...), " "))
 }
 
@@ -187,12 +193,14 @@ func removeCluster(ctx context.Context, o *options, path string, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	found, err := dir.Clusters()
+	found, old, err := dir.Clusters()
 	if err != nil {
 		return fmt.Errorf("cache rm %s: %w", path, err)
 	}
 	files := found[o.cluster]
 	switch {
+	case o.cluster == "" && old.Files > 0:
+		return fmt.Errorf("--cluster or --old-names is missing: %s has files of %s, and %d files (%s) of versions whose names have no cluster", path, clusterList(found), old.Files, size(old.Bytes))
 	case o.cluster == "":
 		return fmt.Errorf("--cluster is missing: %s has files of %s", path, clusterList(found))
 	case files.Files == 0:
@@ -212,6 +220,20 @@ func removeCluster(ctx context.Context, o *options, path string, out io.Writer) 
 		return fmt.Errorf("cache rm %s: %w", path, err)
 	}
 	fmt.Fprintf(out, "removed %d files (%s) of cluster %s\n", files.Files, size(files.Bytes), o.cluster)
+	return nil
+}
+
+// removeOld removes the files of versions whose names have no cluster.
+func removeOld(path string, out io.Writer) error {
+	dir, err := openCaches(path)
+	if err != nil {
+		return err
+	}
+	removed, err := dir.RemoveOld()
+	if err != nil {
+		return fmt.Errorf("cache rm %s: %w", path, err)
+	}
+	fmt.Fprintf(out, "removed %d files (%s) with old names\n", removed.Files, size(removed.Bytes))
 	return nil
 }
 

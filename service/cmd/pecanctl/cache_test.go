@@ -81,6 +81,47 @@ func TestOnlyTheFilesOfAClusterThatIsGoneAreRemoved(t *testing.T) {
 	}
 }
 
+// Versions before names had the cluster have left files that count against --cache-bytes.
+func TestFilesWithOldNamesAreNamedAndRemoved(t *testing.T) {
+	old := []string{"key-0-1-1-w.seg", "key-1-1-2-w.tmp", "key-2-1-3-w.bad"}
+	others := []string{cache.Name("c-1", "key", 0, 1, 1, "w"), cache.Name("c1", "key", 0, 1, 1, "w"), "key-0-1-w.seg", "notes.txt"}
+	path := cacheFiles(t, append(others, old...)...)
+	o := &options{dispatcher: "127.0.0.1:1", timeout: time.Second}
+	want := "--cluster or --old-names is missing: " + path + " has files of c-1 (1 files, 100 B), c1 (1 files, 100 B), and 3 files (300 B) of versions whose names have no cluster"
+	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	o.oldNames, o.cluster = true, "c-1"
+	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "not both") {
+		t.Error(err)
+	}
+	o.cluster = ""
+	if err := run(t.Context(), o, []string{"cache", "rm", path + "2"}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Error(err)
+	}
+	if got := namesIn(t, path); len(got) != 7 {
+		t.Fatalf("refused commands leave %v", got)
+	}
+	for _, want := range []string{"removed 3 files (300 B) with old names\n", "removed 0 files (0 B) with old names\n"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), o, []string{"cache", "rm", path}, &out); err != nil || out.String() != want {
+			t.Errorf("%q, %v, want %q", out.String(), err, want)
+		}
+	}
+	if got := namesIn(t, path); len(got) != 4 || strings.Contains(strings.Join(got, " "), "key-0-1-1-w.seg ") {
+		t.Errorf("%v are left", got)
+	}
+}
+
+// A mistyped directory is no key.
+func TestAMistypedDirectoryIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mistyped")
+	o := &options{dispatcher: serve(t), timeout: 10 * time.Second}
+	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no such file or directory") {
+		t.Error(err)
+	}
+}
+
 // Without a dispatcher that answers, the operator must insist.
 func TestADirectoryOfCachesIsNotMadeByItsCleaning(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mistyped")

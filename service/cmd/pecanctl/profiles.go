@@ -93,7 +93,8 @@ func exportTo(ctx context.Context, o *options, name string, out io.Writer) error
 	}
 	_, err = file.Write(data)
 	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("profiles export: %w", err)
+		// The operator tries again, and a part of the file is of no use.
+		return fmt.Errorf("profiles export: %w", errors.Join(err, os.Remove(name)))
 	}
 	fmt.Fprintf(out, "%d datasets in %s, %s\n", len(known.Graphs()), name, size(int64(len(data))))
 	return nil
@@ -113,12 +114,13 @@ func mergeFrom(ctx context.Context, o *options, names []string, out io.Writer) e
 		}
 		all = pecanv1.MergeLearned(all, found)
 	}
-	graphs, sum := all.Graphs(), &pecanv1.MergeLearnedResponse{}
+	graphs, sum := len(all.Graphs()), &pecanv1.MergeLearnedResponse{}
 	err := ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) error {
-		request := &pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{}}
-		for n, fingerprint := range graphs {
-			proto.Merge(request.Learned, all.Of(fingerprint))
-			if proto.Size(request) < mergeBytes && n+1 < len(graphs) {
+		request, bytes, left := &pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{}}, 0, graphs
+		for _, of := range all.ByGraph() {
+			proto.Merge(request.Learned, of)
+			bytes += proto.Size(of)
+			if left--; bytes < mergeBytes && left > 0 {
 				continue
 			}
 			answer, err := api.MergeLearned(ctx, request)
@@ -127,14 +129,14 @@ func mergeFrom(ctx context.Context, o *options, names []string, out io.Writer) e
 			}
 			sum.Graphs += answer.Graphs
 			sum.OrdersInUse += answer.OrdersInUse
-			request.Learned = &pecanv1.Learned{}
+			request.Learned, bytes = &pecanv1.Learned{}, 0
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d of %d datasets had something new\n", sum.Graphs, len(graphs))
+	fmt.Fprintf(out, "%d of %d datasets had something new\n", sum.Graphs, graphs)
 	if sum.OrdersInUse > 0 {
 		fmt.Fprintf(out, "%d orders were left out, because open jobs decide on the order of these datasets; merge again when they have ended\n", sum.OrdersInUse)
 	}
@@ -142,14 +144,13 @@ func mergeFrom(ctx context.Context, o *options, names []string, out io.Writer) e
 }
 
 func showLearned(out io.Writer, known *pecanv1.Learned) {
-	graphs := known.Graphs()
-	if len(graphs) == 0 {
+	if len(known.Graphs()) == 0 {
 		fmt.Fprintln(out, "nothing was learned yet: a profile is kept at the end of an epoch")
 		return
 	}
 	rows := [][]string{{"FINGERPRINT", "STEPS", "EPOCHS", "ELEMENTS", "CPU", "ORDERS", "PLACEMENTS", "JOBS", "LAST EPOCH"}}
-	for _, fingerprint := range graphs {
-		of, profile, history := known.Of(fingerprint), &pecanv1.StoredProfile{}, &pecanv1.StoredHistory{}
+	for fingerprint, of := range known.ByGraph() {
+		profile, history := &pecanv1.StoredProfile{}, &pecanv1.StoredHistory{}
 		if len(of.Profiles) > 0 {
 			profile = of.Profiles[0]
 		}

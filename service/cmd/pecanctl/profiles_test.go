@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -153,8 +155,35 @@ func TestProfilesRefusesWhatItCannotUse(t *testing.T) {
 	if out := (&bytes.Buffer{}); run(t.Context(), o, []string{"profiles", "list"}, out) != nil || !strings.Contains(out.String(), "nothing was learned") {
 		t.Errorf("a refused merge changed something: %s", out)
 	}
+	limited := filepath.Join(dir, "limited")
+	withFileLimit(t, 4, func() {
+		if err := run(t.Context(), o, []string{"profiles", "export", limited}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "file too large") {
+			t.Error(err)
+		}
+	})
+	if _, err := os.Stat(limited); !os.IsNotExist(err) {
+		t.Errorf("a part of a file is left: %v", err)
+	}
 	gone := &options{dispatcher: "127.0.0.1:1", timeout: time.Second}
 	if err := run(t.Context(), gone, []string{"profiles", "list"}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "is it running") {
 		t.Error(err)
+	}
+}
+
+// withFileLimit runs do in a process whose files have so many bytes at most.
+func withFileLimit(t *testing.T, bytes uint64, do func()) {
+	t.Helper()
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -55,6 +55,8 @@ Shows and changes caches:
   cache rm KEY        removes a cache that no epoch uses
   cache rm DIR --cluster ID
                       removes what a cluster that is gone has left in DIR; without --cluster, names the clusters that have files there
+  cache rm DIR --old-names
+                      removes what versions whose file names have no cluster have left in DIR
 
 Reads the work directory of a dispatcher that is not running, and changes nothing in it:
 
@@ -88,7 +90,9 @@ type options struct {
 	wait                 time.Duration
 	// cluster is that of "cache rm".
 	cluster string
-	force   bool
+	// oldNames: "cache rm" removes the files whose names have no cluster.
+	oldNames bool
+	force    bool
 	// from, to and limit select the records that "store inspect" shows.
 	from, to, limit uint64
 }

@@ -137,3 +137,22 @@ func TestInvalidArgumentsAreExplained(t *testing.T) {
 		})
 	}
 }
+
+// A worker says which version of TensorFlow it has, and a trainer's job fails with a text of its own.
+func TestTextsOfPeersDoNotReachTheTerminalAsCommands(t *testing.T) {
+	const evil = "\x1b]0;title\a\x1b[2J\u009b31m"
+	shown := &pecanv1.StatusResponse{
+		ClusterId: evil, Version: evil, WorkDir: evil, Provider: &pecanv1.ProviderStatus{Name: evil, Why: evil, Error: evil},
+		Workers:  []*pecanv1.WorkerStatus{{Address: &pecanv1.WorkerAddress{WorkerId: evil, Tcp: evil}, State: evil, Kind: evil, TensorflowVersion: evil}},
+		Jobs:     []*pecanv1.JobStatus{{JobId: evil, Name: evil, Epochs: []*pecanv1.EpochStatus{{State: "failed: " + evil, Waiting: evil}}, Nodes: []*pecanv1.NodeMetrics{{Node: evil, Op: evil}}, Plan: &pecanv1.Plan{Reasons: []string{evil}}}},
+		Tenants:  []*pecanv1.TenantStatus{{Name: evil}, {Name: evil}},
+		Datasets: []*pecanv1.DatasetStatus{{DatasetId: evil, Fingerprint: evil}},
+	}
+	for name, show := range views() {
+		var out bytes.Buffer
+		show(&out, shown)
+		if text := out.String(); strings.ContainsAny(text, "\x1b\a\u009b") || !strings.Contains(text, "[2J") {
+			t.Errorf("%s prints %q", name, text)
+		}
+	}
+}

@@ -15,7 +15,12 @@ import (
 func table(out io.Writer, rows [][]string) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		// Workers and trainers choose some of the texts. A terminal must not interpret them.
+		cells := make([]string, 0, len(row))
+		for _, cell := range row {
+			cells = append(cells, printable(cell))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	w.Flush()
 }
@@ -72,7 +77,7 @@ func showProvider(out io.Writer, p *pecanv1.ProviderStatus) {
 	})
 	for _, note := range []struct{ what, text string }{{"why", p.Why}, {"the provider cannot be asked", p.Error}} {
 		if note.text != "" {
-			fmt.Fprintf(out, "%s: %s\n", note.what, note.text)
+			fmt.Fprintf(out, "%s: %s\n", note.what, printable(note.text))
 		}
 	}
 }
@@ -168,7 +173,7 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 	}
 	table(out, rows)
 	for _, note := range notes {
-		fmt.Fprintln(out, note)
+		fmt.Fprintln(out, printable(note))
 	}
 }
 

@@ -73,3 +73,21 @@ func BenchmarkManyJobs(b *testing.B) {
 		decide(core.Tick{})
 	}
 }
+
+// BenchmarkMerge merges further graphs where 10,000 are known. Others leave.
+func BenchmarkMerge(b *testing.B) {
+	c := core.New(core.DefaultConfig(), durable.NewState())
+	c.Decide(core.Start{ClusterID: "c", UnixS: 2_000_000_000}, 0)
+	merge := func(first, n int) {
+		if result := c.Decide(&pecanv1.MergeLearnedRequest{Learned: manyGraphs(first, n, 1_000_000_000)}, 0); len(result.Records) != n {
+			b.Fatalf("%d records, %v", len(result.Records), result.Err)
+		}
+	}
+	known, next := 10_000, 256
+	merge(0, known)
+	for b.Loop() {
+		merge(known, next)
+		known += next
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*next), "ns/graph")
+}

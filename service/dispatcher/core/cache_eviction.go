@@ -36,6 +36,8 @@ type cachesState struct {
 	// record of used caches, which was made at recorded.
 	read, used map[string]bool
 	recorded   time.Duration
+	// useUnrecorded: a cache is used again, and its record says that it is not.
+	useUnrecorded bool
 	// due: the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not wait.
 	due        bool
 	waitsSince time.Duration
@@ -54,13 +56,10 @@ func newCachesState() cachesState {
 func (c *Core) stepCaches() {
 	if c.state.Caches() == 0 {
 		c.caches.recorded = c.now
+		clear(c.caches.used)
 		return
 	}
-	period := usePeriod
-	if c.cfg.CacheTTL > 0 {
-		period = min(period, c.cfg.CacheTTL/usesInTTL)
-	}
-	if passed := c.now - c.caches.recorded; passed >= period {
+	if passed := c.now - c.caches.recorded; passed >= c.usePeriod() || c.caches.useUnrecorded || c.state.CachesUsedS() == 0 {
 		c.recordUses(passed)
 	}
 	if c.caches.due {
@@ -68,17 +67,41 @@ func (c *Core) stepCaches() {
 	}
 }
 
+// usePeriod returns the longest time between two records of which caches were used.
+func (c *Core) usePeriod() time.Duration {
+	if c.cfg.CacheTTL > 0 {
+		return min(usePeriod, c.cfg.CacheTTL/usesInTTL)
+	}
+	return usePeriod
+}
+
+// startCaches continues the time for which caches were not used. An earlier process ran after its last record for one period at
+// most. The time of day says how long, if that is less: else a dispatcher that restarts often would keep caches forever.
+func (c *Core) startCaches() {
+	c.caches.recorded = c.now
+	if last := c.state.CachesUsedS(); last > 0 {
+		c.caches.recorded -= min(max(time.Duration(c.unix()-last)*time.Second, 0), c.usePeriod())
+	}
+}
+
+// useCache notes that an epoch uses a cache. The next tick records it if the cache was unused for a while before: after a restart,
+// the cache must not count as unused.
+func (c *Core) useCache(key string) {
+	c.caches.useUnrecorded = c.caches.useUnrecorded || !c.caches.used[key] && c.state.Cache(key).GetUnusedS() > 0
+	c.caches.used[key] = true
+}
+
 // recordUses records which caches were used in the time that has passed since the last record.
 func (c *Core) recordUses(passed time.Duration) {
 	jobs := c.cacheJobs()
-	used := &pecanv1.CachesUsed{Seconds: passed.Seconds()}
+	used := &pecanv1.CachesUsed{Seconds: passed.Seconds(), AtS: c.unix()}
 	for _, key := range c.state.CacheKeys() {
 		if c.caches.used[key] || reads(jobs[key]) {
 			used.Keys = append(used.Keys, key)
 		}
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CachesUsed{CachesUsed: used}})
-	c.caches.recorded, c.caches.due = c.now, true
+	c.caches.recorded, c.caches.due, c.caches.useUnrecorded = c.now, true, false
 	clear(c.caches.used)
 	maps.DeleteFunc(c.caches.unwanted, func(key, _ string) bool { return jobs[key] == nil })
 }

@@ -12,6 +12,10 @@ func (c *Core) Caches(req *pecanv1.CachesRequest) (*pecanv1.CachesResponse, erro
 	if req.Key != "" && c.state.Cache(req.Key) == nil {
 		return nil, cacheUnknown("show", req.Key)
 	}
+	if req.Segments && req.Key == "" {
+		// All decisions would wait for a copy of all segments.
+		return nil, reason.New(reason.BadArgument, "show caches: segments are shown of one cache; give its key")
+	}
 	answer := &pecanv1.CachesResponse{ClusterId: c.state.ClusterID(), Quota: c.cfg.CacheQuota}
 	jobs, names := c.cacheJobs(), map[string][]string{}
 	for _, job := range c.state.Jobs() {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -19,9 +20,11 @@ import (
 // workers: when one reports an unusable segment, the core removes its record, and the next epoch writes it again.
 
 const (
-	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name.
-	maxCaches      = 1000
-	maxSegmentName = 200
+	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file, so that the
+	// sum of a cache's segments fits.
+	maxCaches       = 1000
+	maxSegmentName  = 200
+	maxSegmentBytes = 1 << 45
 	// partialSuffix ends the name of a file that is still being written. It equals writingSuffix of service/cache,
 	// which this package may not import.
 	partialSuffix = ".tmp"
@@ -76,13 +79,14 @@ func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *peca
 	at, found := durable.FindSegment(cache, stream.Stream)
 	switch {
 	case cache.GetManifest() != "":
-		c.caches.read[key], c.caches.used[key] = true, true
+		c.caches.read[key] = true
+		c.useCache(key)
 		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
 	case found, c.caches.unwanted[key] != "":
 		// The segment is recorded, and other streams' segments are missing, or the quotas have no room for the cache.
 		return nil
 	}
-	c.caches.used[key] = true
+	c.useCache(key)
 	return &pecanv1.CacheAction{Key: key}
 }
 
@@ -98,7 +102,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	job := c.jobOfCache(segment.GetKey())
 	switch {
 	case job == nil, int64(segment.Streams) != int64(job.Plan.GetNumStreams()), segment.Stream >= segment.Streams,
-		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
+		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, segment.Bytes > maxSegmentBytes, !strings.HasPrefix(segment.Name, fmt.Sprintf("%s%s-%d-", c.ownNames(), segment.Key, segment.Stream)):
 		return false
 	}
 	cache := c.state.Cache(segment.Key)
@@ -165,16 +169,9 @@ func (c *Core) ownNames() string { return c.state.ClusterID() + "-" }
 // worker still writes are kept. A complete segment that no worker has reported for so long is an orphan. Files of other
 // clusters are theirs.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
-	named := map[string]bool{}
-	for _, key := range c.state.CacheKeys() {
-		cache := c.state.Cache(key)
-		for _, segment := range cache.Segments {
-			named[segment.Name] = true
-		}
-	}
 	orphans := &pecanv1.CacheOrphans{}
 	for _, name := range files.GetNames() {
-		if strings.HasPrefix(name, c.ownNames()) && !named[name] && !c.beingWritten(name) {
+		if strings.HasPrefix(name, c.ownNames()) && !c.isRecorded(name) && !c.beingWritten(name) {
 			orphans.Names = append(orphans.Names, name)
 		}
 	}
@@ -182,6 +179,20 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 		c.event("removing files that belong to no cache", "files", len(orphans.Names), "worker", workerID)
 		c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
 	}
+}
+
+// isRecorded reports whether a cache has the segment with a name of this cluster. It finds the segment by the key and the stream in the
+// name: a cluster may have millions of segments.
+func (c *Core) isRecorded(name string) bool {
+	key, rest, _ := strings.Cut(strings.TrimPrefix(name, c.ownNames()), "-")
+	number, _, _ := strings.Cut(rest, "-")
+	stream, err := strconv.ParseUint(number, 10, 32)
+	if err != nil {
+		return false
+	}
+	cache := c.state.Cache(key)
+	at, found := durable.FindSegment(cache, uint32(stream))
+	return found && cache.Segments[at].Name == name
 }
 
 // beingWritten reports whether the worker in a file's name may still write the file.

@@ -200,7 +200,7 @@ func (c *Core) start(in Start) {
 		id = in.ClusterID
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
-	c.caches.recorded = c.now
+	c.startCaches()
 	for _, clientID := range c.state.ClientIDs() {
 		c.addClient(clientID).timeoutUnconfirmed = true
 	}

@@ -25,12 +25,14 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: dataset}}})
 			c.idleDatasets[id] = c.now
 			c.event("dataset registered", "dataset", id, "graph_bytes", in.GraphBytes)
+			c.recall(in)
 			return &pecanv1.RegisterDatasetResponse{DatasetId: id, Fingerprint: in.Fingerprint, Created: true}, nil
 		}
 		if known.Fingerprint == in.Fingerprint && sameSpec(known.Spec, in.Spec) {
 			if _, idle := c.idleDatasets[id]; idle {
 				c.idleDatasets[id] = c.now
 			}
+			c.recall(in)
 			return &pecanv1.RegisterDatasetResponse{DatasetId: id, Fingerprint: in.Fingerprint}, nil
 		}
 	}
@@ -39,6 +41,15 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 	}
 	return nil, reason.New(reason.DatasetMismatch, "register dataset: the id %q belongs to a dataset with %s; choose another dataset_id, or omit it",
 		known.DatasetId, datasetDifference(known, in))
+}
+
+// recall adds what other dispatchers have kept of the graph of a dataset, before jobs read it. It is forgotten by age only, because
+// a dataset has the graph now.
+func (c *Core) recall(in AddDataset) {
+	if in.Learned == nil || c.merge(in.Learned).Graphs == 0 {
+		return
+	}
+	c.event("earlier jobs have read a dataset", "fingerprint", in.Fingerprint, "orders", len(in.Learned.Orders), "profiles", len(in.Learned.Profiles), "placements", len(in.Learned.Placements))
 }
 
 func datasetDifference(known *pecanv1.StoredDataset, in AddDataset) string {

@@ -31,7 +31,13 @@ func TestArbitraryMessagesDoNotEndTheCore(t *testing.T) {
 				}
 			}
 			p.core.Status(p.now)
-			if _, err := p.core.Caches(&pecanv1.CachesRequest{Segments: true}); err != nil {
+			shown, err := p.core.Caches(&pecanv1.CachesRequest{})
+			for _, cache := range shown.GetCaches() {
+				if _, err := p.core.Caches(&pecanv1.CachesRequest{Key: cache.Key, Segments: true}); err != nil {
+					t.Error(err)
+				}
+			}
+			if err != nil {
 				t.Error(err)
 			}
 			p.checkReplay()

@@ -92,6 +92,8 @@ type (
 		Fingerprint string
 		Spec        *pecanv1.DatasetSpec
 		GraphBytes  int64
+		// Learned is what other dispatchers have kept of the graph, which durable.CheckLearned accepts; nil if that is nothing.
+		Learned *pecanv1.Learned
 	}
 	// CreateJob finds or creates a job. Reply: *pecanv1.CreateJobResponse, or PlanNeeded.
 	CreateJob struct {

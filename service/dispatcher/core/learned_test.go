@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -213,5 +214,121 @@ func TestAnOrderThatTheGraphDoesNotAllowIsRolledBack(t *testing.T) {
 	s.checkReplay()
 	if order := s.core.Status(s.now).Jobs[0].Order; order.State != "rolled back" || order.Why != "Crop must stay" || s.core.DecidedOrder("j1") != nil {
 		t.Errorf("after the check the order is %v", order)
+	}
+}
+
+// history says that a job began an epoch of a graph at a time.
+func historyAt(fingerprint string, at int64) *pecanv1.StoredHistory {
+	return &pecanv1.StoredHistory{Fingerprint: fingerprint, Jobs: []*pecanv1.PastJob{{JobId: "j", Epochs: 1, NextEpoch: 1, FirstS: at, LastS: at}}}
+}
+
+// manyGraphs knows so many graphs, which jobs used after the start of a script.
+func manyGraphs(first, n int, at int64) *pecanv1.Learned {
+	l := &pecanv1.Learned{}
+	for k := first; k < first+n; k++ {
+		l.Histories = append(l.Histories, historyAt(fmt.Sprintf("f%06d", k), at+int64(k)))
+		l.Placements = append(l.Placements, &pecanv1.PlacementKnown{Fingerprint: fmt.Sprintf("f%06d", k)})
+	}
+	return l
+}
+
+// A graph that jobs used long ago would be the first to leave, but a dataset has it when it is known.
+func TestWhatIsRecalledForADatasetStays(t *testing.T) {
+	s := newScript(t)
+	s.run("start cluster=c")
+	s.decide(&pecanv1.MergeLearnedRequest{Learned: manyGraphs(0, 10_000, 1_000_000_000)})
+	old := &pecanv1.Learned{Histories: []*pecanv1.StoredHistory{historyAt("old", 5)}}
+	result := s.decide(core.AddDataset{DerivedIDs: []string{"old"}, Fingerprint: "old", Learned: old})
+	if known := s.core.State().LearnedOf("old"); result.Err != nil || !proto.Equal(known, old) {
+		t.Errorf("after its dataset was registered, %v is known of a graph (%v)", known, result.Err)
+	}
+	if n := len(s.core.State().LearnedGraphs()); n != 10_000 {
+		t.Errorf("%d graphs are known", n)
+	}
+	// What another dispatcher has kept meanwhile is added when the dataset is registered again.
+	old.Placements = []*pecanv1.PlacementKnown{{Fingerprint: "old", Remote: 3}}
+	for _, records := range []int{1, 0} {
+		if result := s.decide(core.AddDataset{DerivedIDs: []string{"old"}, Fingerprint: "old", Learned: old}); result.Err != nil || len(result.Records) != records {
+			t.Errorf("records %v (%v), want %d", result.Records, result.Err, records)
+		}
+	}
+	if known := s.core.State().LearnedOf("old"); !proto.Equal(known, old) {
+		t.Errorf("%v is known", known)
+	}
+}
+
+// However many graphs have results of searches, further ones are kept. Of one graph, those leave that were found first.
+func TestResultsOfSearchesLeaveByAge(t *testing.T) {
+	const most = 16
+	state := durable.NewState()
+	apply(t, state, mergeRecord(manyGraphs(0, 10_000, 1000)))
+	apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: &pecanv1.StoredDataset{DatasetId: "d", Fingerprint: "new"}}}})
+	kept := func(trainer int, at int64) {
+		known := &pecanv1.PlacementKnown{Fingerprint: "new", TrainerType: fmt.Sprintf("t%02d", trainer), KeptS: at}
+		apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
+	}
+	for n := range most {
+		kept(n, int64(100-n))
+	}
+	for _, trainer := range []int{20, 21} {
+		// The clock of another host may be behind.
+		kept(trainer, 1)
+	}
+	kept(22, math.MaxInt64)
+	known := state.LearnedOf("new").Placements
+	if len(known) != most || known[0].TrainerType != "t00" || known[most-1].TrainerType != "t22" || known[most-2].TrainerType == "t20" {
+		t.Errorf("%d results are kept: %v", len(known), known)
+	}
+}
+
+// A host with a wrong clock, or a peer that lies, cannot make others' graphs leave for ever.
+func TestWhatOthersHaveLearnedIsNotFromTheFuture(t *testing.T) {
+	s := newScript(t)
+	s.run("start cluster=c")
+	far := int64(1) << 60
+	s.decide(&pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{
+		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f", Jobs: []*pecanv1.PastJob{
+			{JobId: "b", Epochs: 1, NextEpoch: 1, FirstS: 5, LastS: 6}, {JobId: "c", Epochs: 1, NextEpoch: 1, FirstS: 5, LastS: far}, {JobId: "a", Epochs: 1, NextEpoch: 1, FirstS: far, LastS: far + 1},
+		}}},
+		Placements: []*pecanv1.PlacementKnown{{Fingerprint: "f", KeptS: far}},
+	}})
+	known := s.core.State().LearnedOf("f")
+	if len(known.Histories) != 1 || known.Histories[0].LastS() != s.unix() || known.Placements[0].KeptS != s.unix() {
+		t.Errorf("%v is known at %d s", known, s.unix())
+	}
+}
+
+// What a peer makes the dispatcher keep is bounded, for each graph and in all.
+func TestWhatAMergeAddsIsBounded(t *testing.T) {
+	s := newScript(t)
+	s.run("start cluster=c")
+	ordered := func(fingerprint, plan, why string) *pecanv1.StoredOrder {
+		o := merged(args{"fingerprint": fingerprint, "plan": plan, "order": "b,a"}).Learned.Orders[0]
+		o.Why = why
+		return o
+	}
+	l := &pecanv1.Learned{}
+	for n := range 1000 {
+		l.Orders = append(l.Orders, ordered("f", fmt.Sprintf("h%03d", n), ""))
+		l.Placements = append(l.Placements, &pecanv1.PlacementKnown{Fingerprint: "f", TrainerType: fmt.Sprint(n)})
+	}
+	for _, records := range []int{1, 0} {
+		result := s.decide(&pecanv1.MergeLearnedRequest{Learned: l})
+		known := s.core.State().LearnedOf("f")
+		if len(known.Orders) != 64 || len(known.Placements) != 16 || len(result.Records) != records {
+			t.Errorf("of one graph %d orders and %d placements are known, %d records", len(known.Orders), len(known.Placements), len(result.Records))
+		}
+	}
+	large := strings.Repeat("x", 2<<20)
+	for n := range 200 {
+		fingerprint := fmt.Sprintf("large%03d", n)
+		s.decide(&pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{Orders: []*pecanv1.StoredOrder{ordered(fingerprint, "h", large)}}})
+		s.decide(&pecanv1.MergeLearnedRequest{Learned: &pecanv1.Learned{Orders: []*pecanv1.StoredOrder{ordered(fingerprint, "g", large)}}})
+	}
+	if n := len(s.core.State().LearnedGraphs()); n < 100 || n > 128 {
+		t.Errorf("%d graphs of 2 MiB are known, want at most 256 MiB in all", n)
+	}
+	if orders := s.core.State().LearnedOf("large199").Orders; len(orders) != 1 {
+		t.Errorf("%d orders of 2 MiB are known of one graph, want the first", len(orders))
 	}
 }

@@ -57,6 +57,9 @@ func Main(c Command) {
 	if c.Serves {
 		// Without this, the first line of the log after the end of its reader would end the process.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+		if err := unblockStderr(); err != nil {
+			fmt.Fprintf(Stderr, "%s: messages of native code may wait for a reader of standard error: %v\n", c.Name, err)
+		}
 	}
 	code := execute(ctx, c, os.Args[1:], os.Stdout, Stderr)
 	Stderr.Flush(lastWords)

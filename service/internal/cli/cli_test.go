@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,6 +127,61 @@ func TestListenOnUnixSockets(t *testing.T) {
 	if got := Address(abstract); got != "unix:@pecan-cli-test" {
 		t.Errorf("address %q", got)
 	}
+}
+
+// Other users see the name of an abstract socket.
+func TestOtherUsersCannotUseAnAbstractSocket(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may become another user")
+	}
+	const name = "@pecan-cli-test-users"
+	listener, err := Listen("unix:" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Write([]byte("x"))
+			conn.Close()
+		}
+	}()
+	// answered connects with a user id, and returns whether it was answered.
+	answered := func(uid uintptr) bool {
+		got := make(chan bool)
+		go func() {
+			// The thread ends with the goroutine, because it is not unlocked.
+			runtime.LockOSThread()
+			if _, _, failed := syscall.RawSyscall(syscall.SYS_SETRESUID, uid, uid, uid); failed != 0 {
+				t.Error(failed)
+			}
+			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+			if err == nil {
+				defer syscall.Close(fd)
+				err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: name})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			n, _ := syscall.Read(fd, make([]byte, 1))
+			got <- n == 1
+		}()
+		return <-got
+	}
+	if answered(65534) {
+		t.Error("another user is served")
+	}
+	if !answered(0) {
+		t.Error("root is not served")
+	}
+	listener.Close()
+	<-served
 }
 
 func TestListenExplainsBadAddresses(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Listen listens on HOST:PORT (port 0 picks a free one), unix:PATH, or unix:@NAME (an abstract socket). An address in use is an error that
-// names it. It never sets SO_REUSEPORT, so that two processes cannot share a port by mistake.
+// Listen listens on HOST:PORT (port 0 picks a free one), unix:PATH, or unix:@NAME (an abstract socket, for this user and root only). An
+// address in use is an error that names it. It never sets SO_REUSEPORT, so that two processes cannot share a port by mistake.
 func Listen(address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return listenUnix(path)
@@ -52,7 +52,42 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on unix:%s: %w", path, err)
 	}
+	if strings.HasPrefix(path, "@") {
+		return ownListener{listener}, nil
+	}
 	return listener, nil
+}
+
+// ownListener accepts connections of this process's user and of root only. Every user of the host sees the names of abstract
+// sockets, which have no permissions.
+type ownListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (o ownListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := o.Listener.Accept()
+		if err != nil || isOwn(conn) {
+			return conn, err
+		}
+		conn.Close()
+	}
+}
+
+func isOwn(conn net.Conn) bool {
+	unix, is := conn.(*net.UnixConn)
+	if !is {
+		return false
+	}
+	raw, err := unix.SyscallConn()
+	if err != nil {
+		return false
+	}
+	own := false
+	err = raw.Control(func(fd uintptr) {
+		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		own = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+	})
+	return err == nil && own
 }
 
 // abandoned returns whether path is a socket on which nobody listens.

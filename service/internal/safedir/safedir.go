@@ -75,6 +75,14 @@ func Create(root *os.Root, name string) (*os.File, error) {
 // Write writes a file atomically: it writes and syncs a temporary file in the same directory, and renames it. After a crash of the process
 // or the host, the file is either complete or absent.
 func Write(root *os.Root, name, temporary string, parts ...[]byte) error {
+	if err := Replace(root, name, temporary, parts...); err != nil {
+		return err
+	}
+	return Sync(root, path.Dir(name))
+}
+
+// Replace is Write without making the name durable: after a crash of the host, the earlier file may be there.
+func Replace(root *os.Root, name, temporary string, parts ...[]byte) error {
 	err := put(root, temporary, parts)
 	if err == nil {
 		err = root.Rename(temporary, name)
@@ -82,7 +90,7 @@ func Write(root *os.Root, name, temporary string, parts ...[]byte) error {
 	if err != nil {
 		return errors.Join(err, Remove(root, temporary))
 	}
-	return Sync(root, path.Dir(name))
+	return nil
 }
 
 func put(root *os.Root, name string, parts [][]byte) (err error) {

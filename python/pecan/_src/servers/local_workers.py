@@ -61,7 +61,9 @@ class LocalWorkers:
         self._whose = whose
         self._failed = failed
         self._arguments = ["--dispatcher", target, "--listen", listen, "--kind", "local"]
-        self._arguments += ["--trainer", session.trainer_id(), "--log-level", "warn", *arguments]
+        self._arguments += ["--log-level", "warn", *arguments]
+        # Other users of the host see the flags of a process, and the id lets its jobs run with this user's rights.
+        self._variables = {"PECAN_TRAINER_ID": session.trainer_id()}
         self._lock = threading.Lock()
         self._workers: list[Process] = []
         self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
@@ -88,14 +90,15 @@ class LocalWorkers:
             nice: What is added to their nice value; None changes nothing.
         """
         with self._lock:
-            if nice is not None and nice != self.nice:
+            changed = nice is not None and nice != self.nice
+            if nice is not None:
                 self.nice = nice
-                for worker in self._workers:
-                    priority.lower(worker.pid, nice)
             self._least = max(self._least, least)
             self._gave_up = False
             self._deaths.clear()
-            self._adjust()
+            earlier = list(self._workers) if changed else []
+            started = self._adjust()
+        self._lower([worker for worker in earlier if worker.running] + started)
 
     def follow(self, link: session.Session) -> None:
         """Runs as many workers as the dispatcher wants from now on."""
@@ -136,28 +139,39 @@ class LocalWorkers:
                     before = sum(worker.running and not worker.stopping for worker in self._workers)
                     if number >= 0:
                         self._wanted = number
-                    self._adjust()
+                    started = self._adjust()
                     if len(self._workers) != before:
                         now = len(self._workers)
                         _log.info("%s: local workers: %d instead of %d: %s", self.target, now, before, why)
+                self._lower(started)
             except errors.PecanError:
                 return  # the session is closed
 
-    def _adjust(self) -> None:
-        """Starts or stops workers. The newest are stopped first. The caller holds the lock."""
+    def _adjust(self) -> list[Process]:
+        """Starts or stops workers. The newest are stopped first.
+
+        The caller holds the lock. It must pass the result, the started workers, to `_lower` when it no longer does.
+        """
+        started = []
         self._workers = [worker for worker in self._workers if worker.running and not worker.stopping]
         number = max(self._least, self._wanted)
         while len(self._workers) > number:
             self._workers.pop().request_stop()
         while len(self._workers) < number and not self._gave_up and not self._stopped.is_set():
             try:
-                worker = Process(programs.WORKER, self._arguments, self._on_death)
+                worker = Process(programs.WORKER, self._arguments, self._on_death, self._variables)
             except (OSError, RuntimeError) as error:  # no memory or no process is left
                 self._gave_up = True
                 _log.error("no local worker can be started: %s; distribute() tries again", error)
                 break
-            priority.lower(worker.pid, self.nice)
             self._workers.append(worker)
+            started.append(worker)
+        return started
+
+    def _lower(self, workers: Sequence[Process]) -> None:
+        """Lowers the priority of workers. The kernel may allow that only after a while, so the caller holds no lock."""
+        for worker in workers:
+            priority.lower(worker.pid, self.nice)
 
     def _on_death(self, worker: Process) -> None:
         """Replaces a dead worker, or gives up. Runs on the thread that waited for the child."""
@@ -172,7 +186,8 @@ class LocalWorkers:
                 )
             else:
                 _log.warning("%s; another one is started", worker.describe_exit(f"of the {self._whose} died"))
-            self._adjust()
+            started = self._adjust()
+        self._lower(started)
         if failure is not None:
             self._failed(failure)
 

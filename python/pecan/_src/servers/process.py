@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pecan._src import errors
 from pecan._src.servers import priority, programs, scratch
@@ -42,13 +42,20 @@ class Process:
         owner: Process id of the process that started it. Only that process sends it signals.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], on_exit: Callable[[Process], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        on_exit: Callable[[Process], None] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """Starts the program.
 
         Args:
             name: Name of the program.
             arguments: Its arguments.
             on_exit: Called on a thread of its own after the child ended, unless it was asked to stop.
+            variables: More environment variables.
         """
         self.name = name
         self.owner = os.getpid()
@@ -63,7 +70,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=programs.environment(name),
+            env={**programs.environment(name), **(variables or {})},
             start_new_session=True,
         )
         self.pid = self._child.pid

@@ -35,10 +35,10 @@ func (s *State) apply(record *pecanv1.Record) error {
 		if kind.DatasetAdded.GetDataset() == nil {
 			return errors.New("no dataset")
 		}
-		s.datasets[kind.DatasetAdded.Dataset.DatasetId] = kind.DatasetAdded.Dataset
+		s.addDataset(kind.DatasetAdded.Dataset)
 		return nil
 	case *pecanv1.Record_DatasetRemoved:
-		s.removeDataset(kind.DatasetRemoved)
+		s.applyDatasetRemoved(kind.DatasetRemoved)
 		return nil
 	case *pecanv1.Record_ClientJoined:
 		r := kind.ClientJoined
@@ -77,11 +77,11 @@ func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
 	return nil
 }
 
-// removeDataset removes a dataset. Records of earlier versions also remove what is known of its graph, if no other dataset
+// applyDatasetRemoved removes a dataset. Records of earlier versions also remove what is known of its graph, if no other dataset
 // has the graph.
-func (s *State) removeDataset(r *pecanv1.DatasetRemoved) {
+func (s *State) applyDatasetRemoved(r *pecanv1.DatasetRemoved) {
 	fingerprint := s.datasets[r.GetDatasetId()].GetFingerprint()
-	delete(s.datasets, r.GetDatasetId())
+	s.removeDataset(r.GetDatasetId())
 	if r.GetKeepsLearned() {
 		s.forgetOldest()
 	} else if !s.UsesGraph(fingerprint) {

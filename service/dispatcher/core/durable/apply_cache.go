@@ -48,6 +48,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		}
 		cache.ComputeS = kind.CacheMeasured.ComputeS
 	case *pecanv1.Record_CachesUsed:
+		s.cachesUsedS = kind.CachesUsed.AtS
 		for key, cache := range s.caches {
 			if cache.UnusedS += kind.CachesUsed.Seconds; slices.Contains(kind.CachesUsed.Keys, key) {
 				cache.UnusedS = 0

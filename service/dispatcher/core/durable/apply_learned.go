@@ -3,45 +3,47 @@ package durable
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// maxLearned bounds the graphs of which something is known. Above it, those leave that jobs used longest ago and that no
-// dataset has.
-const maxLearned = 10_000
-
 // LearnedOf returns what is known of a graph. It shares memory with the state.
-func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned {
-	l := &pecanv1.Learned{}
-	if profile := s.profiles[fingerprint]; profile != nil {
-		l.Profiles = append(l.Profiles, profile)
-	}
-	for key, decided := range s.orders {
-		if key.Fingerprint == fingerprint {
-			l.Orders = append(l.Orders, decided)
+func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned { return s.known(fingerprint).list() }
+
+// LearnedWith returns what would be known of a graph after a merge with what was found. It shares memory with both. What
+// is known stays; what was found fills the orders and placements up to their bounds.
+func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1.Learned {
+	k := s.known(fingerprint)
+	merged := pecanv1.MergeLearned(k.list(), found)
+	merged.Orders = filled(merged.Orders, maxOrders, func(o *pecanv1.StoredOrder) bool { return k.orders[KeyOf(o)] != nil })
+	merged.Placements = filled(merged.Placements, maxPlacements, func(p *pecanv1.PlacementKnown) bool { return k.placements[p.TrainerType] != nil })
+	return merged
+}
+
+// filled returns the known entries of a list, and others until there are so many in all.
+func filled[M any](list []M, most int, known func(M) bool) []M {
+	room := most
+	for _, each := range list {
+		if known(each) {
+			room--
 		}
 	}
-	for key, known := range s.placements {
-		if key.Fingerprint == fingerprint {
-			l.Placements = append(l.Placements, known)
+	return slices.DeleteFunc(list, func(each M) bool {
+		if known(each) {
+			return false
 		}
-	}
-	if history := s.histories[fingerprint]; history != nil {
-		l.Histories = append(l.Histories, history)
-	}
-	// A merge sorts the lists.
-	return pecanv1.MergeLearned(l, nil)
+		room--
+		return room < 0
+	})
 }
 
 // LearnedGraphs returns the fingerprints of the graphs of which something is known, ascending.
-func (s *State) LearnedGraphs() []string { return slices.Sorted(maps.Keys(s.learned)) }
+func (s *State) LearnedGraphs() []string { return sortedKeys(s.learned) }
 
 // EpochsBegun returns how many epochs trainers of a job have begun to read, as far as the history of its graph has it.
 func (s *State) EpochsBegun(job *Job) uint64 {
-	for _, past := range s.histories[s.datasets[job.DatasetId].GetFingerprint()].GetJobs() {
+	for _, past := range s.known(s.datasets[job.DatasetId].GetFingerprint()).history.GetJobs() {
 		if past.JobId == job.JobId {
 			return past.Epochs
 		}
@@ -110,23 +112,9 @@ func (s *State) applyLearnedMerged(found *pecanv1.Learned) error {
 	if err := CheckLearned(found); err != nil {
 		return err
 	}
-	for _, fingerprint := range found.Graphs() {
-		merged := pecanv1.MergeLearned(s.LearnedOf(fingerprint), found.Of(fingerprint))
-		for _, profile := range merged.Profiles {
-			s.profiles[fingerprint] = profile
-		}
-		for _, decided := range merged.Orders {
-			s.orders[KeyOf(decided)] = decided
-		}
-		for _, known := range merged.Placements {
-			if key := (PlacementKey{fingerprint, known.GetTrainerType()}); s.RoomForPlacement(key) {
-				s.placements[key] = known
-			}
-		}
-		for _, history := range merged.Histories {
-			s.histories[fingerprint] = history
-		}
-		s.note(fingerprint)
+	for fingerprint, of := range found.ByGraph() {
+		merged := s.LearnedWith(fingerprint, of)
+		s.learn(fingerprint, func(k *knowledge) { k.take(merged) })
 	}
 	return nil
 }
@@ -137,62 +125,20 @@ func (s *State) countEpoch(job *Job, epoch uint64, atS int64) {
 	if atS <= 0 || fingerprint == "" {
 		return
 	}
-	history := s.histories[fingerprint]
-	if history == nil {
-		history = &pecanv1.StoredHistory{Fingerprint: fingerprint}
-		s.histories[fingerprint] = history
-	}
-	at := slices.IndexFunc(history.Jobs, func(j *pecanv1.PastJob) bool { return j.JobId == job.JobId })
-	if at < 0 {
-		at = len(history.Jobs)
-		history.Jobs = append(history.Jobs, &pecanv1.PastJob{JobId: job.JobId, TrainerType: job.Options.GetPlacement().GetTrainerType(), FirstS: atS})
-	}
-	past := history.Jobs[at]
-	if epoch < past.NextEpoch {
-		return
-	}
-	past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)
-	history.Jobs = pecanv1.NewestJobs(history.Jobs)
-	s.note(fingerprint)
-}
-
-// note notes that something is known of a graph.
-func (s *State) note(fingerprint string) {
-	_, known := s.learned[fingerprint]
-	s.learned[fingerprint] = s.histories[fingerprint].LastS()
-	if !known {
-		s.forgetOldest()
-	}
-}
-
-// forgetOldest forgets graphs until maxLearned are left, or those of registered datasets only.
-func (s *State) forgetOldest() {
-	if len(s.learned) <= maxLearned {
-		return
-	}
-	used := map[string]bool{}
-	for _, dataset := range s.datasets {
-		used[dataset.Fingerprint] = true
-	}
-	for len(s.learned) > maxLearned {
-		oldest := ""
-		for fingerprint, last := range s.learned {
-			if at := s.learned[oldest]; !used[fingerprint] && (oldest == "" || last < at || last == at && fingerprint < oldest) {
-				oldest = fingerprint
-			}
+	s.learn(fingerprint, func(k *knowledge) {
+		if k.history == nil {
+			k.history = &pecanv1.StoredHistory{Fingerprint: fingerprint}
 		}
-		if oldest == "" {
+		at := slices.IndexFunc(k.history.Jobs, func(j *pecanv1.PastJob) bool { return j.JobId == job.JobId })
+		if at < 0 {
+			at = len(k.history.Jobs)
+			k.history.Jobs = append(k.history.Jobs, &pecanv1.PastJob{JobId: job.JobId, TrainerType: job.Options.GetPlacement().GetTrainerType(), FirstS: atS})
+		}
+		past := k.history.Jobs[at]
+		if epoch < past.NextEpoch {
 			return
 		}
-		s.forget(oldest)
-	}
-}
-
-// forget removes all that is known of a graph.
-func (s *State) forget(fingerprint string) {
-	delete(s.learned, fingerprint)
-	delete(s.profiles, fingerprint)
-	delete(s.histories, fingerprint)
-	maps.DeleteFunc(s.orders, func(key OrderKey, _ *pecanv1.StoredOrder) bool { return key.Fingerprint == fingerprint })
-	maps.DeleteFunc(s.placements, func(key PlacementKey, _ *pecanv1.PlacementKnown) bool { return key.Fingerprint == fingerprint })
+		past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)
+		k.history.Jobs = pecanv1.NewestJobs(k.history.Jobs)
+	})
 }

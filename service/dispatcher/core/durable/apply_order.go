@@ -58,18 +58,11 @@ func (s *State) DecisionFor(job *Job) *pecanv1.StoredOrder {
 	if off != "" {
 		return nil
 	}
-	return s.orders[key]
+	return s.Decision(key)
 }
 
 // HasDecision reports whether there is a decision on the order of a graph's steps.
-func (s *State) HasDecision(fingerprint string) bool {
-	for key := range s.orders {
-		if key.Fingerprint == fingerprint {
-			return true
-		}
-	}
-	return false
-}
+func (s *State) HasDecision(fingerprint string) bool { return len(s.known(fingerprint).orders) > 0 }
 
 // OrderFor returns the order of epochs that a job opens now, or of some of their streams; nil for the registered
 // order.
@@ -99,15 +92,14 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	switch {
 	case !s.UsesGraph(key.Fingerprint):
 		return fmt.Errorf("an order for %q, but no dataset has that graph", key.Fingerprint)
-	case s.orders[key] != nil:
+	case s.Decision(key) != nil:
 		return fmt.Errorf("a second decision for %q", key.Fingerprint)
 	case decided.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED && (decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED || len(decided.Order) == 0):
 		return fmt.Errorf("a decision for %d steps that starts at stage %v", len(decided.Order), decided.Stage)
 	case decided.Production != nil:
 		return errors.New("a decision that has production results")
 	}
-	s.orders[key] = decided
-	s.note(key.Fingerprint)
+	s.learn(key.Fingerprint, func(k *knowledge) { k.orders[key] = decided })
 	return nil
 }
 
@@ -136,7 +128,7 @@ func checkDecided(decided *pecanv1.StoredOrder) error {
 
 // applyOrderJudged adopts a piloted order, or rolls an order back.
 func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
-	decided := s.orders[OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()}]
+	decided := s.Decision(OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()})
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	switch {
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
@@ -147,7 +139,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	if err := checkProduction(r.Production); err != nil {
 		return err
 	}
-	decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
+	s.learn(r.Fingerprint, func(*knowledge) { decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why })
 	return nil
 }
 
@@ -182,8 +174,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	if !s.UsesGraph(profile.Fingerprint) {
 		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.Fingerprint)
 	}
-	s.profiles[profile.Fingerprint] = profile
-	s.note(profile.Fingerprint)
+	s.learn(profile.Fingerprint, func(k *knowledge) { k.profile = profile })
 	return nil
 }
 
@@ -207,14 +198,4 @@ func checkProfile(profile *pecanv1.StoredProfile) error {
 		before = node.Node
 	}
 	return nil
-}
-
-// listOrders returns the decisions in the order of their keys.
-func (s *State) listOrders() []*pecanv1.StoredOrder {
-	var list []*pecanv1.StoredOrder
-	for _, decided := range s.orders {
-		list = append(list, decided)
-	}
-	slices.SortFunc(list, func(a, b *pecanv1.StoredOrder) int { return KeyOf(a).Compare(KeyOf(b)) })
-	return list
 }

@@ -5,29 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// maxCandidates bounds the configurations that a decision records, maxPlacements the kept results of searches.
-const (
-	maxCandidates = 64
-	maxPlacements = 10_000
-)
+// maxCandidates bounds the configurations that a decision records.
+const maxCandidates = 64
 
 // PlacementKey is what the result of a search for workers is valid for.
 type PlacementKey struct{ Fingerprint, TrainerType string }
 
-func (k PlacementKey) Compare(other PlacementKey) int {
-	return cmp.Or(cmp.Compare(k.Fingerprint, other.Fingerprint), cmp.Compare(k.TrainerType, other.TrainerType))
-}
-
 // KnownPlacement returns the result of an earlier search; nil without one.
-func (s *State) KnownPlacement(key PlacementKey) *pecanv1.PlacementKnown { return s.placements[key] }
-
-// RoomForPlacement reports whether the result of a search can be kept.
-func (s *State) RoomForPlacement(key PlacementKey) bool {
-	return s.placements[key] != nil || len(s.placements) < maxPlacements
+func (s *State) KnownPlacement(key PlacementKey) *pecanv1.PlacementKnown {
+	return s.known(key.Fingerprint).placements[key.TrainerType]
 }
 
 func (s *State) applyPlacement(record *pecanv1.Record) error {
@@ -52,16 +43,22 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 	if err := checkPlacement(known); err != nil {
 		return err
 	}
-	key := PlacementKey{known.Fingerprint, known.TrainerType}
-	switch {
-	case !s.UsesGraph(key.Fingerprint):
-		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", key.Fingerprint)
-	case !s.RoomForPlacement(key):
-		return fmt.Errorf("more than %d results of searches", maxPlacements)
+	if !s.UsesGraph(known.Fingerprint) {
+		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", known.Fingerprint)
 	}
-	s.placements[key] = known
-	s.note(key.Fingerprint)
+	s.learn(known.Fingerprint, func(k *knowledge) {
+		k.placements[known.TrainerType] = known
+		for len(k.placements) > maxPlacements {
+			delete(k.placements, k.firstPlacement(known.TrainerType))
+		}
+	})
 	return nil
+}
+
+// firstPlacement returns the type of trainer whose result of a search is the oldest one, except for one type.
+func (k *knowledge) firstPlacement(except string) string {
+	others := slices.DeleteFunc(sortedKeys(k.placements), func(trainer string) bool { return trainer == except })
+	return slices.MinFunc(others, func(a, b string) int { return cmp.Compare(k.placements[a].KeptS, k.placements[b].KeptS) })
 }
 
 // checkPlacement refuses what cannot be the result of a search.

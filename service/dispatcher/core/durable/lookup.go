@@ -50,14 +50,7 @@ func (s *State) Datasets() int { return len(s.datasets) }
 func (s *State) DatasetIDs() []string { return slices.Sorted(maps.Keys(s.datasets)) }
 
 // UsesGraph reports whether a registered dataset has the graph with this fingerprint.
-func (s *State) UsesGraph(fingerprint string) bool {
-	for _, dataset := range s.datasets {
-		if dataset.Fingerprint == fingerprint {
-			return true
-		}
-	}
-	return false
-}
+func (s *State) UsesGraph(fingerprint string) bool { return s.uses[fingerprint] > 0 }
 
 // Cache returns the record of a cache by its key, or nil.
 func (s *State) Cache(key string) *pecanv1.StoredCache { return s.caches[key] }
@@ -71,6 +64,9 @@ func (s *State) Caches() int { return len(s.caches) }
 // CacheKeys returns the keys of all recorded caches in ascending order.
 func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
 
+// CachesUsedS returns the time of day of the last record of used caches, in seconds since 1970; 0 without one.
+func (s *State) CachesUsedS() int64 { return s.cachesUsedS }
+
 // CompleteCaches returns the number of streams of each committed cache by its key.
 func (s *State) CompleteCaches() map[string]int {
 	streams := map[string]int{}
@@ -83,10 +79,14 @@ func (s *State) CompleteCaches() map[string]int {
 }
 
 // Decision returns the decision on an order by its key, or nil.
-func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder { return s.orders[key] }
+func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder {
+	return s.known(key.Fingerprint).orders[key]
+}
 
 // Profile returns the costs of the steps of a graph by its fingerprint, or nil.
-func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile { return s.profiles[fingerprint] }
+func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile {
+	return s.known(fingerprint).profile
+}
 
 func (s *State) job(id string) (*Job, error) {
 	if job, ok := s.jobs[id]; ok {

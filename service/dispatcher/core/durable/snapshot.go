@@ -23,8 +23,9 @@ func Restore(data []byte) (*State, error) {
 	s := NewState()
 	s.applied, s.clusterID, s.incarnation, s.lastLease =
 		snapshot.Applied, snapshot.ClusterId, snapshot.Incarnation, snapshot.LastLease
+	s.cachesUsedS = snapshot.CachesUsedS
 	for _, dataset := range snapshot.Datasets {
-		s.datasets[dataset.DatasetId] = dataset
+		s.addDataset(dataset)
 	}
 	for _, client := range snapshot.Clients {
 		s.clients[client.ClientId] = client
@@ -35,20 +36,9 @@ func Restore(data []byte) (*State, error) {
 			s.sizes[cache.Key] = s.sizes[cache.Key].with(segment)
 		}
 	}
-	for _, decided := range snapshot.Orders {
-		s.orders[KeyOf(decided)] = decided
-	}
-	for _, profile := range snapshot.Profiles {
-		s.profiles[profile.Fingerprint] = profile
-	}
-	for _, known := range snapshot.Placements {
-		s.placements[PlacementKey{known.Fingerprint, known.TrainerType}] = known
-	}
-	for _, history := range snapshot.Histories {
-		s.histories[history.Fingerprint] = history
-	}
-	for _, fingerprint := range (&pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}).Graphs() {
-		s.learned[fingerprint] = s.histories[fingerprint].LastS()
+	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}
+	for fingerprint, of := range known.ByGraph() {
+		s.learn(fingerprint, func(k *knowledge) { k.take(of) })
 	}
 	for _, named := range snapshot.Workers {
 		s.nameWorker(named.Number, named.Worker)
@@ -146,7 +136,7 @@ func (e *Epoch) stored() *pecanv1.StoredEpoch {
 // Snapshot returns the whole state; equal states have equal snapshots. It shares memory with the state.
 func (s *State) Snapshot() *pecanv1.Snapshot {
 	snapshot := &pecanv1.Snapshot{
-		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease,
+		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease, CachesUsedS: s.cachesUsedS,
 	}
 	for _, id := range sortedKeys(s.datasets) {
 		snapshot.Datasets = append(snapshot.Datasets, s.datasets[id])
@@ -168,15 +158,10 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	for _, key := range sortedKeys(s.caches) {
 		snapshot.Caches = append(snapshot.Caches, s.caches[key])
 	}
-	snapshot.Orders = s.listOrders()
-	for _, fingerprint := range sortedKeys(s.profiles) {
-		snapshot.Profiles = append(snapshot.Profiles, s.profiles[fingerprint])
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(s.placements), PlacementKey.Compare) {
-		snapshot.Placements = append(snapshot.Placements, s.placements[key])
-	}
-	for _, fingerprint := range sortedKeys(s.histories) {
-		snapshot.Histories = append(snapshot.Histories, s.histories[fingerprint])
+	for _, fingerprint := range sortedKeys(s.learned) {
+		l := s.learned[fingerprint].list()
+		snapshot.Profiles, snapshot.Orders = append(snapshot.Profiles, l.Profiles...), append(snapshot.Orders, l.Orders...)
+		snapshot.Placements, snapshot.Histories = append(snapshot.Placements, l.Placements...), append(snapshot.Histories, l.Histories...)
 	}
 	for _, number := range slices.Sorted(maps.Keys(s.workers)) {
 		snapshot.Workers = append(snapshot.Workers, &pecanv1.StoredWorker{Number: number, Worker: s.workers[number]})

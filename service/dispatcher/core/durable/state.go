@@ -28,13 +28,10 @@ type State struct {
 	clients     map[string]*pecanv1.StoredClient
 	jobs        map[string]*Job
 	caches      map[string]*pecanv1.StoredCache
-	orders      map[OrderKey]*pecanv1.StoredOrder
-	// profiles has the costs of a graph's steps by its fingerprint.
-	profiles map[string]*pecanv1.StoredProfile
-	// placements has the results of searches for workers.
-	placements map[PlacementKey]*pecanv1.PlacementKnown
-	// histories has the epochs that jobs have read of a graph by its fingerprint.
-	histories map[string]*pecanv1.StoredHistory
+	// cachesUsedS is the time of day of the last record of used caches, in seconds since 1970; 0 without one.
+	cachesUsedS int64
+	// learned has what is known of graphs by their fingerprints.
+	learned map[string]*knowledge
 
 	// workers has the workers by number.
 	workers map[uint32]*pecanv1.WorkerAddress
@@ -44,9 +41,11 @@ type State struct {
 	// ordered has the jobs in the order of their creation, and named the id of each name.
 	ordered []*Job
 	named   map[string]string
-	// learned has the graphs of which orders, profiles, placements or histories are known. For each, it has the time at
-	// which a job last began an epoch, in seconds since 1970.
-	learned map[string]int64
+	// uses counts the datasets with each graph. unused has the known graphs that no dataset has. learnedBytes is the size of
+	// what is known.
+	uses         map[string]int
+	unused       unusedGraphs
+	learnedBytes int
 	// opened has the open epochs by the number of the record that opened them.
 	opened map[uint64]*Epoch
 	// sizes has the size of each cache by its key.
@@ -63,9 +62,21 @@ func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
 		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{}, sizes: map[string]CacheSize{},
-		orders: map[OrderKey]*pecanv1.StoredOrder{}, profiles: map[string]*pecanv1.StoredProfile{}, placements: map[PlacementKey]*pecanv1.PlacementKnown{},
-		histories: map[string]*pecanv1.StoredHistory{}, learned: map[string]int64{},
+		learned: map[string]*knowledge{}, uses: map[string]int{},
 		workers: map[uint32]*pecanv1.WorkerAddress{}, opened: map[uint64]*Epoch{}, leases: map[string]map[Ref]struct{}{}, numbers: map[string][]uint32{},
+	}
+}
+
+func (s *State) addDataset(dataset *pecanv1.StoredDataset) {
+	s.removeDataset(dataset.DatasetId)
+	s.datasets[dataset.DatasetId] = dataset
+	s.use(dataset.Fingerprint, 1)
+}
+
+func (s *State) removeDataset(id string) {
+	if dataset := s.datasets[id]; dataset != nil {
+		delete(s.datasets, id)
+		s.use(dataset.Fingerprint, -1)
 	}
 }
 

@@ -137,8 +137,10 @@ func (p *Placements) RemoveClient(id string) { delete(p.clients, id) }
 // Reported keeps what a client's newest heartbeat reports of its training loop and of its host.
 func (p *Placements) Reported(req *pecanv1.ClientHeartbeatRequest) {
 	c := p.clients[req.ClientId]
-	moved := c.host != req.HostId || c.trainer != req.TrainerId
-	c.host, c.trainer, c.mayRun = req.HostId, req.TrainerId, req.LocalWorkers
+	// A client does not move. If one reported another host in each heartbeat, its jobs would get other workers each time.
+	host, trainer := cmp.Or(c.host, req.HostId), cmp.Or(c.trainer, req.TrainerId)
+	moved := c.host != host || c.trainer != trainer
+	c.host, c.trainer, c.mayRun = host, trainer, req.LocalWorkers
 	if req.Host != nil {
 		c.load = req.Host
 	}
