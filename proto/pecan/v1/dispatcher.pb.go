@@ -1152,9 +1152,9 @@ func (x *WatchEpochRequest) GetEpoch() uint64 {
 	return 0
 }
 
-// The first update of a watch, in one or more parts, lists the streams that the client consumes: those that have had a
-// lease, or have begun, and that no client has finished. Each later update lists the streams that changed since. The
-// client leaves streams that it has finished out of its own list, and hears no more of them.
+// The first update of a watch, in one or more parts, lists the streams that the client consumes. They have had a lease, or
+// have begun, and no client has finished them. Each later update lists the streams that changed since. The client leaves
+// streams that it has finished out of its own list, and hears no more of them.
 type EpochUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with every update of this (client, epoch).

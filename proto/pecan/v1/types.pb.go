@@ -322,8 +322,8 @@ const (
 	Cache_CACHE_CANDIDATES Cache = 1
 	// Also those that the planner finds.
 	Cache_CACHE_AUTO Cache = 2
-	// As auto, but the planner finds only the first step after the source and the end of the pipeline, the candidates of
-	// Cachew (USENIX ATC 2022).
+	// As auto, but the planner finds only the candidates of Cachew (USENIX ATC 2022): the first step after the source, and the
+	// end of the pipeline.
 	Cache_CACHE_PAPER Cache = 3
 	// None: pecan.cache() passes elements on, too.
 	Cache_CACHE_OFF Cache = 4
@@ -2747,8 +2747,8 @@ func (x *Cut) GetWholeFiles() bool {
 	return false
 }
 
-// One stream of one epoch, the unit of a lease. Closing streams have the numbers from plan.num_streams on: one for each
-// group, and with two or more groups one more, which joins what those keep back.
+// One stream of one epoch, the unit of a lease. Closing streams have the numbers from plan.num_streams on. There is one for
+// each group. With two or more groups there is one more, which joins what those keep back.
 type StreamId struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`

@@ -14,7 +14,7 @@ def explain(
     *,
     dispatcher_timeout_s: float | None = None,
 ) -> explanation.Explanation:
-    """Explains what was decided for a job: the order of its dataset's steps, its workers, and which steps may be cached.
+    """Explains what was decided for a job: the order of its steps, its workers, and which steps may be cached.
 
     Args:
         dataset_or_job: A dataset from `distribute()`, a dataset built on one, or the name or id of a job.
