@@ -31,23 +31,29 @@ CASES ?= 5000
 FIRST ?= 1
 # The experiments of the predecessor, one test each.
 EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
-# At most two Go packages build at the same time, because the build of cgo packages needs much memory.
-GOTEST := test -p 2 -timeout 15m
+# At most two Go packages build at the same time, because the build of cgo packages needs much memory. `make lint` vets all
+# packages, so tests do not vet them again. Without the data of debuggers, test programs link in half the time.
+GOTEST := test -p 2 -vet=off -ldflags=-w -timeout 15m
 # These directories in place of ./..., which would include generated code under build/.
 GO_DIRS := benchmarks bindings native policies proto service tests
 # Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulation runs thousands of clusters.
 SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim%,$(GO_PACKAGES))
-# `make race` leaves these packages out, because they start no goroutines.
-SEQUENTIAL_GO = $(filter ./service/graph ./service/graph/split ./service/graph/order ./service/dispatcher/ordering ./policies/%,$(GO_PACKAGES))
+# `make race` runs the packages that start goroutines, in their code or in their tests. It leaves out the tests of the
+# dispatcher's program, because the program that they start is built without the detector.
+GOROUTINE := (^|[[:space:]])go (func|[A-Za-z_.]+[(])|[.]Go[(]
+CONCURRENT_GO = $(filter-out ./service/cmd/pecan-dispatcher,$(filter $(call directories,git grep -lE '$(GOROUTINE)' -- '*.go'),$(GO_PACKAGES)))
+# directories has the directories of the files that a command lists.
+directories = $(shell $(1) | xargs -n1 dirname | sort -u | sed 's,^,./,')
 # The longest package comes first. It runs on one core, and would run alone if it came last.
 GO_PACKAGES = ./tests/sim $(filter-out ./tests/sim,$(ALL_GO))
 # tests/k8s is a module of its own.
-ALL_GO = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+ALL_GO = $(call directories,git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
 # Go packages that use TensorFlow's C API find the headers and libraries of the installed wheel through these variables.
-WITH_TENSORFLOW = PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
+# With -trimpath, checks and tests share compiled packages with `make build`, which needs the flag for the wheel.
+WITH_TENSORFLOW = GOFLAGS="$$(go env GOFLAGS) -trimpath" PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -79,7 +85,7 @@ test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
 e2e: build ## Run the quick tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
-	$(call process_tests,not slow)
+	$(call process_tests,not slow and not soak)
 
 slow: build ## Run the tests that `make test` leaves out: slow ones that drive real processes, 200 seeds of the simulation, its teeth
 	$(call process_tests,slow)
@@ -111,22 +117,15 @@ orders: .venv/ready ## Reorder CASES random pipelines by random measurements, st
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
 	  tests/graph/test_random_proposals.py
 
-race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
-	$(WITH_TENSORFLOW) go $(GOTEST) -race $(filter-out $(SEQUENTIAL_GO),$(GO_PACKAGES))
+race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests of packages with goroutines under the race detector, without their long computations
+	$(WITH_TENSORFLOW) go $(GOTEST) -race -short $(CONCURRENT_GO)
 
 asan: .venv/ready ## Run the code between Go and C under AddressSanitizer, in Go and in Python with TensorFlow
 	$(PYTHON) bindings/asan.py
 
-fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each
-	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
-	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$directory/*_test.go | cut -c6-); do \
-	    echo "$$directory $$target"; \
-	    said=$$($(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory 2>&1) || case "$$said" in \
-	      *"Failing input"*) echo "$$said"; exit 1;; \
-	      *"context deadline exceeded"*) said="$$said (Go's fuzzer ended late and found nothing)";; \
-	      *) echo "$$said"; exit 1;; \
-	    esac; echo "$$said" | tail -n 2; \
-	  done; done
+fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each, two at a time
+	@git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed -E 's,/[^/]*:func , ,' | sort -u | \
+	  FUZZTIME=$(FUZZTIME) $(WITH_TENSORFLOW) xargs -P 2 -n 2 tests/fuzz.sh
 
 lint: .venv/ready $(PKG_CONFIG_FILE) ## Check formatting, vet, staticcheck, ruff and types
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }
