@@ -2,19 +2,20 @@
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# Process tests wait about as long as they compute, so two files run at the same time. With three files on two cores, tests
-# that limit how long a trainer takes to exit fail.
-PARALLEL ?= 2
-# One test of each kind: elements, epochs, resume, cache, orders of steps, plans, faults.
-CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch_is_complete \
-  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_has_the_elements_of_a_local_run \
-  tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
-  tests/graph/test_pipelines.py tests/faults/test_thesis.py::test_failover
+# Process tests wait for a part of their time, so three files run at the same time on two cores.
+PARALLEL ?= 3
+# One test of each kind: elements, epochs, resume, cache, streams of a graph, orders of steps, faults.
+CHECKED := tests/e2e/test_elements.py::test_elements_arrive_unchanged tests/e2e/test_epochs.py::test_every_epoch_is_complete \
+  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_another_job_over_the_same_files_reads_the_cache \
+  tests/graph/test_identity.py::test_sharding_policies_keep_elements_and_batches \
+  tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset tests/faults/test_thesis.py::test_failover
+# The marks of the tests that `make test` runs.
+QUICK := not slow and not soak
 PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs
-# process_tests runs the tests that drive real processes and have these marks.
+# process_tests runs the tests that drive real processes and have these marks, so many files at a time.
 define process_tests
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
+	$(PYTHON) -m pytest -q -rs -n $(2) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
 	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
 	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none -m "$(1)" $(PROCESS_TESTS); }
 endef
@@ -31,13 +32,13 @@ CASES ?= 5000
 FIRST ?= 1
 # The experiments of the predecessor, one test each.
 EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
-# At most two Go packages build at the same time, because the build of cgo packages needs much memory. `make lint` vets all
-# packages, so tests do not vet them again. Without the data of debuggers, test programs link in half the time.
-GOTEST := test -p 2 -vet=off -ldflags=-w -timeout 15m
+# Three packages at a time keep two cores busy, because some tests wait. `make lint` vets all packages, so tests do not vet
+# them again. Without the data of debuggers, test programs link in half the time.
+GOTEST := test -p 3 -vet=off -ldflags=-w -timeout 15m
 # These directories in place of ./..., which would include generated code under build/.
 GO_DIRS := benchmarks bindings native policies proto service tests
-# Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulation runs thousands of clusters.
-SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim%,$(GO_PACKAGES))
+# Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulations run many clusters and jobs.
+SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim% ./policies/sim%,$(GO_PACKAGES))
 # `make race` runs the packages that start goroutines, in their code or in their tests. It leaves out the tests of the
 # dispatcher's program, because the program that they start is built without the detector.
 GOROUTINE := (^|[[:space:]])go (func|[A-Za-z_.]+[(])|[.]Go[(]
@@ -71,7 +72,7 @@ demo: build ## Train a small model on real photographs with Pecan and without it
 check: lint build ## Run the quick checks: lint, rules, quick Go tests, one process test of each kind (2 minutes)
 	$(PYTHON) -m pytest -q tests/repo -k "not generated_files"
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
-	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
+	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(QUICK)" $(CHECKED)
 
 test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 minutes; the code of the guides runs in `make docs`)
 
@@ -84,12 +85,12 @@ test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
-e2e: build ## Run the quick tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
-	$(call process_tests,not slow and not soak)
+e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at a time; RERUN=1: failed ones again, alone)
+	$(call process_tests,$(QUICK),$(PARALLEL))
 
 slow: build ## Run the tests that `make test` leaves out: slow ones that drive real processes, 200 seeds of the simulation, its teeth
-	$(call process_tests,slow)
-	$(WITH_TENSORFLOW) go test -timeout 15m ./tests/sim -run 'Simulation|Teeth' -seeds 200 -teeth
+	$(call process_tests,slow,2)
+	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -run 'Simulation|Teeth' -seeds 200 -teeth
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

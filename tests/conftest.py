@@ -47,16 +47,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # The files that take longest, the longest first. Files run in parallel, and a long file that starts last would run alone.
 LONGEST = (
-    "tests/e2e/test_leaks.py",
+    "tests/e2e/test_cache.py",
     "tests/e2e/test_huge_elements.py",
-    "tests/e2e/test_leaving.py",
-    "tests/e2e/test_processes.py",
-    "tests/faults/test_network.py",
+    "tests/faults/test_every_mode.py",
     "tests/faults/test_thesis.py",
+    "tests/e2e/test_deterministic.py",
+    "tests/graph/test_random_proposals.py",
     "tests/e2e/test_resume.py",
     "tests/graph/test_pipelines.py",
-    "tests/graph/test_random_proposals.py",
-    "tests/graph/test_proposals.py",
+    "tests/e2e/test_leaks.py",
+    "tests/e2e/test_processes.py",
+    "tests/graph/test_keyed.py",
+    "tests/graph/test_variables.py",
+    "tests/e2e/test_leaving.py",
+    "tests/faults/test_network.py",
+    "tests/faults/test_disk.py",
 )
 
 
