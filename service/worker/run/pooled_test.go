@@ -68,14 +68,15 @@ func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
 			// These elements are times.
 			continue
 		}
-		var before []byte
+		if strings.Contains(file, "changes_of_any_size") {
+			// The dataset has the steps of "changes". Both take longer than all others together.
+			continue
+		}
 		for _, mode := range []pecanv1.Mode{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC} {
-			graphs := graphsOf(file, &pecanv1.JobOptions{Mode: mode})
-			if before != nil && bytes.Equal(graphs, before) {
-				// Both modes run these graphs.
+			if strings.HasSuffix(file, "changes.pb") && mode == pecanv1.Mode_MODE_DETERMINISTIC {
+				// Mode exactly once has the same steps.
 				continue
 			}
-			before = graphs
 			name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)) + "/" + strings.TrimPrefix(mode.String(), "MODE_")
 			t.Run(name, func(t *testing.T) {
 				if comparePooled(t, runtime, file, &pecanv1.JobOptions{Mode: mode}, &seen) {
@@ -106,30 +107,6 @@ func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
 	if t.Logf("%d datasets and modes, %+v", pooledGraphs, seen); seen.restored < 20 || seen.inline < 20 {
 		t.Errorf("too few datasets and modes were restored, or ran inline: %+v", seen)
 	}
-}
-
-// graphsOf returns the graphs of two streams of a dataset; nil if they cannot be made.
-func graphsOf(file string, options *pecanv1.JobOptions) (all []byte) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	g, err := graph.Parse(data, graph.PeerLimits())
-	if err != nil {
-		return nil
-	}
-	plan, err := split.MakePlan(g, options, split.Env{})
-	if err != nil {
-		return nil
-	}
-	for stream := range 2 {
-		graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Stream: stream, Epoch: 1, Seed: 7, Mode: options.GetMode(), Source: -1})
-		if err != nil {
-			return nil
-		}
-		all = append(all, graphs.A...)
-	}
-	return all
 }
 
 // savedState returns the bytes of an iterator's state.
