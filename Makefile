@@ -43,6 +43,8 @@ SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim% ./po
 # dispatcher's program, because the program that they start is built without the detector.
 GOROUTINE := (^|[[:space:]])go (func|[A-Za-z_.]+[(])|[.]Go[(]
 CONCURRENT_GO = $(filter-out ./service/cmd/pecan-dispatcher,$(filter $(call directories,git grep -lE '$(GOROUTINE)' -- '*.go'),$(GO_PACKAGES)))
+# Packages with tests that -short leaves out. `make slow` runs these.
+LONG_GO = $(filter $(call directories,git grep -l 'testing[.]Short()' -- '*_test.go'),$(GO_PACKAGES))
 # directories has the directories of the files that a command lists.
 directories = $(shell $(1) | xargs -n1 dirname | sort -u | sed 's,^,./,')
 # The longest package comes first. It runs on one core, and would run alone if it came last.
@@ -79,8 +81,8 @@ test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 
 test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo
 
-test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
-	$(WITH_TENSORFLOW) go $(GOTEST) $(GO_PACKAGES)
+test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the quick Go tests
+	$(WITH_TENSORFLOW) go $(GOTEST) -short $(GO_PACKAGES)
 
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
@@ -88,9 +90,10 @@ test-python: build ## Run the tests of the Python package and of the wheel
 e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at a time; RERUN=1: failed ones again, alone)
 	$(call process_tests,$(QUICK),$(PARALLEL))
 
-slow: build ## Run the tests that `make test` leaves out: slow ones that drive real processes, 200 seeds of the simulation, its teeth
+slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its teeth
 	$(call process_tests,slow,2)
-	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -run 'Simulation|Teeth' -seeds 200 -teeth
+	$(WITH_TENSORFLOW) go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
+	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -seeds 200 -teeth
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

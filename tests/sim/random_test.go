@@ -25,7 +25,7 @@ var (
 	firstSeed = flag.Int("first", 1, "the first seed")
 )
 
-// shortSeeds is the most seeds with -short: `make race` uses it, because the race detector makes a seed several times as long.
+// shortSeeds is the most seeds with -short. `make slow` runs 200 seeds.
 const shortSeeds = 8
 
 // failedSeeds returns the seeds that failed once.
