@@ -2,19 +2,20 @@
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# Process tests wait about as long as they compute, so two files run at the same time. With three files on two cores, tests
-# that limit how long a trainer takes to exit fail.
-PARALLEL ?= 2
-# One test of each kind: elements, epochs, resume, cache, orders of steps, plans, faults.
-CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch_is_complete \
-  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_has_the_elements_of_a_local_run \
-  tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
-  tests/graph/test_pipelines.py tests/faults/test_thesis.py::test_failover
+# Process tests wait for a part of their time, so three files run at the same time on two cores.
+PARALLEL ?= 3
+# One test of each kind: elements, epochs, resume, cache, streams of a graph, orders of steps, faults.
+CHECKED := tests/e2e/test_elements.py::test_elements_arrive_unchanged tests/e2e/test_epochs.py::test_every_epoch_is_complete \
+  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_another_job_over_the_same_files_reads_the_cache \
+  tests/graph/test_identity.py::test_sharding_policies_keep_elements_and_batches \
+  tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset tests/faults/test_thesis.py::test_failover
+# The marks of the tests that `make test` runs.
+QUICK := not slow and not soak
 PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs
-# process_tests runs the tests that drive real processes and have these marks.
+# process_tests runs the tests that drive real processes and have these marks, so many files at a time.
 define process_tests
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
+	$(PYTHON) -m pytest -q -rs -n $(2) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
 	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
 	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none -m "$(1)" $(PROCESS_TESTS); }
 endef
@@ -31,23 +32,31 @@ CASES ?= 5000
 FIRST ?= 1
 # The experiments of the predecessor, one test each.
 EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
-# At most two Go packages build at the same time, because the build of cgo packages needs much memory.
-GOTEST := test -p 2 -timeout 15m
+# Three packages at a time keep two cores busy, because some tests wait. `make lint` vets all packages, so tests do not vet
+# them again. Without the data of debuggers, test programs link in half the time.
+GOTEST := test -p 3 -vet=off -ldflags=-w -timeout 15m
 # These directories in place of ./..., which would include generated code under build/.
 GO_DIRS := benchmarks bindings native policies proto service tests
-# Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulation runs thousands of clusters.
-SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim%,$(GO_PACKAGES))
-# `make race` leaves these packages out, because they start no goroutines.
-SEQUENTIAL_GO = $(filter ./service/graph ./service/graph/split ./service/graph/order ./service/dispatcher/ordering ./policies/%,$(GO_PACKAGES))
+# Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulations run many clusters and jobs.
+SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim% ./policies/sim%,$(GO_PACKAGES))
+# `make race` runs the packages that start goroutines, in their code or in their tests. It leaves out the tests of the
+# dispatcher's program, because the program that they start is built without the detector.
+GOROUTINE := (^|[[:space:]])go (func|[A-Za-z_.]+[(])|[.]Go[(]
+CONCURRENT_GO = $(filter-out ./service/cmd/pecan-dispatcher,$(filter $(call directories,git grep -lE '$(GOROUTINE)' -- '*.go'),$(GO_PACKAGES)))
+# Packages with tests that -short leaves out. `make slow` runs these.
+LONG_GO = $(filter $(call directories,git grep -l 'testing[.]Short()' -- '*_test.go'),$(GO_PACKAGES))
+# directories has the directories of the files that a command lists.
+directories = $(shell $(1) | xargs -n1 dirname | sort -u | sed 's,^,./,')
 # The longest package comes first. It runs on one core, and would run alone if it came last.
 GO_PACKAGES = ./tests/sim $(filter-out ./tests/sim,$(ALL_GO))
 # tests/k8s is a module of its own.
-ALL_GO = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+ALL_GO = $(call directories,git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
 # Go packages that use TensorFlow's C API find the headers and libraries of the installed wheel through these variables.
-WITH_TENSORFLOW = PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
+# With -trimpath, checks and tests share compiled packages with `make build`, which needs the flag for the wheel.
+WITH_TENSORFLOW = GOFLAGS="$$(go env GOFLAGS) -trimpath" PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -65,25 +74,26 @@ demo: build ## Train a small model on real photographs with Pecan and without it
 check: lint build ## Run the quick checks: lint, rules, quick Go tests, one process test of each kind (2 minutes)
 	$(PYTHON) -m pytest -q tests/repo -k "not generated_files"
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
-	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
+	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(QUICK)" $(CHECKED)
 
 test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 minutes; the code of the guides runs in `make docs`)
 
 test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo
 
-test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
-	$(WITH_TENSORFLOW) go $(GOTEST) $(GO_PACKAGES)
+test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the quick Go tests
+	$(WITH_TENSORFLOW) go $(GOTEST) -short $(GO_PACKAGES)
 
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
-e2e: build ## Run the quick tests that drive real processes (PARALLEL=2 files at a time; RERUN=1: failed ones again, alone)
-	$(call process_tests,not slow)
+e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at a time; RERUN=1: failed ones again, alone)
+	$(call process_tests,$(QUICK),$(PARALLEL))
 
-slow: build ## Run the tests that `make test` leaves out: slow ones that drive real processes, 200 seeds of the simulation, its teeth
-	$(call process_tests,slow)
-	$(WITH_TENSORFLOW) go test -timeout 15m ./tests/sim -run 'Simulation|Teeth' -seeds 200 -teeth
+slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its teeth
+	$(call process_tests,slow,2)
+	$(WITH_TENSORFLOW) go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
+	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -seeds 200 -teeth
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
@@ -111,22 +121,15 @@ orders: .venv/ready ## Reorder CASES random pipelines by random measurements, st
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
 	  tests/graph/test_random_proposals.py
 
-race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
-	$(WITH_TENSORFLOW) go $(GOTEST) -race $(filter-out $(SEQUENTIAL_GO),$(GO_PACKAGES))
+race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests of packages with goroutines under the race detector, without their long computations
+	$(WITH_TENSORFLOW) go $(GOTEST) -race -short $(CONCURRENT_GO)
 
 asan: .venv/ready ## Run the code between Go and C under AddressSanitizer, in Go and in Python with TensorFlow
 	$(PYTHON) bindings/asan.py
 
-fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each
-	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
-	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$directory/*_test.go | cut -c6-); do \
-	    echo "$$directory $$target"; \
-	    said=$$($(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory 2>&1) || case "$$said" in \
-	      *"Failing input"*) echo "$$said"; exit 1;; \
-	      *"context deadline exceeded"*) said="$$said (Go's fuzzer ended late and found nothing)";; \
-	      *) echo "$$said"; exit 1;; \
-	    esac; echo "$$said" | tail -n 2; \
-	  done; done
+fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each, two at a time
+	@git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed -E 's,/[^/]*:func , ,' | sort -u | \
+	  FUZZTIME=$(FUZZTIME) $(WITH_TENSORFLOW) xargs -P 2 -n 2 tests/fuzz.sh
 
 lint: .venv/ready $(PKG_CONFIG_FILE) ## Check formatting, vet, staticcheck, ruff and types
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }

@@ -9,7 +9,7 @@
 | k8s | The chart on a Kubernetes control plane (`make test-k8s`, not part of `make test`) |
 | repo, docs | The repository's own rules, and the code of the documentation's pages |
 
-`make check` runs one test of each kind, `make test` runs all but the slow ones (slow.py), and `make slow` runs those. To run one: `make build`, then
+`make check` runs one test of each kind, `make test` runs all but the slow ones (slow.py), `make slow` runs those, and `make soak` all. To run one: `make build`, then
 `.venv/bin/python -m pytest tests/e2e/test_cache.py -k name`.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.slow import SLOW
+from tests.slow import SLOW, SOAK
 
 _STDERR = pytest.StashKey[int]()
 
@@ -40,29 +40,37 @@ os.environ["PECAN_LEARN"] = "0"
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps the real standard error. Captured output is lost when a process ends at once."""
     config.addinivalue_line("markers", "slow: `make slow` runs the test, and `make test` does not (tests/slow.py)")
+    config.addinivalue_line("markers", "soak: only `make soak` runs the test (tests/slow.py)")
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[_STDERR] = os.dup(2)
 
 
 # The files that take longest, the longest first. Files run in parallel, and a long file that starts last would run alone.
 LONGEST = (
-    "tests/e2e/test_leaks.py",
+    "tests/e2e/test_cache.py",
     "tests/e2e/test_huge_elements.py",
-    "tests/e2e/test_leaving.py",
-    "tests/e2e/test_processes.py",
-    "tests/faults/test_network.py",
+    "tests/faults/test_every_mode.py",
     "tests/faults/test_thesis.py",
+    "tests/e2e/test_deterministic.py",
+    "tests/graph/test_random_proposals.py",
     "tests/e2e/test_resume.py",
     "tests/graph/test_pipelines.py",
-    "tests/graph/test_random_proposals.py",
-    "tests/graph/test_proposals.py",
+    "tests/e2e/test_leaks.py",
+    "tests/e2e/test_processes.py",
+    "tests/graph/test_keyed.py",
+    "tests/graph/test_variables.py",
+    "tests/e2e/test_leaving.py",
+    "tests/faults/test_network.py",
+    "tests/faults/test_disk.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks slow tests, and puts the longest files first. `make e2e` distributes files in this order."""
+    """Marks the tests of slow.py, and puts the longest files first. `make e2e` distributes files in this order."""
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        if item.nodeid.startswith(tuple(SOAK)):
+            item.add_marker(pytest.mark.soak)
+        elif item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))

@@ -156,9 +156,8 @@ def place(mutation: Mutation, code: dict[pathlib.Path, str]) -> pathlib.Path:
 
 def run(*words: str, overlay: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command whose Go builds read changed files."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if overlay:
-        environment["GOFLAGS"] = f"{environment.get('GOFLAGS', '')} -overlay={overlay}".strip()
+    flags = [os.environ.get("GOFLAGS", ""), "-trimpath", f"-overlay={overlay}" if overlay else ""]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "GOFLAGS": " ".join(filter(None, flags))}
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 

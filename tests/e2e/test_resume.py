@@ -301,7 +301,7 @@ def test_a_position_counts_failed_elements(cluster):
     whole = read(pecan.Iterator(distributed()), 100)
     assert whole.count("failed") == 4
     assert len(whole) == 40
-    for used in range(0, 40, 3):
+    for used in range(0, 40, 7):
         iterator = pecan.Iterator(distributed())
         seen = read(iterator, used)
         again = pecan.Iterator(distributed())

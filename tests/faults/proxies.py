@@ -12,7 +12,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 def build(directory: pathlib.Path) -> pathlib.Path:
     """Compiles the proxy."""
     binary = directory / "proxy"
-    subprocess.run(["go", "build", "-p", "2", "-o", str(binary), "./tests/faults/proxy"], cwd=REPOSITORY, check=True, timeout=600)
+    subprocess.run(["go", "build", "-trimpath", "-p", "2", "-o", str(binary), "./tests/faults/proxy"], cwd=REPOSITORY, check=True, timeout=600)
     return binary
 
 

@@ -31,7 +31,7 @@ def build_command(target: pathlib.Path, name: str = "cutgraph") -> pathlib.Path:
     """Builds one of the commands in this directory, and returns its path."""
     binary = target / name
     subprocess.run(
-        ["go", "build", "-p", "2", "-o", str(binary), f"./tests/graph/{name}"], cwd=REPOSITORY, check=True, timeout=600
+        ["go", "build", "-trimpath", "-p", "2", "-o", str(binary), f"./tests/graph/{name}"], cwd=REPOSITORY, check=True, timeout=600
     )
     return binary
 

@@ -5,15 +5,10 @@ These are reason codes and their page, metrics and their page, records of the jo
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 
-import pytest
 import repository
 
 # A word that names may not contain → the term for it. Parameter names of tf.data service are exempt.
@@ -262,24 +257,3 @@ def test_a_retired_word_is_detected():
 def test_a_replaced_word_is_detected():
     assert len(replaced(["TaskId", "worker_partition", "max-iteration"])) == 3
     assert not replaced(["StreamId", "sharding", "max-streams"])
-
-
-def test_generated_files_are_up_to_date(tmp_path):
-    missing = [name for name in ("tensorflow", "grpc_tools") if importlib.util.find_spec(name) is None]
-    if missing or shutil.which("go") is None:
-        pytest.skip(f"cannot regenerate without {', '.join(missing) or 'go'}: run this test from make test")
-    for name in repository.tracked():
-        if name in ("go.mod", "go.sum") or name.startswith("proto/"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(repository.ROOT / name, tmp_path / name)
-    for name in tmp_path.rglob("*.pb.go"):
-        name.unlink()
-    done = subprocess.run(
-        [sys.executable, "proto/generate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    fresh = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.pb.go")}
-    committed = {name: repository.text(name) for name in repository.with_suffix(".pb.go")}
-    assert sorted(fresh) == sorted(committed), "make generate writes different files from those committed"
-    stale = [name for name, content in fresh.items() if content != committed[name]]
-    assert not stale, f"{stale} differ from the output of make generate"

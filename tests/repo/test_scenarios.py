@@ -11,7 +11,7 @@ import re
 import pytest
 import repository
 
-from tests.slow import SLOW
+from tests.slow import SLOW, SOAK
 
 PAGE = repository.text("docs/scenarios.md")
 ROWS = {row[0]: row for row in re.findall(r"^\| ([A-Z]\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)}
@@ -73,7 +73,7 @@ def test_a_comment_with_another_scenario_is_detected():
     assert not says("K1", "K10: it dies") and not says("K1", "As in K1: it dies") and not says("K1", "")
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", [*SLOW, *SOAK])
 def test_a_slow_test_exists(name):
     path, _, test = name.partition("::")
     functions = [node.name for node in ast.parse(repository.text(path)).body if isinstance(node, ast.FunctionDef)]

@@ -21,9 +21,12 @@ import (
 
 var (
 	oneSeed   = flag.Int64("seed", -1, "run the simulation of this seed alone")
-	seedCount = flag.Int("seeds", usualSeeds, "run the simulations of so many seeds")
+	seedCount = flag.Int("seeds", 20, "run the simulations of so many seeds")
 	firstSeed = flag.Int("first", 1, "the first seed")
 )
+
+// shortSeeds is the most seeds with -short. `make slow` runs 200 seeds.
+const shortSeeds = 8
 
 // failedSeeds returns the seeds that failed once.
 func failedSeeds(t *testing.T) []uint64 {
@@ -54,7 +57,11 @@ func TestSimulation(t *testing.T) {
 	if *oneSeed >= 0 {
 		seeds = []uint64{uint64(*oneSeed)}
 	} else {
-		for n := range *seedCount {
+		count := *seedCount
+		if testing.Short() {
+			count = min(count, shortSeeds)
+		}
+		for n := range count {
 			seeds = append(seeds, uint64(*firstSeed+n))
 		}
 	}

@@ -28,11 +28,14 @@ type run struct {
 	tr *trainer
 }
 
-// check runs the scenario in the two strictest modes.
+// check runs the scenario in the two strictest modes, or with -short in mode exactly-once alone. `make slow` runs both.
 func (s scenario) check(t *testing.T) {
 	t.Helper()
 	for name, mode := range map[string]pecanv1.Mode{"exactly once": pecanv1.Mode_MODE_EXACTLY_ONCE, "deterministic": pecanv1.Mode_MODE_DETERMINISTIC} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && mode == pecanv1.Mode_MODE_DETERMINISTIC {
+				t.Skip("make slow runs it")
+			}
 			if s.data == nil {
 				s.data = batches
 			}

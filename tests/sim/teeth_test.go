@@ -27,7 +27,7 @@ func TestTeeth(t *testing.T) {
 		{"teeth_repeat", "TestN7EveryCallIsRepeated", "twice"},
 	} {
 		t.Run(tooth.tag, func(t *testing.T) {
-			out, err := exec.Command("go", "test", "-vet=off", "-count=1", "-timeout=2m", "-tags", tooth.tag, "-run", "^"+tooth.scenario+"$", ".").CombinedOutput()
+			out, err := exec.Command("go", "test", "-vet=off", "-ldflags=-w", "-count=1", "-timeout=2m", "-tags", tooth.tag, "-run", "^"+tooth.scenario+"$", ".").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: "+tooth.scenario) || !strings.Contains(string(out), tooth.because) {
 				t.Errorf("without the guard, %s must fail with %q; it ended with %v:\n%s", tooth.scenario, tooth.because, err, out)
 			}

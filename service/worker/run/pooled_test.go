@@ -48,6 +48,9 @@ func elementsOf(it *tf.Iterator, n int) (out []string) {
 }
 
 func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine compares the elements of many graphs")
+	}
 	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +68,15 @@ func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
 			// These elements are times.
 			continue
 		}
+		if strings.Contains(file, "changes_of_any_size") {
+			// The dataset has the steps of "changes". Both take longer than all others together.
+			continue
+		}
 		for _, mode := range []pecanv1.Mode{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC} {
+			if strings.HasSuffix(file, "changes.pb") && mode == pecanv1.Mode_MODE_DETERMINISTIC {
+				// Mode exactly once has the same steps.
+				continue
+			}
 			name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)) + "/" + strings.TrimPrefix(mode.String(), "MODE_")
 			t.Run(name, func(t *testing.T) {
 				if comparePooled(t, runtime, file, &pecanv1.JobOptions{Mode: mode}, &seen) {
