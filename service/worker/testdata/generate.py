@@ -116,7 +116,7 @@ def first_batch_fails() -> D:
         slow = 1e-30 * tf.reduce_sum(tf.linalg.matmul(square, square))
         return tf.debugging.check_numerics(1.0 / numbers + slow, "zero")
 
-    return D.range(100).filter(lambda x: x >= 0).batch(8).map(inverse)
+    return D.range(100).filter(lambda x: x >= 0).batch(8).map(inverse, num_parallel_calls=4)
 
 
 def main() -> None:
