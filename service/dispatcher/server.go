@@ -11,7 +11,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -41,7 +43,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 		grpc.StaticStreamWindowSize(requestWindow), grpc.StaticConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionIdle: 10 * time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(d.unary), grpc.StreamInterceptor(d.stream),
+		grpc.UnaryInterceptor(d.unary), grpc.StreamInterceptor(d.stream), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 	)
 	pecanv1.RegisterDispatcherServer(server, d)
 	running, cancel := context.WithCancel(ctx)
@@ -76,6 +78,20 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
+// codec reads messages without the fields that this version does not know. They must reach neither the journal nor a peer.
+type codec struct{ encoding.CodecV2 }
+
+// Unmarshal implements encoding.CodecV2.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	message, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("read a message of type %T", v)
+	}
+	buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buffer.Free()
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(buffer.ReadOnlyData(), message)
+}
+
 func (d *Dispatcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 	defer d.settle(info.FullMethod, &err)
 	if err := admit(req); err != nil {
@@ -99,7 +115,7 @@ func (a admittingStream) RecvMsg(m any) error {
 	return admit(m)
 }
 
-// admit bounds a request and drops unknown fields.
+// admit bounds a request.
 func admit(req any) error {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -108,7 +124,6 @@ func admit(req any) error {
 	if size := proto.Size(message); size > validate.MaxRequestBytes {
 		return reason.New(reason.MessageTooLarge, "a request of %d bytes, at most %d are taken", size, validate.MaxRequestBytes)
 	}
-	validate.DiscardUnknown(message.ProtoReflect())
 	return nil
 }
 

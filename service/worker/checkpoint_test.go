@@ -55,6 +55,32 @@ func TestAStreamContinuesFromItsCheckpoint(t *testing.T) {
 	}
 }
 
+// The pooled iterator into which a checkpoint was restored runs further streams.
+func TestARestoredIteratorRunsFurtherStreams(t *testing.T) {
+	dir := t.TempDir()
+	next := begun(t, dir, divided)
+	w := saving(t, dir)
+	planned(t, w, "slow_shuffle")
+	w.streams.Start(next)
+	r := dialTCP(t, w)
+	request := opening(next)
+	request.StartIndex = reached
+	r.open(1, request)
+	if elements, _, _ := r.stream(reached); len(elements) != 1000-reached || recoveryOf(w).GetRestored() != 1 {
+		t.Fatalf("%d elements, %v", len(elements), recoveryOf(w))
+	}
+	waitFor(t, "the iterator is free", func() bool { return w.streams.Load().Running == 0 })
+	takeBack(t, w, next)
+	other := proto.Clone(next).(*pecanv1.StartStream)
+	other.Id.Stream, other.AckedBelow, other.Lease = 1, 0, next.Lease+1
+	w.streams.Start(other)
+	first(t, w, other, 0, 10)
+	takeBack(t, w, other)
+	if made := w.streams.Load().PooledIterators; made != 1 {
+		t.Errorf("the restored stream and another one made %d pooled iterators", made)
+	}
+}
+
 // saveOwnIterator replaces a checkpoint by one at the same index of an iterator that runs only that stream.
 func saveOwnIterator(t *testing.T, w *Worker, o *pecanv1.StartStream, file string) {
 	t.Helper()

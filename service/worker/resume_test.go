@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
@@ -75,6 +78,44 @@ func TestAStreamBeginsAtItsIndex(t *testing.T) {
 		if recovery := recoveryOf(w); recovery.Recomputed != 0 && i < 3 || recovery.Started < 1 {
 			t.Fatalf("from %d: %v", start, recovery)
 		}
+	}
+}
+
+// Streams that begin at an index share an iterator too. The graph at an index has further steps, so it is another one than
+// that of streams that begin at 0.
+func TestStreamsThatBeginAtAnIndexShareAnIterator(t *testing.T) {
+	w := startWorker(t, nil)
+	o := inStreams(t, w, filepath.Join("testdata", "%s.graph"), "opened_light", 3)
+	lease := uint64(0)
+	run := func(stream uint32, from uint64) []string {
+		lease++
+		o := proto.Clone(o).(*pecanv1.StartStream)
+		o.Id.Stream, o.Lease, o.CleanBelow = stream, lease, from
+		w.streams.Start(o)
+		r := dialTCP(t, w)
+		defer r.nc.Close()
+		request := opening(o)
+		request.StartIndex, request.CleanBelow = from, from
+		r.open(1, request)
+		elements, _, _ := r.stream(from)
+		waitFor(t, "the iterator is free", func() bool { return w.streams.Load().Running == 0 })
+		w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
+		var texts []string
+		for _, element := range elements {
+			texts = append(texts, fmt.Sprint(element))
+		}
+		return texts
+	}
+	for stream := range uint32(3) {
+		whole := run(stream, 0)
+		for _, from := range []uint64{1, 2} {
+			if got := run(stream, from); !slices.Equal(got, whole[from:]) {
+				t.Errorf("stream %d from %d has %v, from 0 %v", stream, from, got, whole)
+			}
+		}
+	}
+	if made := w.streams.Load().PooledIterators; made != 2 {
+		t.Errorf("%d pooled iterators were made: want one for streams from 0, and one for streams from an index", made)
 	}
 }
 

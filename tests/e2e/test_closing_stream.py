@@ -18,6 +18,8 @@ import tensorflow as tf
 
 D = tf.data.Dataset
 EPOCHS = int(os.environ.get("PECAN_CLOSINGS", "8"))
+# More streams than the workers have slots, in three groups with a closing stream each.
+MANY = 40
 
 
 def _twice(batch):
@@ -56,10 +58,10 @@ def cluster():
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["equal streams", "one slow stream"])
-@pytest.mark.parametrize("count", [2, 23, 60])
-def test_remainders_arrive_while_the_closing_stream_starts(cluster, count, slow):
+@pytest.mark.parametrize(("count", "streams"), [(2, "auto"), (23, "auto"), (60, "auto"), (60, MANY)])
+def test_remainders_arrive_while_the_closing_stream_starts(cluster, count, streams, slow):
     local = _seen(_few(slow, count))
-    ours = _few(slow, count).apply(pecan.distribute(cluster.target)).repeat(EPOCHS)
+    ours = _few(slow, count).apply(pecan.distribute(cluster.target, streams=streams)).repeat(EPOCHS)
     rows, sizes = _seen(ours)
     assert rows == collections.Counter({row: times * EPOCHS for row, times in local[0].items()})
     assert sizes == collections.Counter({size: times * EPOCHS for size, times in local[1].items()})
@@ -73,7 +75,7 @@ def test_workers_die_with_their_remainders(slow, seed):
     batches = sum(local[1].values())
     config = pecan.DispatcherConfig(worker_timeout_ms=1000)
     with pecan.LocalCluster(workers=3, dispatcher=config) as cluster:
-        ours = _few(slow, 200).apply(pecan.distribute(cluster.target))
+        ours = _few(slow, 200).apply(pecan.distribute(cluster.target, streams=chance.choice(("auto", MANY))))
         for _ in range(3 if EPOCHS <= 8 else 6):
             # The death comes early, in the middle, or at the end, when only remainders are left.
             at, elements = chance.choice((0, batches // 2, batches - 2, batches - 1)), []

@@ -200,7 +200,7 @@ func (x *StartStream) Without(common *StartStream) *StartStream {
 	entry := &StartStream{
 		Id: &StreamId{Stream: x.GetId().GetStream()}, Lease: x.Lease, Closing: x.Closing, Remainders: x.Remainders, DeliveredBelow: x.DeliveredBelow,
 		RemainderOnly: x.RemainderOnly, CleanBelow: x.CleanBelow, AckedBelow: x.AckedBelow, Cache: x.Cache, CrashGuard: x.CrashGuard,
-		OpenExclusive: x.OpenExclusive, Ahead: x.Ahead, RemaindersChanged: x.RemaindersChanged,
+		OpenExclusive: x.OpenExclusive, RemaindersChanged: x.RemaindersChanged,
 	}
 	if x.Plan != common.GetPlan() {
 		entry.Plan = x.Plan
@@ -213,7 +213,7 @@ func (x *StartStream) With(id *StreamId, common *StartStream) *StartStream {
 	whole := &StartStream{
 		Id: id, Lease: x.Lease, Closing: x.Closing, Remainders: x.Remainders, DeliveredBelow: x.DeliveredBelow,
 		RemainderOnly: x.RemainderOnly, CleanBelow: x.CleanBelow, AckedBelow: x.AckedBelow, Cache: x.Cache, CrashGuard: x.CrashGuard,
-		OpenExclusive: x.OpenExclusive, Ahead: x.Ahead, RemaindersChanged: x.RemaindersChanged,
+		OpenExclusive: x.OpenExclusive, RemaindersChanged: x.RemaindersChanged,
 		Fingerprint: common.GetFingerprint(), Plan: common.GetPlan(), Options: common.GetOptions(), Components: common.GetComponents(), Prefetch: common.GetPrefetch(),
 	}
 	if x.Plan != nil {

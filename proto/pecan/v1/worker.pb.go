@@ -2401,8 +2401,6 @@ type StartStream struct {
 	CrashGuard *CrashGuard `protobuf:"bytes,16,opt,name=crash_guard,json=crashGuard,proto3" json:"crash_guard,omitempty"`
 	// Workers died while they opened the stream. The worker opens it while no other suspect stream runs.
 	OpenExclusive bool `protobuf:"varint,17,opt,name=open_exclusive,json=openExclusive,proto3" json:"open_exclusive,omitempty"`
-	// The lease is ahead of need: the worker starts the stream when it has a free slot.
-	Ahead bool `protobuf:"varint,18,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// `remainders` has only the sources that changed since the last command for this lease.
 	RemaindersChanged bool `protobuf:"varint,19,opt,name=remainders_changed,json=remaindersChanged,proto3" json:"remainders_changed,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -2547,13 +2545,6 @@ func (x *StartStream) GetCrashGuard() *CrashGuard {
 func (x *StartStream) GetOpenExclusive() bool {
 	if x != nil {
 		return x.OpenExclusive
-	}
-	return false
-}
-
-func (x *StartStream) GetAhead() bool {
-	if x != nil {
-		return x.Ahead
 	}
 	return false
 }
@@ -3301,7 +3292,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xc9\x05\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xc0\x05\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -3326,9 +3317,8 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheActionR\x05cache\x125\n" +
 	"\vcrash_guard\x18\x10 \x01(\v2\x14.pecan.v1.CrashGuardR\n" +
 	"crashGuard\x12%\n" +
-	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\x12\x14\n" +
-	"\x05ahead\x18\x12 \x01(\bR\x05ahead\x12-\n" +
-	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChanged\"\x9b\x01\n" +
+	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\x12-\n" +
+	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChangedJ\x04\b\x12\x10\x13R\x05ahead\"\x9b\x01\n" +
 	"\fStartStreams\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +

@@ -4,8 +4,6 @@ import (
 	"math"
 	"strings"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
-
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -114,24 +112,4 @@ func Shorten(text string) string {
 		return strings.ToValidUTF8(text[:maxTextBytes], "") + "..."
 	}
 	return text
-}
-
-// DiscardUnknown drops fields that this version does not know. They must reach neither the journal nor a peer.
-func DiscardUnknown(m protoreflect.Message) {
-	if len(m.GetUnknown()) > 0 {
-		m.SetUnknown(nil)
-	}
-	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.Message() == nil || field.IsMap():
-		case field.IsList():
-			list := value.List()
-			for i := range list.Len() {
-				DiscardUnknown(list.Get(i).Message())
-			}
-		default:
-			DiscardUnknown(value.Message())
-		}
-		return true
-	})
 }

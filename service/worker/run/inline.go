@@ -78,13 +78,14 @@ func (p *pace) next() bool {
 }
 
 // mayRunInline reports whether the stream runs inline. The state of a checkpoint fits only parallel steps. The streams of a
-// job that compares the costs of two orders run as they always did, because only equal kinds can be compared.
+// job that compares the costs of two orders run as they always did, because only equal kinds can be compared. A closing
+// stream waits for other streams, so its time says nothing.
 func (r *run) mayRunInline(t template) bool {
 	switch r.command.GetOptions().GetOrder() {
 	case pecanv1.Order_ORDER_AUTO, pecanv1.Order_ORDER_PAPER:
 		return false
 	}
-	return t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && r.stream.streams.crowded() && t.pace.next()
+	return t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && !r.command.GetClosing() && r.stream.streams.crowded() && t.pace.next()
 }
 
 // crowded reports whether the worker has a stream to run for each core.

@@ -33,6 +33,20 @@ func (o *openings) enter() { _ = o.places.Acquire(context.Background(), 1) }
 
 func (o *openings) leave() { o.places.Release(1) }
 
+// takePlace takes a place for the first element of a pooled stream, which opens the stream's dataset.
+func (r *run) takePlace() {
+	r.stream.streams.openings.enter()
+	r.hasPlace.Store(true)
+}
+
+// leavePlace leaves the place, if the run has one. A closing stream leaves it before it waits for a remainder: its dataset is
+// built by then, and the stream of that remainder may wait for all places.
+func (r *run) leavePlace() {
+	if r.hasPlace.Swap(false) {
+		r.stream.streams.openings.leave()
+	}
+}
+
 // turnTimeout bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
 const turnTimeout = time.Second
 

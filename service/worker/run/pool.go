@@ -10,9 +10,11 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// These bounds hold for idle pooled iterators. They are the bytes of all their graphs, the time that an iterator stays
-// without a stream, and the number of templates that are remembered.
+// These bounds hold for idle pooled iterators. They are their number for each slot, the bytes of all their graphs, the time
+// that an iterator stays without a stream, and the number of templates that are remembered. A stream has up to three graphs,
+// and closing streams have other ones.
 const (
+	idlePerSlot  = 4
 	maxIdleBytes = 256 << 20
 	maxIdleTime  = 10 * time.Minute
 	maxTemplates = 64

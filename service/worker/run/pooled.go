@@ -24,8 +24,7 @@ var errOwnIterator = errors.New("the stream needs an iterator of its own")
 func (r *run) mayPool(restored bool) bool {
 	plan := r.command.GetPlan()
 	suspected := r.command.GetCrashGuard() != nil || r.command.GetOpenExclusive()
-	return plan.GetNumStreams() > 1 && !r.ownIterator && !r.serial && (restored || !suspected) &&
-		!r.command.GetClosing() && !plan.GetWritesFiles()
+	return plan.GetNumStreams() > 1 && !r.ownIterator && !r.serial && (restored || !suspected) && !plan.GetWritesFiles()
 }
 
 // openPooled opens the stream's graphs in pooled iterators, which the end of the run returns to the pool. It returns nil if
@@ -106,7 +105,7 @@ func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, ops map[stri
 			p.pace.measured(p.inline, elements, r.computing)
 		}
 		p.feed.set(nil)
-		r.stream.streams.pool.put(p, 2*r.stream.streams.Options.MaxStreams)
+		r.stream.streams.pool.put(p, idlePerSlot*r.stream.streams.Options.MaxStreams)
 	})
 	return p.Iterator, profiler
 }
@@ -215,6 +214,7 @@ func (r *run) openOwn() (*tf.Iterator, error) {
 	r.stream.log.Debug("the first element of a pooled stream failed")
 	r.release(0)
 	r.ownIterator = true
+	r.dropRemainder()
 	it, err := r.openGuarded()
 	if err != nil {
 		return nil, err

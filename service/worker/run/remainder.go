@@ -2,6 +2,7 @@ package run
 
 import (
 	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/worker/payload"
 	"github.com/pecan-ml/pecan/service/worker/profile"
 	"github.com/pecan-ml/pecan/service/worker/window"
@@ -46,4 +47,20 @@ func (r *run) keepRemainder(batch []*tf.Tensor) {
 	r.mu.Unlock()
 	first, _, _ := kept.Load()
 	kept.Append(window.NewEntry(first, 1, int64(body.Parts.Raw), body))
+}
+
+// dropRemainder drops what the run held back, because it begins again.
+func (r *run) dropRemainder() {
+	s := r.stream
+	s.mu.Lock()
+	if s.run == r && !s.stopped && s.remainder != nil {
+		if reader := s.remainder.Close(); reader != nil {
+			reader.Refuse(reason.New(reason.Closed, "stream %d begins again", s.key.Stream))
+		}
+		s.remainder = window.NewRemainder(&s.streams.windowBytes)
+	}
+	s.mu.Unlock()
+	r.mu.Lock()
+	r.status.remainderRows, r.remainderCounts = 0, profile.Counts{}
+	r.mu.Unlock()
 }

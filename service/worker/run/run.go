@@ -55,6 +55,9 @@ type run struct {
 	// remainderCounts counts what was held back for the closing stream.
 	remainderCounts profile.Counts
 
+	// hasPlace: the run has a place of openings for its first element.
+	hasPlace atomic.Bool
+
 	// failures counts elements that could not be produced.
 	failures atomic.Uint64
 

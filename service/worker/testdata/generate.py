@@ -107,8 +107,21 @@ def reads_ahead() -> D:
     return lines.map(lambda word: tf.strings.to_number(word, tf.int64)).with_options(options)
 
 
+def first_batch_fails() -> D:
+    """Batches downstream of a filter. The first one of all fails, after so long that the batches after it are made meanwhile."""
+
+    def inverse(rows: tf.Tensor) -> tf.Tensor:
+        numbers = tf.cast(rows, tf.float32)
+        square = tf.ones([1024, 1024]) * numbers[-1]
+        slow = 1e-30 * tf.reduce_sum(tf.linalg.matmul(square, square))
+        return tf.debugging.check_numerics(1.0 / numbers + slow, "zero")
+
+    return D.range(100).filter(lambda x: x >= 0).batch(8).map(inverse, num_parallel_calls=4)
+
+
 def main() -> None:
     os.chdir(HERE.parent)
+    (HERE / "first_batch_fails.graph").write_bytes(first_batch_fails()._as_serialized_graph(strip_device_assignment=True).numpy())
     (HERE / "pipe.graph").write_bytes(reads_ahead()._as_serialized_graph(strip_device_assignment=True).numpy())
     for file in FILES:
         with tf.io.TFRecordWriter(file) as writer:
