@@ -36,7 +36,7 @@ type cachesState struct {
 	// record of used caches, which was made at recorded.
 	read, used map[string]bool
 	recorded   time.Duration
-	// useUnrecorded: a cache is used again, and its record says that it is not.
+	// useUnrecorded: the next tick records which caches were used. A cache is used again whose record says that it is not.
 	useUnrecorded bool
 	// due: the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not wait.
 	due        bool
@@ -59,7 +59,7 @@ func (c *Core) stepCaches() {
 		clear(c.caches.used)
 		return
 	}
-	if passed := c.now - c.caches.recorded; passed >= c.usePeriod() || c.caches.useUnrecorded || c.state.CachesUsedS() == 0 {
+	if passed := c.now - c.caches.recorded; passed >= c.usePeriod() || c.caches.useUnrecorded {
 		c.recordUses(passed)
 	}
 	if c.caches.due {
@@ -79,9 +79,12 @@ func (c *Core) usePeriod() time.Duration {
 // most. The time of day says how long, if that is less: else a dispatcher that restarts often would keep caches forever.
 func (c *Core) startCaches() {
 	c.caches.recorded = c.now
-	if last := c.state.CachesUsedS(); last > 0 {
+	last := c.state.CachesUsedS()
+	if last > 0 {
 		c.caches.recorded -= min(max(time.Duration(c.unix()-last)*time.Second, 0), c.usePeriod())
 	}
+	// Without a record there is no time to continue from.
+	c.caches.useUnrecorded = last == 0 && c.state.Caches() > 0
 }
 
 // useCache notes that an epoch uses a cache. The next tick records it if the cache was unused for a while before: after a restart,
