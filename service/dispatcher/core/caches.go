@@ -20,8 +20,8 @@ import (
 // workers: when one reports an unusable segment, the core removes its record, and the next epoch writes it again.
 
 const (
-	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file, so that the
-	// sum of a cache's segments fits.
+	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file. The sum of
+	// a cache's segments fits into an int64.
 	maxCaches       = 1000
 	maxSegmentName  = 200
 	maxSegmentBytes = 1 << 45
