@@ -344,5 +344,5 @@ func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value
 	case "key":
 		return protoreflect.ValueOfString(one(p, "k", "k", "x"))
 	}
-	return protoreflect.ValueOfString(one(p, "c-k-1", "c-k-2", "x"))
+	return protoreflect.ValueOfString(one(p, "c-k-0-1", "c-k-1-2", "x"))
 }
