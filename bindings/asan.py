@@ -91,7 +91,7 @@ def main() -> int:
         failed = subprocess.run(command, cwd=build.ROOT, env=env).returncode != 0
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
     command += ["-o", f"pythonpath={package} tests/e2e"]
-    command += chosen or ["-n", "2", "--dist", "loadfile", *E2E_TESTS]
+    command += chosen or list(E2E_TESTS)
     env = dict(os.environ, **variables(), LD_PRELOAD=" ".join(map(library, PRELOADED)))
     env["PYTHONPATH"] = str(package)
     failed = subprocess.run(command, cwd=build.ROOT, env=env).returncode != 0 or failed
