@@ -236,7 +236,7 @@ def _judge_one_job(medians: Medians) -> list[Mark]:
     ours = medians[ONE_JOB]
     return [
         at_most("opens in ≤ 1 s", ours["opens in s"], 1, " s"),
-        at_most("≤ 1 CPU second per 10,000 streams all told", ours["CPU s/10,000 streams"], 1, " s"),
+        at_most("≤ 1 CPU second per 10,000 streams, in all processes", ours["CPU s/10,000 streams"], 1, " s"),
         at_most("no message above 1 MiB", ours["largest message KiB"], 1024, " KiB"),
     ]
 
