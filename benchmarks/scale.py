@@ -34,13 +34,13 @@ TFRecord files.
 *workers*: every element sleeps for 20 ms, and N worker processes of one slot run one job of one trainer on this host.
 With two slots, 32 workers need more than the two cores: an element that comes alone costs all processes 0.8 ms of CPU.
 Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits. In mode
-deterministic, workers open all streams of the group that is read, whatever their slots. So that fewer than 16 workers do
-not sleep for more elements at a time than they have slots, the job has as many streams as workers there.
+deterministic, workers open all streams of the group that is read, whatever their slots. So that fewer than 16 workers
+do not sleep for more elements at a time than they have slots, the job has as many streams as workers there.
 
 *fleet*, *jobs*: a dispatcher with its store on disk, and the program `benchmarks/fleet`, which plays 1,000 workers of 8
-slots and the trainers over real connections. Nobody computes or sends elements. The CPU is that of the dispatcher and of
-the program together, from the creation of the job to the end of the epoch, heartbeats included. *Utilisation* is the work
-done divided by the work that all slots could have done while streams were left.
+slots and the trainers over real connections. Nobody computes or sends elements. The CPU is that of the dispatcher and
+of the program together, from the creation of the job to the end of the epoch, heartbeats included. *Utilisation* is the
+work done divided by the work that all slots could have done while streams were left.
 """
 
 D = tf.data.Dataset
