@@ -34,12 +34,13 @@ TFRecord files.
 *workers*: every element sleeps for 20 ms, and N worker processes of one slot run one job of one trainer on this host.
 With two slots, 32 workers need more than the two cores: an element that comes alone costs all processes 0.8 ms of CPU.
 Most of that is Go's monitor thread in the workers, which polls while a call into TensorFlow waits. In mode
-deterministic, a worker opens all streams of a group, so few workers sleep for more elements at a time than they have
-slots.
+deterministic, workers open all streams of the group that is read, whatever their slots. So that fewer than 16 workers
+do not sleep for more elements at a time than they have slots, the job has as many streams as workers there.
 
 *fleet*, *jobs*: a dispatcher with its store on disk. The program `benchmarks/fleet` plays 1,000 workers of 8
-slots and the trainers over real connections. Nobody computes or sends elements. *Utilisation* is the work done divided
-by the work that all slots could have done while streams were left.
+slots and the trainers over real connections. Nobody computes or sends elements. The CPU is that of the dispatcher and
+of the program together, from the creation of the job to the end of the epoch, heartbeats included. *Utilisation* is the
+work done divided by the work that all slots could have done while streams were left.
 """
 
 D = tf.data.Dataset
@@ -135,6 +136,8 @@ def _judge_opening(medians: Medians) -> list[Mark]:
 
 # Worker processes, and elements per worker and sample.
 WORKERS, PER_WORKER = (1, 2, 4, 8, 16, 32), 640
+# Streams of a group.
+GROUP = 16
 ORDERS = {"exactly once": False, "deterministic": True}
 
 
@@ -143,7 +146,8 @@ def _workers(_: contextlib.ExitStack, __: Settings) -> Contestants:
         def sample() -> Sample:
             dataset = D.range(PER_WORKER * number).apply(testing.sleep(20_000))
             with systems.pecan_service(workers=number, max_streams=1) as service:
-                ours = service.through(dataset, deterministic=deterministic)
+                few = deterministic and number < GROUP
+                ours = service.through(dataset, deterministic=deterministic, streams=number if few else "auto")
                 for _ in ours.take(1):
                     pass
                 began = time.perf_counter()
@@ -166,12 +170,12 @@ def _judge_workers(medians: Medians) -> list[Mark]:
 
     once, ordered = ORDERS
     marks = []
-    for number in WORKERS[1:]:
-        limit = 95 if number <= 16 else 90
-        share = 100 * rate(number, once) / (number * rate(1, once))
-        marks.append(at_least(f"{number} workers: ≥ {limit} % of linear", share, limit, " %"))
+    for name in ORDERS:
+        for number in WORKERS[1:]:
+            limit = 95 if number <= 16 else 90
+            share = 100 * rate(number, name) / (number * rate(1, name))
+            marks.append(at_least(f"{number} workers, {name}: ≥ {limit} % of linear", share, limit, " %"))
     for number in WORKERS:
-        # One worker has all streams of a group open in deterministic mode, and so more sleeps at a time than slots.
         share = 100 * rate(number, ordered) / rate(number, once)
         marks.append(at_least(f"{number} workers, deterministic: ≥ 95 % of exactly once", share, 95, " %"))
     return marks
@@ -195,14 +199,16 @@ def _play(jobs: int, streams: int, kill: int = 0) -> Sample:
     """Plays one epoch of each job, with a new dispatcher. Returns the figures of the fleet and of the dispatcher."""
     with tempfile.TemporaryDirectory() as work_dir, systems.pecan_service(workers=0, work_dir=work_dir) as service:
         name = pecan.register_dataset(service.target, D.range(16 * STREAMS)).numpy().decode()
-        before = service.cpu_seconds()
         words = [_fleet_program(), "--dispatcher", service.target.removeprefix("pecan://"), "--dataset", name]
         words += [f"--workers={FLEET}", f"--slots={SLOTS}", f"--work={WORK_S}s"]
         words += [f"--jobs={jobs}", f"--streams={streams}", f"--kill={kill}"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(words)} failed: {done.stderr}")
-        found, cpu = json.loads(done.stdout), service.cpu_seconds() - before
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as played:
+            played.stdout.readline()  # The workers are registered.
+            before = service.cpu_seconds()
+            report, errors = played.communicate(timeout=900)
+        if played.returncode:
+            raise RuntimeError(f"{' '.join(words)} failed: {errors}")
+        found, cpu = json.loads(report), service.cpu_seconds() - before
         journal = sum(entry.stat().st_size for entry in os.scandir(work_dir) if entry.is_file())
         return {
             "opens in s": found["open_s"],
@@ -210,8 +216,8 @@ def _play(jobs: int, streams: int, kill: int = 0) -> Sample:
             "all slots busy after s": found["busy_s"],
             "total s": found["total_s"],
             "utilisation %": 100 * found["utilisation"],
-            "dispatcher CPU s/10,000 streams": 1e4 * cpu / (jobs * streams),
-            "fleet CPU s": found["fleet_cpu_s"],
+            "CPU s/10,000 streams": 1e4 * (cpu + found["fleet_cpu_s"]) / (jobs * streams),
+            "of the dispatcher": 1e4 * cpu / (jobs * streams),
             "moved in s": found["moved_s"],
             "dispatcher MB": sum(meter.resident_mb(pid)[0] for pid in service.pids),
             "store MB": journal / 1e6,
@@ -230,9 +236,7 @@ def _judge_one_job(medians: Medians) -> list[Mark]:
     ours = medians[ONE_JOB]
     return [
         at_most("opens in ≤ 1 s", ours["opens in s"], 1, " s"),
-        at_most(
-            "≤ 1 CPU second of the dispatcher per 10,000 streams", ours["dispatcher CPU s/10,000 streams"], 1, " s"
-        ),
+        at_most("≤ 1 CPU second per 10,000 streams, in all processes", ours["CPU s/10,000 streams"], 1, " s"),
         at_most("no message above 1 MiB", ours["largest message KiB"], 1024, " KiB"),
     ]
 

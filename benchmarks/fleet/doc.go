@@ -3,7 +3,7 @@
 // Each worker keeps a session over its own connection. It holds the streams that the dispatcher asks it to run, and ends
 // each of them after a time. Each trainer creates a job over a registered dataset, opens one epoch, and finishes the streams
 // that have ended. Nobody computes or sends an element, so the dispatcher is the only part that works. The program prints
-// its figures as JSON:
+// "ready" when all workers are registered, and at the end its figures as JSON:
 //
 //	fleet --dispatcher 127.0.0.1:5050 --dataset NAME --workers 1000 --slots 8 --jobs 1 --streams 65536
 //

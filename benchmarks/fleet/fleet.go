@@ -19,10 +19,11 @@ type lease struct {
 
 // fleet has what all workers and trainers share: the figures.
 type fleet struct {
-	options options
-	began   time.Time
-	over    chan struct{}
-	total   time.Duration
+	options   options
+	began     time.Time
+	cpuBefore float64
+	over      chan struct{}
+	total     time.Duration
 
 	toWorkers, toTrainers sizes
 
@@ -107,6 +108,6 @@ func (f *fleet) report() *report {
 		Streams:     len(f.leased), MovedS: f.movedS,
 		LargestToWorker: int(f.toWorkers.received.Load()), LargestFromWorker: int(f.toWorkers.sent.Load()),
 		LargestToTrainer: int(f.toTrainers.received.Load()), LargestFromTrainer: int(f.toTrainers.sent.Load()),
-		FleetCPUS: cpuSeconds(),
+		FleetCPUS: cpuSeconds() - f.cpuBefore,
 	}
 }

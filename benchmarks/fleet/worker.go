@@ -12,8 +12,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// flushEvery is how often a worker reports the starts and ends of its streams, in lists.
-const flushEvery = 20 * time.Millisecond
+// reportAfter is how long a worker collects starts and ends of streams before it reports them in lists.
+const reportAfter = 20 * time.Millisecond
 
 // worker plays a worker: it runs at most slots streams at once, and the others in the order in which they came.
 type worker struct {
@@ -33,6 +33,10 @@ type worker struct {
 	running int
 	started map[epochKey]*pecanv1.StreamsStarted
 	ended   map[epochKey]*pecanv1.StreamsEnded
+	// report wakes write when starts and ends are due. It runs only while there are some, because 1,000 tickers would cost
+	// as much as the messages.
+	report    *time.Timer
+	reporting bool
 }
 
 type epochKey struct {
@@ -55,7 +59,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{fleet: f, number: number, conn: conn, held: map[streamKey]*held{}}
+	w := &worker{fleet: f, number: number, conn: conn, held: map[streamKey]*held{}, report: time.NewTimer(time.Hour)}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.clear()
 	failed := context.AfterFunc(registering, w.cancel)
@@ -170,6 +174,7 @@ func (w *worker) fill() {
 			w.started[epochOf(key)] = list
 		}
 		list.Streams, list.Leases = append(list.Streams, int64(key.Stream)), append(list.Leases, int64(stream.lease))
+		w.reportSoon()
 		stream.timer = time.AfterFunc(w.fleet.options.work, func() { w.end(key) })
 	}
 }
@@ -192,14 +197,23 @@ func (w *worker) end(key streamKey) {
 	}
 	list.Streams, list.Leases = append(list.Streams, int64(key.Stream)), append(list.Leases, int64(stream.lease))
 	list.Counts = append(list.Counts, 1)
+	w.reportSoon()
 	w.fill()
+}
+
+// reportSoon makes write report what was collected. Called with mu.
+func (w *worker) reportSoon() {
+	if !w.reporting {
+		w.reporting = true
+		w.report.Reset(reportAfter)
+	}
 }
 
 // write sends heartbeats and reports until the session ends, or until the worker has to disappear.
 func (w *worker) write() {
-	beat, flush := time.NewTicker(w.heartbeat), time.NewTicker(flushEvery)
+	beat := time.NewTicker(w.heartbeat)
 	defer beat.Stop()
-	defer flush.Stop()
+	defer w.report.Stop()
 	for {
 		var messages []*pecanv1.WorkerMessage
 		select {
@@ -207,7 +221,7 @@ func (w *worker) write() {
 			return
 		case <-beat.C:
 			messages = []*pecanv1.WorkerMessage{{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.load()}}}
-		case <-flush.C:
+		case <-w.report.C:
 			if w.fleet.shallDie(w.number) {
 				w.die()
 				return
@@ -248,14 +262,12 @@ func (w *worker) reports() []*pecanv1.WorkerMessage {
 		differences(list.Leases)
 		found = append(found, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_StreamsEnded{StreamsEnded: list}})
 	}
-	if len(found) > 0 {
-		w.clear()
-	}
+	w.clear()
 	return found
 }
 
 func (w *worker) clear() {
-	w.started, w.ended = map[epochKey]*pecanv1.StreamsStarted{}, map[epochKey]*pecanv1.StreamsEnded{}
+	w.started, w.ended, w.reporting = map[epochKey]*pecanv1.StreamsStarted{}, map[epochKey]*pecanv1.StreamsEnded{}, false
 }
 
 // die ends the connection without a goodbye, as the death of a process does.

@@ -35,7 +35,7 @@ func inStreams(t *testing.T, w *Worker, pattern, name string, streams int32) *pe
 	return o
 }
 
-// source returns the remainder of a stream that has ended on this worker, as a closing stream gets it.
+// source returns the remainder of a stream that has ended on this worker, as the dispatcher names it to a closing stream.
 func source(t *testing.T, w *Worker, stream uint32) *pecanv1.RemainderSource {
 	t.Helper()
 	held := w.streams.HeldStreams()

@@ -202,8 +202,13 @@ class Cluster:
         return [json.loads(line) for line in inspected.stdout.splitlines()]
 
     def granted(self) -> list[tuple[str, ...]]:
-        """The stream of each granted lease, from the dispatcher's log. A poll of the status can miss a short stream."""
-        return _GRANT.findall(self.dispatcher.log.read_text())
+        """The stream of each granted lease, from the logs. A poll of the status can miss a short stream.
+
+        The dispatcher logs the leases of epochs with few streams. Workers log each stream that they start.
+        """
+        logs = (program.log.read_text(errors="replace") for program in (self.dispatcher, *self.workers))
+        leases = {lease for log in logs for lease in _GRANT.findall(log)}
+        return sorted(tuple(stream) for *stream, _ in leases)
 
     def clear(self) -> None:
         if self._session is not None:
@@ -227,7 +232,7 @@ def leases(status: dict) -> dict[tuple[str, int, int], tuple[int, str]]:
     return result
 
 
-_GRANT = re.compile(r'msg="lease granted" job=(\S+) epoch=(\d+) stream=(\d+) ')
+_GRANT = re.compile(r'msg="(?:lease granted|stream starts)"(?: worker=\S+)? job=(\S+) epoch=(\d+) stream=(\d+) lease=(\d+)')
 
 
 class Observer:

@@ -5,6 +5,8 @@ README.md says what the scenarios must show and how to repeat a run. A scenario 
 - `cluster.Cluster` starts a dispatcher over a work directory, and workers. `cluster.Program` kills, stops and restarts them.
 - `run.Run` reads epochs in a trainer process (`trainer.py`), which writes a line to a ledger for each element.
 - `ledger.check` compares the ledger with the fixture `truth`, the elements of a local run.
+- The fixture `data` has the records. Their jobs have 1 to 1,024 streams, a random choice of the run. A scenario that does not allow
+  every number has the mark `streams(least, most)`.
 - `cluster.Observer` polls the dispatcher during the run, and checks the leases.
 - `proxies.Proxy` delays or cuts connections between two processes.
 
@@ -13,6 +15,7 @@ To run one test: `make build`, then `.venv/bin/python -m pytest tests/faults/tes
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pathlib
@@ -23,14 +26,20 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 GOLDEN_PASSES = 5
-# Without the option, 40 files have ten streams. With fewer streams, some workers have none, and a scenario has no victim.
-STREAMS = ("auto", 16, 17, 25, 40)
+MOST_STREAMS = 1024
 # A test that takes longer than this hangs.
 DEADLINE_S = 1800 if os.environ.get("PECAN_FAULTS_FULL") else 240
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="seed of the run to repeat (fault scenarios)")
+    parser.addoption(
+        "--streams", type=int, default=None, help="number of streams instead of a random one (fault scenarios)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "streams(least, most): the numbers of streams that a fault scenario allows")
 
 
 @pytest.fixture(autouse=True)
@@ -68,36 +77,82 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory, seed: int):
-    """Records in 40 files of different lengths. The seed decides the number of streams; workers have two slots each."""
-    import records
+def any_streams(request: pytest.FixtureRequest, seed: int) -> int:
+    """The number of streams that the run has chosen. Small numbers are as frequent as large ones."""
+    chance = random.Random(f"{seed} streams")
+    least = 1 << chance.randrange(11)
+    given = request.config.getoption("--streams")
+    return given or min(least + chance.randrange(least), MOST_STREAMS)
 
-    streams = random.Random(f"{seed} streams").choice(STREAMS)
-    print(f"streams={streams}")
-    return records.Records(tmp_path_factory.mktemp("records"), records.TOTAL, streams=streams)
+
+class Made:
+    """The records of a run by their number of streams, with their elements in a local run and in a run without faults."""
+
+    def __init__(self, directories: pytest.TempPathFactory) -> None:
+        self._directories = directories
+        self.records = functools.cache(self._records)
+        self.truth = functools.cache(self._truth)
+        self.golden = functools.cache(self._golden)
+
+    def _records(self, streams: int):
+        import records
+
+        # A stream has at least one file.
+        return records.Records(
+            self._directories.mktemp("records"), records.TOTAL, files=max(40, streams), streams=streams
+        )
+
+    def _truth(self, streams: int) -> dict[int, int]:
+        return self.records(streams).truth()
+
+    def _golden(self, streams: int) -> list[list[int]]:
+        import cluster
+        import ledger
+        import run
+
+        data, truth = self.records(streams), self.truth(streams)
+        with cluster.running_cluster(cluster.Cluster(self._directories.mktemp("golden"))) as service:
+            service.add_all(1)
+            with run.Run(service, data, "deterministic", GOLDEN_PASSES) as quiet:
+                quiet.finish()
+            entries = ledger.lines(quiet.path)
+            ledger.check(entries, truth, GOLDEN_PASSES)
+            quiet.release()
+        return [[line["id"] for line in epoch] for epoch in ledger.epochs(entries)]
 
 
 @pytest.fixture(scope="session")
-def truth(data) -> dict[int, int]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory)
+
+
+@pytest.fixture
+def streams(request: pytest.FixtureRequest, any_streams: int) -> int:
+    """The number of streams of a test: that of the run, within what the scenario allows."""
+    allowed = {"least": 1, "most": MOST_STREAMS}
+    for mark in request.node.iter_markers("streams"):
+        allowed |= mark.kwargs
+    streams = min(max(any_streams, allowed["least"]), allowed["most"])
+    print(f"{streams} streams")
+    return streams
+
+
+@pytest.fixture
+def data(made: Made, streams: int):
+    """Records in files of different lengths, and the number of streams of jobs over them. Workers have two slots each."""
+    return made.records(streams)
+
+
+@pytest.fixture
+def truth(made: Made, streams: int) -> dict[int, int]:
     """The CRC of each element of a local run, by id."""
-    return data.truth()
+    return made.truth(streams)
 
 
-@pytest.fixture(scope="session")
-def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+@pytest.fixture
+def golden(made: Made, streams: int) -> list[list[int]]:
     """The order of each epoch in mode deterministic without faults, with one worker. The scenarios have more workers."""
-    import cluster
-    import ledger
-    import run
-
-    with cluster.running_cluster(cluster.Cluster(tmp_path_factory.mktemp("golden"))) as service:
-        service.add_all(1)
-        with run.Run(service, data, "deterministic", GOLDEN_PASSES) as quiet:
-            quiet.finish()
-        entries = ledger.lines(quiet.path)
-        ledger.check(entries, truth, GOLDEN_PASSES)
-        quiet.release()
-    return [[line["id"] for line in epoch] for epoch in ledger.epochs(entries)]
+    return made.golden(streams)
 
 
 @pytest.fixture(autouse=True)

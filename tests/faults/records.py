@@ -15,6 +15,8 @@ FULL = bool(os.environ.get("PECAN_FAULTS_FULL"))
 TOTAL = 10_000 if FULL else 1_000
 PAYLOAD = 8 << 10
 GROUP = 16
+# The least number of streams of a scenario whose victim must have some: with fewer, a worker may have none.
+SPREAD = 10
 
 
 class Records:

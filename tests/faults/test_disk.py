@@ -100,6 +100,8 @@ def test_a_full_cache_disk_caches_nothing(tmp_path, data, truth, small_disk):
         run.release()
 
 
+# The states of streams over more, shorter files fit on the disk.
+@pytest.mark.streams(most=40)
 def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, small_disk):
     """D5: checkpoints do not fit on the workers' disk. After a worker's death its elements are recomputed."""
     disk = small_disk(tmp_path / "disk", 256 << 10)

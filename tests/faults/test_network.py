@@ -12,7 +12,7 @@ import records
 import tensorflow as tf
 from cluster import WAIT_S, Cluster, Program, running_cluster, wait
 from proxies import Proxy
-from records import FULL
+from records import FULL, SPREAD
 from run import MAX_OUTSTANDING_BYTES, Run
 
 TCP = {"data_transfer_protocol": "tcp"}
@@ -33,6 +33,7 @@ def _streams_of(cluster: Cluster, run: Run, address: str) -> list[int]:
     return [stream for (_, epoch, stream), held in cluster.leases().items() if epoch == run.epoch and held[1] == address]
 
 
+@pytest.mark.streams(least=SPREAD)
 def test_a_worker_that_lost_the_dispatcher_is_fenced(tmp_path, data, truth, golden, mode, rng, proxy):
     """N1: its trainer can still read it. Its streams move nevertheless, and the trainer accepts nothing of the old lease."""
     with running_cluster(Cluster(tmp_path)) as cluster:
@@ -76,6 +77,7 @@ def test_the_only_worker_without_its_dispatcher_counts_as_no_worker(tmp_path, da
         gc.collect()
 
 
+@pytest.mark.streams(least=SPREAD)
 def test_a_trainer_that_lost_a_worker_reads_others(tmp_path, data, truth, golden, mode, rng, proxy):
     """N2: the dispatcher still hears the worker. It moves only the streams that this trainer cannot read."""
     with running_cluster(Cluster(tmp_path)) as cluster:
@@ -108,6 +110,7 @@ def _read_numbers(target: str, seen: list[int]) -> None:
 PAIRS = ("trainer and dispatcher", "worker and dispatcher", "trainer and worker")
 
 
+@pytest.mark.streams(least=SPREAD)
 def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golden, mode, rng, proxy):
     """N4: between each pair of processes requests arrive and replies are lost, or the reverse. Then the connection is reset."""
     with running_cluster(Cluster(tmp_path)) as cluster:
@@ -150,6 +153,7 @@ def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golde
         run.release()
 
 
+@pytest.mark.streams(least=SPREAD)
 @pytest.mark.parametrize("mode", ["deterministic", "exactly_once"] if FULL else ["deterministic"])
 def test_a_silently_lost_route_is_detected(tmp_path, data, truth, golden, mode, rng, proxy):
     """N10: no connection closes and no byte arrives. The trainer asks whether the worker lives, and its streams move."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from cluster import Cluster, running_cluster, wait
+from records import GROUP, SPREAD
 from run import Run
 
 
@@ -40,6 +42,7 @@ def test_a_worker_keeps_its_streams_over_a_short_pause(tmp_path, data, truth, go
         run.release()
 
 
+@pytest.mark.streams(least=SPREAD)
 def test_a_worker_is_fenced_after_a_long_pause_and_returns_as_a_new_worker(tmp_path, data, truth, golden, mode, rng):
     """G1, long: its streams move. After it continues, its frames carry an old lease, and it serves again as a new worker."""
     with running_cluster(Cluster(tmp_path)) as cluster:
@@ -60,6 +63,8 @@ def test_a_worker_is_fenced_after_a_long_pause_and_returns_as_a_new_worker(tmp_p
         run.release()
 
 
+# Without the dispatcher, nobody leases the streams of the next group.
+@pytest.mark.streams(most=GROUP)
 def test_a_paused_dispatcher_counts_nobody_as_dead(tmp_path, data, truth, golden, mode, rng):
     """G2: it stops for several times the timeout of workers and trainers, and afterwards counts none of them as dead."""
     times = ("--worker-dead-after", "1500ms", "--worker-suspect-after", "700ms", "--client-timeout", "2s")

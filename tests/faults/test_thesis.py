@@ -13,7 +13,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from cluster import Cluster, running_cluster, wait
-from records import FULL
+from records import FULL, SPREAD
 from run import Run
 
 # A worker that can run every stream, so that a second worker is only a standby.
@@ -125,6 +125,7 @@ POINTS = ["in the middle of a block", "after a segment", "before the commit", "a
 MODES = ["exactly_once", "deterministic"]
 
 
+@pytest.mark.streams(least=SPREAD, most=64)
 @pytest.mark.parametrize(
     "mode, point",
     [(mode, point) for mode in MODES for point in POINTS] if FULL else [(MODES[k % 2], point) for k, point in enumerate(POINTS)],
@@ -174,6 +175,7 @@ def test_putfail(tmp_path, data, truth, golden, mode, point):
         run.release()
 
 
+@pytest.mark.streams(most=64)
 @pytest.mark.parametrize("mode", MODES)
 def test_failover(tmp_path, data, truth, golden, mode, rng):
     """T4: the active worker is killed, and a standby that was registered before continues."""
@@ -255,6 +257,7 @@ def test_killall(tmp_path, data, truth, golden, mode, rng):
         run.release()
 
 
+@pytest.mark.streams(least=SPREAD)
 def test_five_epochs(tmp_path, data, truth, golden, mode, rng):
     """T7: one worker is killed, later all processes, later one worker again, in one job of five epochs."""
     with running_cluster(Cluster(tmp_path)) as cluster:

@@ -24,7 +24,7 @@
 //   - sampling.go, load.go and report.go report the state of streams. failures.go makes errors.
 //
 // Locks: a stream's lock is taken before its window's. Each opening, and the first element of a pooled stream, holds a
-// place of openings. An opening after a worker's death holds all places, and so does an element that is computed alone
+// place of openings. A closing stream leaves it before it waits for other streams. An opening after a worker's death holds all places, and so does an element that is computed alone
 // after two deaths. exclusive (crash guard) is taken before places. Fields of run that follow "goroutine of main" belong
 // to that goroutine alone.
 //
