@@ -230,6 +230,8 @@ func whyDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	case random:
 		return "both change values by random numbers"
 	case a.Computes && b.Computes && (!a.Affine || !b.Affine):
+	case a.InsertionsDiffer(b) != "" && !mixesAffinely(a) && !mixesAffinely(b):
+		return a.InsertionsDiffer(b)
 		return "both compute values, and one of them computes more than weighted sums"
 	case a.Computes && b.Computes && (a.Mixes == 0) == (b.Mixes == 0) && a.Mixes == 0:
 		return "both compute values"
@@ -256,6 +258,9 @@ func whyDiffer(a, b dataflow.Change, before []int64, random bool) string {
 }
 
 // sizeCheckMayFail returns the reason why a check of sizes may fail in the other order, and only for some elements;
+// mixesAffinely reports whether a step computes weighted sums of several values. A trial shows whether it keeps a constant.
+func mixesAffinely(c dataflow.Change) bool { return c.Computes && c.Affine && c.Mixes != 0 }
+
 // empty if none can.
 func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	for _, pair := range []struct {
