@@ -80,6 +80,7 @@ func newModel(p Pipeline) *model {
 	return m
 }
 
+	m.fit()
 // read returns the bytes that determine the step's work.
 func (m *model) read(at state, step int) (bytes float64) {
 	for _, i := range m.Steps[step].Reads {

@@ -15,6 +15,14 @@ type Pipeline struct {
 	// Constraints has the reason why step j must run after step i, by {i, j} with i < j. In the reason, "it" is
 	// step j. A pair without an entry may swap.
 	Constraints map[[2]int]string
+	// Other has measurements in another order; nil without any.
+	Other *Run
+}
+
+// Run has measurements of the steps in an order, by their numbers. Steps that were not measured have none.
+type Run struct {
+	Order        []int
+	Measurements []Measurements
 }
 
 // Component is one tensor of an element.
@@ -44,7 +52,7 @@ type Step struct {
 	// Slow: the step makes values smaller, and of a type with which processors compute slowly, such as bfloat16.
 	Slow bool
 	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to
-	// bytes^Exponent; an Exponent of 0 means 1.
+	// bytes^Exponent; an Exponent of 0 means 1. Both are fitted if the step has run with two sizes.
 	FixedShare, Exponent float64
 	Measurements
 }

@@ -60,6 +60,33 @@ func (p *proposer) describe() {
 	p.findConstraints()
 }
 
+// describeOther adds what the steps cost in another order. Inputs are counted by the outputs of the step that runs before.
+func (p *proposer) describeOther(other *pecanv1.MeasuredOrder) {
+	run := &autoorder.Run{Measurements: make([]autoorder.Measurements, len(p.steps))}
+	metrics := map[string]*pecanv1.NodeMetrics{}
+	for _, node := range other.GetNodes() {
+		metrics[node.GetNode()] = node
+	}
+	before := 0.0
+	for _, name := range other.GetOrder() {
+		i := slices.IndexFunc(p.steps, func(at int) bool { return p.all[at].Node == name })
+		if i < 0 {
+			continue
+		}
+		own, in := metrics[name], before
+		out := float64(own.GetElements())
+		if t := p.step(i); !t.Drops && !t.Batches || in == 0 {
+			in = out
+		}
+		run.Order = append(run.Order, i)
+		run.Measurements[i] = autoorder.Measurements{ElementsIn: max(in, out), ElementsOut: out, Seconds: own.GetSelfCpuS()}
+		before = out
+	}
+	if len(run.Order) == len(p.steps) {
+		p.Other = run
+	}
+}
+
 func (p *proposer) findConstraints() {
 	for j := range p.Steps {
 		for i := range j {

@@ -80,8 +80,7 @@ func (p *pace) next() bool {
 // mayRunInline reports whether the stream runs inline. The state of a checkpoint fits only parallel steps. The streams of a
 // job that compares the costs of two orders run as they always did, because only equal kinds can be compared.
 func (r *run) mayRunInline(t template) bool {
-	switch r.command.GetOptions().GetOrder() {
-	case pecanv1.Order_ORDER_AUTO, pecanv1.Order_ORDER_PAPER:
+	if r.command.GetOptions().GetOrder() > pecanv1.Order_ORDER_OFF {
 		return false
 	}
 	return t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && r.stream.streams.crowded() && t.pace.next()
