@@ -67,13 +67,11 @@ def _job(link, name: str) -> dict:
 
 
 def _ordered_in(job: dict, epoch: int) -> str:
-    """Which streams of an epoch have the new order: "none", "some" (one of 16) or "all"."""
+    """Which streams of an epoch have the new order: "none", "some" or "all"."""
     (shown,) = [e for e in job["epochs"] if int(e.get("epoch", 0)) == epoch]
     if not shown.get("ordered", False):
         return "none"
-    streams = tuple(shown.get("ordered_streams", ()))
-    assert streams in ((), (0,))
-    return "some" if streams else "all"
+    return "some" if shown.get("ordered_streams") or shown.get("ordered_below") else "all"
 
 
 def _check_explanation(target: str, name: str) -> None:
