@@ -111,6 +111,15 @@ MUTATIONS = (
         "c.Computes, c.Arithmetic, c.Inserts, c.value = true, true, nil, unchanged",
         f"{ADVERSARY}[a frame that a step computes, and another frame]",
     ),
+    # Branches.
+    Mutation(
+        "no step leaves its branch", "r.g.Freezes(s.Node) || begins(s) {", "r.g.Freezes(s.Node) {",
+        f"{GRAPH}branches.py::test_a_position_names_only_orders_within_branches",
+    ),
+    Mutation(
+        "a filter after a join counts as a reader of each branch", "all = all || t.Calls || t.Joins", "all = all || t.Calls",
+        f"{GRAPH}branches.py::test_values_that_may_differ_decide_nothing_below_a_join",
+    ),
     # Under approximate and any.
     off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
     off("under approximate two steps that combine values do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),

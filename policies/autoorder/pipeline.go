@@ -42,6 +42,10 @@ type Step struct {
 	Name string
 	// Fixed is the reason why the step does not move and no step passes it; empty if it may move.
 	Fixed string
+	// Source has the components that the step reads if it begins a branch, and SourceElements their elements per element of the
+	// pipeline's source. nil: it reads what the step before it returns. A branch has sections of its own.
+	Source         []Component
+	SourceElements float64
 	// After has the components after a fixed step, independent of those before it; nil: the step does not
 	// change them.
 	After []Component
@@ -121,17 +125,21 @@ func (s *Step) factor() (f float64, known bool) {
 	return s.BytesOut / s.BytesIn, true
 }
 
-// sections returns the sections of a pipeline, each as [first, end): the runs of movable steps between fixed ones.
+// sections returns the sections of a pipeline, each as [first, end): the runs of movable steps between fixed ones, within a
+// branch.
 func sections(steps []Step) (out [][2]int) {
 	first := 0
 	for i := range len(steps) + 1 {
-		if i < len(steps) && steps[i].Fixed == "" {
+		movable := i < len(steps) && steps[i].Fixed == ""
+		if movable && steps[i].Source == nil {
 			continue
 		}
 		if i > first {
 			out = append(out, [2]int{first, i})
 		}
-		first = i + 1
+		if first = i; !movable {
+			first++
+		}
 	}
 	return out
 }

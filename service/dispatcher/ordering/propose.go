@@ -236,7 +236,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[i] = "stays: it returns its input unchanged, and other steps move past it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i]}
+			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i], Begins: i > 0 && t.Begins}
 		if p.displayNames[i] != t.Node {
 			step.Label = p.displayNames[i]
 		}

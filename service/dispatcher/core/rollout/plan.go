@@ -59,8 +59,12 @@ func (r *Rollouts) Planned(in Planned) {
 	}
 }
 
-// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps.
+// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps, or if they have
+// branches, which end in no common step.
 func (p *Planned) tops() (registered, ordered string) {
+	if slices.ContainsFunc(p.Steps, (*pecanv1.ExplainedStep).GetBegins) {
+		return "", ""
+	}
 	for i, step := range slices.Backward(p.Steps) {
 		if len(p.Steps) == len(p.Order) && step.GetNode() != p.Order[i] {
 			return step.GetNode(), p.Order[i]
