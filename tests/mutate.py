@@ -92,6 +92,34 @@ MUTATIONS = (
         "a change of size does not pass a step that checks that size", "if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {",
         f"{ADVERSARY}[a check of the size that a crop produces]",
     ),
+    # Constants that a step inserts.
+    off(
+        "a step that inserts a constant does not pass a step that changes it", "if pair[1].Computes && !pair[1].keeps(constant) {",
+        f"{ADVERSARY}[zeros around an image that becomes brighter]",
+    ),
+    off(
+        "two steps that insert different constants do not pass each other",
+        "if slices.ContainsFunc(pair[1].Inserts, func(v float64) bool { return !sameBits(v, constant) }) {",
+        f"{ADVERSARY}[two frames of other constants]",
+    ),
+    Mutation(
+        "a step that keeps a zero keeps its sign", "return certain && sameBits(got, v)", "return certain && got == v",
+        f"{ADVERSARY}[zeros around a negated image]",
+    ),
+    Mutation(
+        "a step that computes has no constants to keep", "c.Computes, c.Arithmetic, c.Inserts, c.value = true, true, nil, value",
+        "c.Computes, c.Arithmetic, c.Inserts, c.value = true, true, nil, unchanged",
+        f"{ADVERSARY}[a frame that a step computes, and another frame]",
+    ),
+    # Branches.
+    Mutation(
+        "no step leaves its branch", "r.g.Freezes(s.Node) || begins(s) {", "r.g.Freezes(s.Node) {",
+        f"{GRAPH}branches.py::test_a_position_names_only_orders_within_branches",
+    ),
+    Mutation(
+        "a filter after a join counts as a reader of each branch", "all = all || t.Calls || t.Joins", "all = all || t.Calls",
+        f"{GRAPH}branches.py::test_values_that_may_differ_decide_nothing_below_a_join",
+    ),
     # Under approximate and any.
     off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
     off("under approximate two steps that combine values do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),

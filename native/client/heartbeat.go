@@ -124,6 +124,7 @@ func (j *Job) sendHeartbeat() bool {
 	j.setTimeout(answer.GetClientTimeoutS())
 	j.wantLocal(answer.GetLocalWorkers())
 	j.notePlacement(ctx, number, answer.GetPlacement())
+	j.noteAdvice(ctx, answer.GetOrderAdvice())
 	if err == nil {
 		waits := !j.consumer.LeaseHolds()
 		if j.consumer.RenewLease(began, j.timeout()); waits {

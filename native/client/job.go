@@ -80,6 +80,8 @@ type Job struct {
 	// placedBy is the number of the heartbeat that brought it.
 	placement *pecanv1.Placement
 	placedBy  uint64
+	// advised: the log has what a wider order tolerance would save.
+	advised bool
 	// lastCount is how many elements the last completely read pass had; -1 before the first.
 	lastCount int64
 }

@@ -29,6 +29,17 @@ func (j *Job) notePlacement(ctx context.Context, heartbeat uint64, p *pecanv1.Pl
 	}
 }
 
+// noteAdvice logs once what a wider order tolerance would save.
+func (j *Job) noteAdvice(ctx context.Context, advice string) {
+	j.mu.Lock()
+	first := advice != "" && !j.advised
+	j.advised = j.advised || first
+	j.mu.Unlock()
+	if first {
+		j.session.link.Log().Log(ctx, LevelNotice, advice, "job", j.consumer.JobID)
+	}
+}
+
 func placementLine(before, p *pecanv1.Placement, changed bool) string {
 	workers := func(p *pecanv1.Placement) string {
 		return fmt.Sprintf("%d remote and %d local workers", p.Remote, p.Local)

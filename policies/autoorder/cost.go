@@ -74,9 +74,13 @@ func newModel(p Pipeline) *model {
 	m := &model{Pipeline: p, entry: make([]state, len(p.Steps)), readAt: make([]float64, len(p.Steps))}
 	at := state{p.Source, 1}
 	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Source != nil {
+			at = state{s.Source, s.SourceElements}
+		}
 		m.entry[i], m.readAt[i] = at, m.read(at, i)
 		at = m.after(at, i)
 	}
+	m.fit()
 	return m
 }
 
@@ -165,7 +169,7 @@ func (m *model) total(order []int) (sum float64) {
 func (m *model) walk(order []int, visit func(step int, at state)) {
 	at := state{m.Source, 1}
 	for position, step := range order {
-		if m.Steps[step].Fixed != "" || position > 0 && m.Steps[order[position-1]].Fixed != "" {
+		if m.Steps[step].Fixed != "" || m.Steps[position].Source != nil || position > 0 && m.Steps[order[position-1]].Fixed != "" {
 			at = m.entry[position]
 		}
 		visit(step, at)
@@ -195,8 +199,8 @@ func (m *model) reason(order []int, step int) string {
 	if !(s.ElementsIn > 0) {
 		moves += ": its cost is not known"
 	}
-	at := slices.Index(order, step)
-	for _, before := range slices.Backward(order[:at]) {
+	for at := slices.Index(order, step); at > 0 && m.Steps[at].Source == nil; at-- {
+		before := order[at-1]
 		if m.Steps[before].Fixed != "" {
 			return fmt.Sprintf("%s; no step can move past %s, which runs before it", moves, m.Steps[before].Name)
 		}

@@ -8,7 +8,7 @@
 // dispatcher tries a plan before it adopts it.
 //
 // Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost
-// model, search.go the search for the cheapest order, predict.go the prediction for a given order. testdata has
+// model, search.go the search for the cheapest order, fit.go fits it to measurements in two orders, predict.go the prediction for a given order. testdata has
 // scripts of pipelines and the expected plans.
 //
 // The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can

@@ -15,6 +15,14 @@ type Pipeline struct {
 	// Constraints has the reason why step j must run after step i, by {i, j} with i < j. In the reason, "it" is
 	// step j. A pair without an entry may swap.
 	Constraints map[[2]int]string
+	// Other has measurements in another order; nil without any.
+	Other *Run
+}
+
+// Run has measurements of the steps in an order, by their numbers. Steps that were not measured have none.
+type Run struct {
+	Order        []int
+	Measurements []Measurements
 }
 
 // Component is one tensor of an element.
@@ -34,6 +42,10 @@ type Step struct {
 	Name string
 	// Fixed is the reason why the step does not move and no step passes it; empty if it may move.
 	Fixed string
+	// Source has the components that the step reads if it begins a branch, and SourceElements their elements per element of the
+	// pipeline's source. nil: it reads what the step before it returns. A branch has sections of its own.
+	Source         []Component
+	SourceElements float64
 	// After has the components after a fixed step, independent of those before it; nil: the step does not
 	// change them.
 	After []Component
@@ -44,7 +56,7 @@ type Step struct {
 	// Slow: the step makes values smaller, and of a type with which processors compute slowly, such as bfloat16.
 	Slow bool
 	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to
-	// bytes^Exponent; an Exponent of 0 means 1.
+	// bytes^Exponent; an Exponent of 0 means 1. Both are fitted if the step has run with two sizes.
 	FixedShare, Exponent float64
 	Measurements
 }
@@ -113,17 +125,21 @@ func (s *Step) factor() (f float64, known bool) {
 	return s.BytesOut / s.BytesIn, true
 }
 
-// sections returns the sections of a pipeline, each as [first, end): the runs of movable steps between fixed ones.
+// sections returns the sections of a pipeline, each as [first, end): the runs of movable steps between fixed ones, within a
+// branch.
 func sections(steps []Step) (out [][2]int) {
 	first := 0
 	for i := range len(steps) + 1 {
-		if i < len(steps) && steps[i].Fixed == "" {
+		movable := i < len(steps) && steps[i].Fixed == ""
+		if movable && steps[i].Source == nil {
 			continue
 		}
 		if i > first {
 			out = append(out, [2]int{first, i})
 		}
-		first = i + 1
+		if first = i; !movable {
+			first++
+		}
 	}
 	return out
 }

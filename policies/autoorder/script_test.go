@@ -32,6 +32,8 @@ func (s *script) Describe(t *testing.T, words []string) {
 		s.Pipeline = autoorder.Pipeline{Source: components(t, words[1:]), Constraints: map[[2]int]string{}}
 	case "step":
 		s.Steps = append(s.Steps, step(t, words[1:]))
+	case "other":
+		s.Other = s.run(t, words[1:])
 	case "constraint":
 		i, j := s.named(t, words[1]), s.named(t, words[2])
 		s.Constraints[[2]int{i, j}] = words[3]
@@ -141,6 +143,18 @@ func components(t *testing.T, words []string) (out []autoorder.Component) {
 		out = append(out, autoorder.Component{Values: scripttest.Number(t, values), Width: scripttest.Number(t, width)})
 	}
 	return out
+}
+
+// run reads the steps in another order: name:microseconds per element, 1,000 elements each.
+func (s *script) run(t *testing.T, words []string) *autoorder.Run {
+	run := &autoorder.Run{Measurements: make([]autoorder.Measurements, len(s.Steps))}
+	for _, word := range words {
+		name, us, _ := strings.Cut(word, ":")
+		at := s.named(t, name)
+		run.Order = append(run.Order, at)
+		run.Measurements[at] = autoorder.Measurements{ElementsIn: 1000, ElementsOut: 1000, Seconds: scripttest.Number(t, us) / 1000}
+	}
+	return run
 }
 
 func (s *script) named(t *testing.T, name string) int {

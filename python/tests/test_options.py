@@ -72,8 +72,8 @@ MISTAKES = {
     "a word for local workers": (dict(local_workers="many"), ValueError, '"auto" or a number'),
     "half a local worker": (dict(local_workers=0.5), TypeError, "local_workers"),
     "a nice value above the largest": (dict(local_worker_nice=20), ValueError, "from 0 to 19"),
-    "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
-    "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
+    "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper', 'paper_unguarded'"),
+    "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper', 'paper_unguarded'"),
     "a number for a tolerance": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
     "an unknown choice of caches": (dict(cache="on"), ValueError, "'candidates', 'auto', 'paper', 'off'"),
     "a boolean for caches": (dict(cache=False), ValueError, "'candidates', 'auto', 'paper', 'off'"),
@@ -114,6 +114,11 @@ MISTAKES = {
     "one limit": (dict(objective="cost", worker_limits={"local": 3}), ValueError, "least, most"),
     "streams with a hint": (dict(streams=4, sharding=pecan.ShardingPolicy.HINT), ValueError, "choose another policy"),
     "paper with a tolerance": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
+    "paper without guards with a tolerance": (
+        dict(order="paper_unguarded", order_tolerance="exact"),
+        ValueError,
+        '"paper_unguarded" does not limit',
+    ),
     "a number for a service": (dict(service=7), ValueError, "must be a string"),
     "an empty service": (dict(service=""), ValueError, "must not be empty"),
     "two protocols": (dict(service="pecan://a://b:1"), ValueError, "multiple"),
@@ -212,6 +217,7 @@ def test_mode_and_sharding(name):
         ("auto", "any", ("auto", "any")),
         ("paper", None, ("paper", "any")),
         ("paper", "any", ("paper", "any")),
+        ("paper_unguarded", None, ("paper_unguarded", "any")),
     ],
 )
 def test_order_and_tolerance(order, tolerance, chosen):

@@ -16,8 +16,8 @@ type Graphs interface {
 	Check(graph []byte, components []*pecanv1.ComponentSpec) (fingerprint string, err error)
 	// Plan divides a graph for a job with these options. known is what is known of the dataset and of a saved position.
 	Plan(graph []byte, options *pecanv1.JobOptions, known split.Env) (*pecanv1.Plan, error)
-	// Order proposes an order of a graph's steps from metrics of their costs.
-	Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error)
+	// Order proposes an order of a graph's steps from what they cost.
+	Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured ordering.Measured) (*ordering.Proposal, error)
 	// Named finds the order that a position names, and refuses one that the steps may not have.
 	Named(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error)
 }
@@ -83,12 +83,12 @@ func upstreamOf(g *graph.Graph, node string) (names []string) {
 }
 
 // Order implements Graphs.
-func (p *graphPlanner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+func (p *graphPlanner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured ordering.Measured) (*ordering.Proposal, error) {
 	g, err := graph.Parse(data, p.limits)
 	if err != nil {
 		return nil, err
 	}
-	return ordering.Propose(g, plan, options, nodes)
+	return ordering.Propose(g, plan, options, measured)
 }
 
 // Named implements Graphs.

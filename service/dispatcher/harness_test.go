@@ -71,7 +71,7 @@ func (planGraphs) Named([]byte, *pecanv1.Plan, *pecanv1.JobOptions, *pecanv1.Epo
 }
 
 // Order proposes nothing.
-func (planGraphs) Order([]byte, *pecanv1.Plan, *pecanv1.JobOptions, []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+func (planGraphs) Order([]byte, *pecanv1.Plan, *pecanv1.JobOptions, ordering.Measured) (*ordering.Proposal, error) {
 	return &ordering.Proposal{Why: "a plan has no steps"}, nil
 }
 

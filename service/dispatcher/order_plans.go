@@ -6,6 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
+	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 )
 
 // planOrder plans an order in the background, because planning parses a graph. Graphs may be large, so one is planned at
@@ -25,14 +26,32 @@ func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) rollout.Planned {
 		planned.Retry = fmt.Sprintf("the graph could not be read: %v", d.storeError(err))
 		return planned
 	}
-	proposal, err := d.deps.Graphs.Order(graph, asked.Plan, asked.Options, asked.Nodes)
+	proposal, err := d.deps.Graphs.Order(graph, asked.Plan, asked.Options, ordering.Measured{Nodes: asked.Nodes, Other: asked.Other})
 	if err != nil {
 		planned.Why = fmt.Sprintf("no order could be planned: %v", err)
 		return planned
 	}
 	planned.Order, planned.Steps, planned.Why = proposal.Order, proposal.Steps, proposal.Why
 	planned.PredictedBefore, planned.PredictedAfter = proposal.PredictedBefore, proposal.PredictedAfter
+	d.planWider(graph, asked, &planned)
 	return planned
+}
+
+// planWider adds the order of the next wider tolerance that would save much more. The search for it has failed harmlessly if a
+// plan fails.
+func (d *Dispatcher) planWider(graph []byte, asked rollout.PlanRequest, planned *rollout.Planned) {
+	for tolerance := asked.Options.GetOrderTolerance() + 1; tolerance <= pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY; tolerance++ {
+		options := clone(asked.Options)
+		options.OrderTolerance = tolerance
+		wider, err := d.deps.Graphs.Order(graph, asked.Plan, options, ordering.Measured{Nodes: asked.Nodes, Other: asked.Other})
+		if err != nil || len(wider.Order) == 0 || !(planned.PredictedAfter-wider.PredictedAfter >= rollout.WiderGain*planned.PredictedBefore) {
+			continue
+		}
+		planned.Wider, planned.WiderTolerance = &rollout.Planned{
+			Order: wider.Order, Steps: wider.Steps, Why: wider.Why, PredictedBefore: wider.PredictedBefore, PredictedAfter: wider.PredictedAfter,
+		}, tolerance
+		return
+	}
 }
 
 // orderOfPosition finds the order that a position names, if the core has not decided on it. It reads one graph at

@@ -268,10 +268,10 @@ type failingGraphs struct {
 	asked  *atomic.Int32
 }
 
-func (g failingGraphs) Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+func (g failingGraphs) Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured ordering.Measured) (*ordering.Proposal, error) {
 	switch {
-	case len(nodes) == 0:
-		return g.Graphs.Order(graph, plan, options, nodes)
+	case len(measured.Nodes) == 0:
+		return g.Graphs.Order(graph, plan, options, measured)
 	case g.asked.Add(1) > 1:
 		// Explain must work after the failure.
 		return &ordering.Proposal{}, nil

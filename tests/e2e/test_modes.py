@@ -53,6 +53,7 @@ def test_the_start_of_a_job_is_logged(cluster, caplog, mode):
         ({"order_tolerance": "any"}, "order auto (any),", ("ORDER_AUTO", "ORDER_TOLERANCE_ANY")),
         ({"order": "auto", "order_tolerance": "exact"}, "order auto (exact),", ("ORDER_AUTO", "ORDER_TOLERANCE_EXACT")),
         ({"order": "paper"}, "order paper (any),", ("ORDER_PAPER", "ORDER_TOLERANCE_ANY")),
+        ({"order": "paper_unguarded"}, "order paper_unguarded (any),", ("ORDER_PAPER_UNGUARDED", "ORDER_TOLERANCE_ANY")),
     ],
 )
 def test_order_options_reach_the_dispatcher_and_the_log(cluster, caplog, given, logged, sent):

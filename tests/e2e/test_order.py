@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from test_epochs import PATIENCE_S
 
 D = tf.data.Dataset
 N, SIDE, LEFT, ROUNDS = 20_000, 96, 8, 96
+ONE_EPOCH = 6_400
 
 
 def _image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -38,9 +40,9 @@ def _are_correct(elements: dict[int, np.ndarray]) -> bool:
     return np.array_equal(wanted, np.stack(list(elements.values())))
 
 
-def _badly_ordered() -> tf.data.Dataset:
+def _badly_ordered(elements: int = N) -> tf.data.Dataset:
     """An expensive step on images, and a later step that drops most of its result."""
-    return D.range(N).map(_image).map(_expensive).map(_cropped)
+    return D.range(elements).map(_image).map(_expensive).map(_cropped)
 
 
 def _rounded(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -65,13 +67,11 @@ def _job(link, name: str) -> dict:
 
 
 def _ordered_in(job: dict, epoch: int) -> str:
-    """Which streams of an epoch have the new order: "none", "some" (one of 16) or "all"."""
+    """Which streams of an epoch have the new order: "none", "some" or "all"."""
     (shown,) = [e for e in job["epochs"] if int(e.get("epoch", 0)) == epoch]
     if not shown.get("ordered", False):
         return "none"
-    streams = tuple(shown.get("ordered_streams", ()))
-    assert streams in ((), (0,))
-    return "some" if streams else "all"
+    return "some" if shown.get("ordered_streams") or shown.get("ordered_below") else "all"
 
 
 def _check_explanation(target: str, name: str) -> None:
@@ -131,13 +131,75 @@ def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
     assert int(figures["bytes_in"]) < int(figures["elements"]) * SIDE * SIDE * 3 * 4
 
 
+def test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end(cluster):
+    """O6: streams of the open epoch that no worker has had get the order. All trials cost at most 2 % of the job."""
+    link, name, streams = session.connect(cluster.target.removeprefix("pecan://"), 10), "one-epoch", 64
+    dataset = _badly_ordered(ONE_EPOCH).apply(
+        pecan.distribute(cluster.target, job_name=name, order_tolerance="exact", streams=streams)
+    )
+    elements, end = {}, time.monotonic() + PATIENCE_S
+    for n, (i, x) in enumerate(dataset):
+        assert int(i) not in elements
+        elements[int(i)] = x.numpy()
+        # The test does not read during a trial, because that would slow the trial down.
+        while n % 20 == 0 and "is trying the order" in _job(link, name)["order"]["why"]:
+            assert time.monotonic() < end, _job(link, name)["order"]
+            time.sleep(0.05)
+    assert set(elements) == set(range(ONE_EPOCH))
+    assert _are_correct(elements)
+    # The next epoch is prefetched.
+    (epoch,) = [e for e in _job(link, name)["epochs"] if int(e.get("epoch", 0)) == 0]
+    assert epoch["ordered"], _job(link, name)["order"]
+    spread = int(epoch.get("ordered_below", 0)) - int(epoch.get("ordered_from", 0))
+    assert spread > streams // 4, (epoch, _job(link, name)["order"])
+    explained = link.explain(name)
+    assert explained["state"] == "adopted"
+    # The prediction is in seconds for each element of the source.
+    assert explained["trial"]["cpu_s"] <= 0.02 * explained["predicted_before_s"] * ONE_EPOCH
+
+
+def _scaled(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums and products that round. A mean before them gives nearly the same values."""
+    for _ in range(ROUNDS // 2):
+        x = x * 0.9 + 0.1
+    return i, x
+
+
+def test_the_explanation_and_the_log_say_once_what_a_wider_tolerance_would_save(cluster, caplog):
+    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "too-exact"
+    dataset = D.range(N).map(_fractions).map(_scaled).map(_shrunk)
+    dataset = dataset.apply(pecan.distribute(cluster.target, job_name=name, order_tolerance="exact"))
+    end, said = time.monotonic() + PATIENCE_S, []
+    with caplog.at_level(logging.INFO, logger="pecan"):
+        for _ in dataset:
+            said = [r.getMessage() for r in caplog.records if 'order_tolerance="approximate"' in r.getMessage()]
+            if said:
+                break
+            assert time.monotonic() < end, _job(link, name)["order"]
+    found = pecan.explain(dataset)
+    assert found.state == "kept", found.why
+    assert found.advice and found.advice in said[0] and "of CPU instead of" in found.advice
+    wider = found.response["wider"]
+    assert wider["tolerance"] == "ORDER_TOLERANCE_APPROXIMATE"
+    assert wider["predicted_after_s"] < 0.8 * wider["predicted_before_s"]
+    assert f"in component 1 by up to {wider['trial']['components'][1]['max_difference']:.4g}" in found.advice
+    shown = run_command("pecanctl", "explain", name, "--dispatcher", cluster.target.removeprefix("pecan://"))
+    assert " ".join(found.advice.split()) in " ".join(shown.stdout.split())
+    assert len([r for r in caplog.records if 'order_tolerance="approximate"' in r.getMessage()]) == 1
+
+
 def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster):
     """O2: the trial finds a difference that the graph does not show. `pecan.explain` gives its size, and no epoch has the order."""
     link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "differs"
     dataset = D.range(N).map(_fractions).map(_rounded).map(_shrunk)
-    dataset = dataset.apply(pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="approximate"))
+    dataset = dataset.apply(
+        pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="approximate")
+    )
     seen, end = 0, time.monotonic() + PATIENCE_S
-    while (order := _job(link, name)["order"] if seen else {"state": "measuring"})["state"] in ("measuring", "proposed"):
+    while (order := _job(link, name)["order"] if seen else {"state": "measuring"})["state"] in (
+        "measuring",
+        "proposed",
+    ):
         for n, (i, x) in enumerate(dataset):
             if n % 100 == 0:
                 assert np.allclose(x, _shrunk(*_rounded(*_fractions(i)))[1], atol=1e-4), int(i)

@@ -157,13 +157,12 @@ def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> Non
     raise AssertionError(service.job()["order"])
 
 
-def _check_trial_explanation(service: Service, found: pecan.Explanation, text: str, predicted: bool = True) -> None:
+def _check_trial_explanation(service: Service, found: pecan.Explanation, text: str) -> None:
     """Checks that an explanation and its text name the step that moved, and the gains by prediction and trial."""
     assert [(step.operation, step.registered_position, step.planned_position) for step in found.moved] == [("FilterDataset", 2, 1)]
     assert "_second (FilterDataset) (was 3)" in text
-    if predicted:
-        assert found.predicted_gain is not None and 0.3 < found.predicted_gain < 1
-        assert f"in the planned order: {100 * found.predicted_gain:.1f} % less" in text
+    assert found.predicted_gain is not None and 0.3 < found.predicted_gain < 1
+    assert f"in the planned order: {100 * found.predicted_gain:.1f} % less" in text
     assert found.measured_gain is not None and found.measured_interval is not None
     assert 0 < found.measured_interval[0] < found.measured_gain < found.measured_interval[1]
     assert f"over {found.response['trial']['elements']} elements: {100 * found.measured_gain:.1f} % less" in text
@@ -201,7 +200,7 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     if restarts:
         service.restart_dispatcher()
         assert service.state() == "piloted"
-        assert service.ordered()[-1] == (0,)
+        assert 0 in (service.ordered()[-1] or ())
     epoch.rest()
     if service.state() == "piloted":
         _read_until(service, dataset, "rolled back", "adopted")
@@ -210,13 +209,14 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     assert "state rolled back" in text
     assert f"{-100 * found.production_gain:.1f} % more" in text and "in other streams of the same epochs" in text
     assert found.response["production"]["same_epochs"]
-    # After a restart the dispatcher predicts from the profile of the newest epoch, which contradicts the trial.
-    _check_trial_explanation(service, found, text, predicted=not restarts)
+    # The prediction is that of the decision, also after a restart, although newer epochs contradict it.
+    _check_trial_explanation(service, found, text)
     assert service.jobs_by_order() == {"rolled_back": 1}
     # Epochs had the registered order first, then the new order in one stream each, and new epochs have the registered order again.
     opened = service.ordered()
     while len(service.ordered()) < len(opened) + 2:
         next(iter(Epoch(dataset)))
-    groups = [list(group) for _, group in itertools.groupby(service.ordered())]
-    assert [group[0] for group in groups] == [None, (0,), None], groups
+    # The epoch that was open at the decision may have it too, in a stream that had not begun.
+    kinds = [kind for kind, _ in itertools.groupby(streams is not None for streams in service.ordered())]
+    assert kinds in ([False, True, False], [True, False]), service.ordered()
     assert service.state() == "rolled back"

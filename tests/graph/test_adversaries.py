@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable
 
 import graph_oracle as oracle
+import numpy as np
 import pytest
 import tensorflow as tf
 from test_proposals import (
@@ -98,6 +99,18 @@ def four(x: tf.Tensor) -> tf.Tensor:
         return x * 2
 
 
+# Zeros above and below an image.
+FRAME = [[16, 16], [0, 0], [0, 0]]
+
+
+def rotated(x: tf.Tensor) -> tf.Tensor:
+    """The image shifted by three pixels, with zeros at its edge."""
+    shift = tf.constant([[1.0, 0, 3, 0, 1, 0, 0, 0]])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=x[None], transforms=shift, output_shape=[32, 32], fill_value=0.0, interpolation="NEAREST"
+    )[0]
+
+
 def scaled(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32) * 300
 
@@ -143,6 +156,55 @@ ADVERSARIES = {
         (on_image(lambda x: tf.ensure_shape(x, [None, 32, 3]), "sure"), CROP),
         "one changes the size of dimension 1, and the other's result depends on that size",
         any="its function was traced for component 0",
+    ),
+    # Constants that a step inserts.
+    "zeros around a narrowed image": Adversary(
+        (on_image(lambda x: tf.pad(x, FRAME), "pads"), on_image(lambda x: tf.cast(x * 2, tf.uint8), "narrows")),
+        "",
+        source=lambda: images(32, tf.int32),
+    ),
+    "zeros around an image that becomes brighter": Adversary(
+        (on_image(lambda x: tf.pad(x, FRAME), "pads"), on_image(lambda x: tf.cast(x + 1, tf.uint8), "narrows")),
+        "one inserts a constant, and the other may change that constant",
+        any="",
+        source=lambda: images(32, tf.int32),
+    ),
+    "zeros around a negated image": Adversary(
+        (on_image(lambda x: tf.pad(x, FRAME), "pads"), on_image(lambda x: tf.cast(-x, tf.float32), "negates")),
+        "one inserts a constant, and the other may change that constant",
+        any="",
+        source=lambda: images(32, tf.float64),
+    ),
+    "zeros around an image of infinite weights": Adversary(
+        (
+            on_image(lambda x: tf.pad(x, FRAME), "pads"),
+            on_image(lambda x: tf.cast(x * tf.constant([1, 2, np.inf], tf.float64), tf.float32), "weighs"),
+        ),
+        "one inserts a constant, and the other may change that constant",
+        any="",
+        source=lambda: images(32, tf.float64),
+    ),
+    "an image cut beside its frame": Adversary(
+        (on_image(lambda x: tf.pad(x, FRAME, constant_values=3), "pads"), on_image(lambda x: x[:, :, :1], "red")), ""
+    ),
+    "two frames of other constants": Adversary(
+        (
+            on_image(lambda x: tf.pad(x, FRAME, constant_values=1), "ones"),
+            on_image(lambda x: tf.pad(x, [[0, 0], [0, 0], [1, 0]], constant_values=2)[:, :, :1], "twos"),
+        ),
+        "both insert constants, and these differ",
+        any="",
+    ),
+    "a frame that a step computes, and another frame": Adversary(
+        (
+            on_image(lambda x: tf.pad(x, FRAME) + 1, "ones"),
+            on_image(lambda x: tf.pad(x, [[0, 0], [0, 0], [1, 0]], constant_values=1)[:, :, :1], "more"),
+        ),
+        "one inserts a constant, and the other may change that constant",
+        any="",
+    ),
+    "a rotation that fills with zeros": Adversary(
+        (on_image(rotated, "rotates"), on_image(lambda x: tf.cast(x * 2, tf.uint8), "narrows")), "", source=lambda: images(32, tf.int32)
     ),
     # Overflows.
     "a cast that overflows": Adversary(

@@ -2414,7 +2414,9 @@ type ClientHeartbeatResponse struct {
 	LocalWorkers *WantedLocalWorkers `protobuf:"bytes,10,opt,name=local_workers,json=localWorkers,proto3" json:"local_workers,omitempty"`
 	// The last recorded decision on the workers of the job, without its candidates. Absent without an objective, and before the
 	// first decision.
-	Placement     *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Placement *Placement `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	// As in ExplainResponse.
+	OrderAdvice   string `protobuf:"bytes,140,opt,name=order_advice,json=orderAdvice,proto3" json:"order_advice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2468,6 +2470,13 @@ func (x *ClientHeartbeatResponse) GetPlacement() *Placement {
 		return x.Placement
 	}
 	return nil
+}
+
+func (x *ClientHeartbeatResponse) GetOrderAdvice() string {
+	if x != nil {
+		return x.OrderAdvice
+	}
+	return ""
 }
 
 // How many local workers a trainer should run.
@@ -2973,12 +2982,13 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x19\n" +
 	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12\x14\n" +
 	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x18\n" +
-	"\aresumed\x18\a \x01(\bR\aresumed\"\xb9\x01\n" +
+	"\aresumed\x18\a \x01(\bR\aresumed\"\xdd\x01\n" +
 	"\x17ClientHeartbeatResponse\x12(\n" +
 	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\x12A\n" +
 	"\rlocal_workers\x18\n" +
 	" \x01(\v2\x1c.pecan.v1.WantedLocalWorkersR\flocalWorkers\x121\n" +
-	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\">\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12\"\n" +
+	"\forder_advice\x18\x8c\x01 \x01(\tR\vorderAdvice\">\n" +
 	"\x12WantedLocalWorkers\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"3\n" +

@@ -66,8 +66,10 @@ func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func
 
 func first[M any](mine, _ M) M { return mine }
 
+// unlessRolledBack prefers a rollback that mine does not know. Of a suspicion that mine knows, mine has the later view.
 func unlessRolledBack(mine, found *StoredOrder) *StoredOrder {
-	if found.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK {
+	known := found.GetSuspicions() > 0 && found.GetSuspicions() <= mine.GetSuspicions()
+	if found.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK && !known {
 		return found
 	}
 	return mine

@@ -46,6 +46,7 @@ func TestWhereNobodySaysHowFarElementsMayDiffer(t *testing.T) {
 		{pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Order_ORDER_AUTO, 0, exact},
 		{pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Order_ORDER_AUTO, approximate, approximate},
 		{pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Order_ORDER_PAPER, 0, any},
+		{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Order_ORDER_PAPER_UNGUARDED, 0, any},
 		{pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Order_ORDER_AUTO, exact, exact},
 	} {
 		if got := (&pecanv1.JobOptions{Mode: c.mode, Order: c.order, OrderTolerance: c.said}).EffectiveTolerance(); got != c.want {

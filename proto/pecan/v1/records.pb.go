@@ -128,6 +128,8 @@ type Record struct {
 	//	*Record_CachesUsed
 	//	*Record_CacheMeasured
 	//	*Record_LearnedMerged
+	//	*Record_OrderSpread
+	//	*Record_OrderWidened
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -566,6 +568,24 @@ func (x *Record) GetLearnedMerged() *LearnedMerged {
 	return nil
 }
 
+func (x *Record) GetOrderSpread() *OrderSpread {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OrderSpread); ok {
+			return x.OrderSpread
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetOrderWidened() *OrderWidened {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OrderWidened); ok {
+			return x.OrderWidened
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -746,6 +766,14 @@ type Record_LearnedMerged struct {
 	LearnedMerged *LearnedMerged `protobuf:"bytes,70,opt,name=learned_merged,json=learnedMerged,proto3,oneof"`
 }
 
+type Record_OrderSpread struct {
+	OrderSpread *OrderSpread `protobuf:"bytes,140,opt,name=order_spread,json=orderSpread,proto3,oneof"`
+}
+
+type Record_OrderWidened struct {
+	OrderWidened *OrderWidened `protobuf:"bytes,141,opt,name=order_widened,json=orderWidened,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -833,6 +861,10 @@ func (*Record_CachesUsed) isRecord_Kind() {}
 func (*Record_CacheMeasured) isRecord_Kind() {}
 
 func (*Record_LearnedMerged) isRecord_Kind() {}
+
+func (*Record_OrderSpread) isRecord_Kind() {}
+
+func (*Record_OrderWidened) isRecord_Kind() {}
 
 // A process opened the store. The first record of a store has the cluster's id.
 type DispatcherStarted struct {
@@ -3322,8 +3354,10 @@ type OrderJudged struct {
 	PlanHash    string                 `protobuf:"bytes,4,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
 	Stage       OrderStage             `protobuf:"varint,5,opt,name=stage,proto3,enum=pecan.v1.OrderStage" json:"stage,omitempty"`
 	// Absent if the reason is not the time per element.
-	Production    *OrderProduction `protobuf:"bytes,6,opt,name=production,proto3" json:"production,omitempty"`
-	Why           string           `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	Production *OrderProduction `protobuf:"bytes,6,opt,name=production,proto3" json:"production,omitempty"`
+	Why        string           `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	// The reason for a rollback is a failure that may have another cause.
+	Suspected     bool `protobuf:"varint,140,opt,name=suspected,proto3" json:"suspected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3407,6 +3441,177 @@ func (x *OrderJudged) GetWhy() string {
 	return ""
 }
 
+func (x *OrderJudged) GetSuspected() bool {
+	if x != nil {
+		return x.Suspected
+	}
+	return false
+}
+
+// Which streams of an open epoch have another order from now on. A stream gets it or loses it only before its first lease.
+type OrderSpread struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The order of the epoch, if it has one already. Empty: no stream has another order any more.
+	Order []string `protobuf:"bytes,3,rep,name=order,proto3" json:"order,omitempty"`
+	// All streams that have the order: those of the list, ascending, and the regular ones in [order_from, order_below).
+	OrderStreams  []uint32 `protobuf:"varint,4,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
+	OrderFrom     uint32   `protobuf:"varint,5,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
+	OrderBelow    uint32   `protobuf:"varint,6,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderSpread) Reset() {
+	*x = OrderSpread{}
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderSpread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderSpread) ProtoMessage() {}
+
+func (x *OrderSpread) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderSpread.ProtoReflect.Descriptor instead.
+func (*OrderSpread) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *OrderSpread) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *OrderSpread) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *OrderSpread) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *OrderSpread) GetOrderStreams() []uint32 {
+	if x != nil {
+		return x.OrderStreams
+	}
+	return nil
+}
+
+func (x *OrderSpread) GetOrderFrom() uint32 {
+	if x != nil {
+		return x.OrderFrom
+	}
+	return 0
+}
+
+func (x *OrderSpread) GetOrderBelow() uint32 {
+	if x != nil {
+		return x.OrderBelow
+	}
+	return 0
+}
+
+// A trial has confirmed what a wider tolerance would save. The decision stays.
+type OrderWidened struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Policy        Order                  `protobuf:"varint,2,opt,name=policy,proto3,enum=pecan.v1.Order" json:"policy,omitempty"`
+	Tolerance     OrderTolerance         `protobuf:"varint,3,opt,name=tolerance,proto3,enum=pecan.v1.OrderTolerance" json:"tolerance,omitempty"`
+	PlanHash      string                 `protobuf:"bytes,4,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
+	Wider         *WiderTolerance        `protobuf:"bytes,5,opt,name=wider,proto3" json:"wider,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderWidened) Reset() {
+	*x = OrderWidened{}
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderWidened) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderWidened) ProtoMessage() {}
+
+func (x *OrderWidened) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderWidened.ProtoReflect.Descriptor instead.
+func (*OrderWidened) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *OrderWidened) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *OrderWidened) GetPolicy() Order {
+	if x != nil {
+		return x.Policy
+	}
+	return Order_ORDER_UNSPECIFIED
+}
+
+func (x *OrderWidened) GetTolerance() OrderTolerance {
+	if x != nil {
+		return x.Tolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
+func (x *OrderWidened) GetPlanHash() string {
+	if x != nil {
+		return x.PlanHash
+	}
+	return ""
+}
+
+func (x *OrderWidened) GetWider() *WiderTolerance {
+	if x != nil {
+		return x.Wider
+	}
+	return nil
+}
+
 // The cost of a dataset's steps. It replaces the earlier profile.
 type ProfileKept struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3417,7 +3622,7 @@ type ProfileKept struct {
 
 func (x *ProfileKept) Reset() {
 	*x = ProfileKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3429,7 +3634,7 @@ func (x *ProfileKept) String() string {
 func (*ProfileKept) ProtoMessage() {}
 
 func (x *ProfileKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3442,7 +3647,7 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
 func (*ProfileKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ProfileKept) GetProfile() *StoredProfile {
@@ -3463,7 +3668,7 @@ type PlacementDecided struct {
 
 func (x *PlacementDecided) Reset() {
 	*x = PlacementDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3475,7 +3680,7 @@ func (x *PlacementDecided) String() string {
 func (*PlacementDecided) ProtoMessage() {}
 
 func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3488,7 +3693,7 @@ func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementDecided.ProtoReflect.Descriptor instead.
 func (*PlacementDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PlacementDecided) GetJobId() string {
@@ -3515,7 +3720,7 @@ type PlacementKept struct {
 
 func (x *PlacementKept) Reset() {
 	*x = PlacementKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3732,7 @@ func (x *PlacementKept) String() string {
 func (*PlacementKept) ProtoMessage() {}
 
 func (x *PlacementKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3745,7 @@ func (x *PlacementKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
 func (*PlacementKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PlacementKept) GetKnown() *PlacementKnown {
@@ -3560,7 +3765,7 @@ type LearnedMerged struct {
 
 func (x *LearnedMerged) Reset() {
 	*x = LearnedMerged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3777,7 @@ func (x *LearnedMerged) String() string {
 func (*LearnedMerged) ProtoMessage() {}
 
 func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3790,7 @@ func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearnedMerged.ProtoReflect.Descriptor instead.
 func (*LearnedMerged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LearnedMerged) GetLearned() *Learned {
@@ -3622,7 +3827,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3839,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3852,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -3758,7 +3963,7 @@ type StoredWorker struct {
 
 func (x *StoredWorker) Reset() {
 	*x = StoredWorker{}
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3770,7 +3975,7 @@ func (x *StoredWorker) String() string {
 func (*StoredWorker) ProtoMessage() {}
 
 func (x *StoredWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3783,7 +3988,7 @@ func (x *StoredWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
 func (*StoredWorker) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoredWorker) GetNumber() uint32 {
@@ -3819,14 +4024,21 @@ type StoredOrder struct {
 	// remainders.
 	ByStream bool `protobuf:"varint,10,opt,name=by_stream,json=byStream,proto3" json:"by_stream,omitempty"`
 	// The measurements of the last judgement.
-	Production    *OrderProduction `protobuf:"bytes,11,opt,name=production,proto3" json:"production,omitempty"`
+	Production *OrderProduction `protobuf:"bytes,11,opt,name=production,proto3" json:"production,omitempty"`
+	// What the decision was predicted to change, in CPU seconds per element of the source. 0: no prediction.
+	PredictedBeforeS float64 `protobuf:"fixed64,140,opt,name=predicted_before_s,json=predictedBeforeS,proto3" json:"predicted_before_s,omitempty"`
+	PredictedAfterS  float64 `protobuf:"fixed64,141,opt,name=predicted_after_s,json=predictedAfterS,proto3" json:"predicted_after_s,omitempty"`
+	// How many rollbacks had a reason that may have another cause. After the first one, the order is piloted again.
+	Suspicions uint32 `protobuf:"varint,142,opt,name=suspicions,proto3" json:"suspicions,omitempty"`
+	// Absent if a wider tolerance would save little, or if that is not known.
+	Wider         *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3838,7 +4050,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3851,7 +4063,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -3931,6 +4143,34 @@ func (x *StoredOrder) GetProduction() *OrderProduction {
 	return nil
 }
 
+func (x *StoredOrder) GetPredictedBeforeS() float64 {
+	if x != nil {
+		return x.PredictedBeforeS
+	}
+	return 0
+}
+
+func (x *StoredOrder) GetPredictedAfterS() float64 {
+	if x != nil {
+		return x.PredictedAfterS
+	}
+	return 0
+}
+
+func (x *StoredOrder) GetSuspicions() uint32 {
+	if x != nil {
+		return x.Suspicions
+	}
+	return 0
+}
+
+func (x *StoredOrder) GetWider() *WiderTolerance {
+	if x != nil {
+		return x.Wider
+	}
+	return nil
+}
+
 type StoredProfile struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
@@ -3940,13 +4180,15 @@ type StoredProfile struct {
 	EpochsBegun uint64 `protobuf:"varint,70,opt,name=epochs_begun,json=epochsBegun,proto3" json:"epochs_begun,omitempty"`
 	// Elements that the newest of these epochs delivered. 0: none was delivered yet.
 	EpochElements uint64 `protobuf:"varint,71,opt,name=epoch_elements,json=epochElements,proto3" json:"epoch_elements,omitempty"`
+	// What the steps cost in another order, where they read other sizes. Absent until production has judged one.
+	Other         *MeasuredOrder `protobuf:"bytes,140,opt,name=other,proto3" json:"other,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3958,7 +4200,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3971,7 +4213,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -4002,6 +4244,67 @@ func (x *StoredProfile) GetEpochElements() uint64 {
 	return 0
 }
 
+func (x *StoredProfile) GetOther() *MeasuredOrder {
+	if x != nil {
+		return x.Other
+	}
+	return nil
+}
+
+// What steps cost in an order.
+type MeasuredOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Plan.
+	Order         []string       `protobuf:"bytes,1,rep,name=order,proto3" json:"order,omitempty"`
+	Nodes         []*NodeMetrics `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasuredOrder) Reset() {
+	*x = MeasuredOrder{}
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasuredOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasuredOrder) ProtoMessage() {}
+
+func (x *MeasuredOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasuredOrder.ProtoReflect.Descriptor instead.
+func (*MeasuredOrder) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *MeasuredOrder) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *MeasuredOrder) GetNodes() []*NodeMetrics {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 // How many epochs jobs have read of a graph.
 type StoredHistory struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -4014,7 +4317,7 @@ type StoredHistory struct {
 
 func (x *StoredHistory) Reset() {
 	*x = StoredHistory{}
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4329,7 @@ func (x *StoredHistory) String() string {
 func (*StoredHistory) ProtoMessage() {}
 
 func (x *StoredHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4342,7 @@ func (x *StoredHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredHistory.ProtoReflect.Descriptor instead.
 func (*StoredHistory) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoredHistory) GetFingerprint() string {
@@ -4074,7 +4377,7 @@ type PastJob struct {
 
 func (x *PastJob) Reset() {
 	*x = PastJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4086,7 +4389,7 @@ func (x *PastJob) String() string {
 func (*PastJob) ProtoMessage() {}
 
 func (x *PastJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4099,7 +4402,7 @@ func (x *PastJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastJob.ProtoReflect.Descriptor instead.
 func (*PastJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PastJob) GetJobId() string {
@@ -4157,7 +4460,7 @@ type Learned struct {
 
 func (x *Learned) Reset() {
 	*x = Learned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4169,7 +4472,7 @@ func (x *Learned) String() string {
 func (*Learned) ProtoMessage() {}
 
 func (x *Learned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4182,7 +4485,7 @@ func (x *Learned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Learned.ProtoReflect.Descriptor instead.
 func (*Learned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Learned) GetProfiles() []*StoredProfile {
@@ -4236,7 +4539,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4248,7 +4551,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4261,7 +4564,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -4339,7 +4642,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4351,7 +4654,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4364,7 +4667,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -4408,7 +4711,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4420,7 +4723,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4433,7 +4736,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -4477,7 +4780,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4489,7 +4792,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4502,7 +4805,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -4557,7 +4860,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4569,7 +4872,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4582,7 +4885,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -4680,13 +4983,15 @@ type ClosedEpoch struct {
 	// As in EpochStatus.
 	Ordered        bool     `protobuf:"varint,7,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,8,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
+	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
+	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4698,7 +5003,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4711,7 +5016,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -4770,6 +5075,20 @@ func (x *ClosedEpoch) GetOrderedStreams() []uint32 {
 	return nil
 }
 
+func (x *ClosedEpoch) GetOrderedFrom() uint32 {
+	if x != nil {
+		return x.OrderedFrom
+	}
+	return 0
+}
+
+func (x *ClosedEpoch) GetOrderedBelow() uint32 {
+	if x != nil {
+		return x.OrderedBelow
+	}
+	return 0
+}
+
 type StoredEpoch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4795,17 +5114,20 @@ type StoredEpoch struct {
 	Assignment uint64 `protobuf:"varint,13,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// Plans with a carry. `after` is as in EpochOpened, until that epoch's rows are known. `joins` are rows of earlier
 	// epochs that the last closing stream joins first. `carried` and `carry` are as in Position.
-	After         *uint64     `protobuf:"varint,14,opt,name=after,proto3,oneof" json:"after,omitempty"`
-	Joins         []*KeptRows `protobuf:"bytes,15,rep,name=joins,proto3" json:"joins,omitempty"`
-	Carried       bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
-	Carry         []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
+	After   *uint64     `protobuf:"varint,14,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	Joins   []*KeptRows `protobuf:"bytes,15,rep,name=joins,proto3" json:"joins,omitempty"`
+	Carried bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry   []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
+	// As in OrderSpread. With an order, an empty order_streams and an empty range: all streams have it.
+	OrderFrom     uint32 `protobuf:"varint,140,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
+	OrderBelow    uint32 `protobuf:"varint,141,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4817,7 +5139,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4830,7 +5152,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -4952,6 +5274,20 @@ func (x *StoredEpoch) GetCarry() []*KeptRows {
 	return nil
 }
 
+func (x *StoredEpoch) GetOrderFrom() uint32 {
+	if x != nil {
+		return x.OrderFrom
+	}
+	return 0
+}
+
+func (x *StoredEpoch) GetOrderBelow() uint32 {
+	if x != nil {
+		return x.OrderBelow
+	}
+	return 0
+}
+
 // A pass: one client reads the epoch.
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -4966,7 +5302,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4978,7 +5314,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4991,7 +5327,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -5059,7 +5395,7 @@ type StoredStream struct {
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5071,7 +5407,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5084,7 +5420,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -5238,7 +5574,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x96\x16\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x93\x17\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -5292,7 +5628,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vcaches_used\x18> \x01(\v2\x14.pecan.v1.CachesUsedH\x00R\n" +
 	"cachesUsed\x12@\n" +
 	"\x0ecache_measured\x18? \x01(\v2\x17.pecan.v1.CacheMeasuredH\x00R\rcacheMeasured\x12@\n" +
-	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMergedB\x06\n" +
+	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMerged\x12;\n" +
+	"\forder_spread\x18\x8c\x01 \x01(\v2\x15.pecan.v1.OrderSpreadH\x00R\vorderSpread\x12>\n" +
+	"\rorder_widened\x18\x8d\x01 \x01(\v2\x16.pecan.v1.OrderWidenedH\x00R\forderWidenedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -5480,7 +5818,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
 	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"?\n" +
 	"\fOrderDecided\x12/\n" +
-	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xa6\x02\n" +
+	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xc5\x02\n" +
 	"\vOrderJudged\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -5490,7 +5828,23 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"production\x18\x06 \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
 	"production\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\"@\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x12\x1d\n" +
+	"\tsuspected\x18\x8c\x01 \x01(\bR\tsuspected\"\xb5\x01\n" +
+	"\vOrderSpread\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05order\x18\x03 \x03(\tR\x05order\x12#\n" +
+	"\rorder_streams\x18\x04 \x03(\rR\forderStreams\x12\x1d\n" +
+	"\n" +
+	"order_from\x18\x05 \x01(\rR\torderFrom\x12\x1f\n" +
+	"\vorder_below\x18\x06 \x01(\rR\n" +
+	"orderBelow\"\xde\x01\n" +
+	"\fOrderWidened\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
+	"\ttolerance\x18\x03 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12\x1b\n" +
+	"\tplan_hash\x18\x04 \x01(\tR\bplanHash\x12.\n" +
+	"\x05wider\x18\x05 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"@\n" +
 	"\vProfileKept\x121\n" +
 	"\aprofile\x18\x01 \x01(\v2\x17.pecan.v1.StoredProfileR\aprofile\"\\\n" +
 	"\x10PlacementDecided\x12\x15\n" +
@@ -5521,7 +5875,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\rcaches_used_s\x18\xa0\x01 \x01(\x03R\vcachesUsedS\"W\n" +
 	"\fStoredWorker\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
-	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\x9d\x03\n" +
+	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\xcb\x04\n" +
 	"\vStoredOrder\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -5536,12 +5890,22 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	" \x01(\bR\bbyStream\x129\n" +
 	"\n" +
 	"production\x18\v \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
-	"production\"\xa8\x01\n" +
+	"production\x12-\n" +
+	"\x12predicted_before_s\x18\x8c\x01 \x01(\x01R\x10predictedBeforeS\x12+\n" +
+	"\x11predicted_after_s\x18\x8d\x01 \x01(\x01R\x0fpredictedAfterS\x12\x1f\n" +
+	"\n" +
+	"suspicions\x18\x8e\x01 \x01(\rR\n" +
+	"suspicions\x12/\n" +
+	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"\xd8\x01\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12!\n" +
 	"\fepochs_begun\x18F \x01(\x04R\vepochsBegun\x12%\n" +
-	"\x0eepoch_elements\x18G \x01(\x04R\repochElements\"X\n" +
+	"\x0eepoch_elements\x18G \x01(\x04R\repochElements\x12.\n" +
+	"\x05other\x18\x8c\x01 \x01(\v2\x17.pecan.v1.MeasuredOrderR\x05other\"R\n" +
+	"\rMeasuredOrder\x12\x14\n" +
+	"\x05order\x18\x01 \x03(\tR\x05order\x12+\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"X\n" +
 	"\rStoredHistory\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12%\n" +
 	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xaa\x01\n" +
@@ -5604,7 +5968,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
 	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
-	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\x8e\x02\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xd8\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -5613,7 +5977,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11streams_truncated\x18\x05 \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\x06 \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
-	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xb8\x04\n" +
+	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\x12\"\n" +
+	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
+	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\"\xfa\x04\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -5634,7 +6000,11 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05after\x18\x0e \x01(\x04H\x00R\x05after\x88\x01\x01\x12(\n" +
 	"\x05joins\x18\x0f \x03(\v2\x12.pecan.v1.KeptRowsR\x05joins\x12\x18\n" +
 	"\acarried\x18\x10 \x01(\bR\acarried\x12(\n" +
-	"\x05carry\x18\x11 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carryB\b\n" +
+	"\x05carry\x18\x11 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\x12\x1e\n" +
+	"\n" +
+	"order_from\x18\x8c\x01 \x01(\rR\torderFrom\x12 \n" +
+	"\vorder_below\x18\x8d\x01 \x01(\rR\n" +
+	"orderBelowB\b\n" +
 	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
@@ -5681,7 +6051,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -5725,43 +6095,47 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheMeasured)(nil),       // 39: pecan.v1.CacheMeasured
 	(*OrderDecided)(nil),        // 40: pecan.v1.OrderDecided
 	(*OrderJudged)(nil),         // 41: pecan.v1.OrderJudged
-	(*ProfileKept)(nil),         // 42: pecan.v1.ProfileKept
-	(*PlacementDecided)(nil),    // 43: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),       // 44: pecan.v1.PlacementKept
-	(*LearnedMerged)(nil),       // 45: pecan.v1.LearnedMerged
-	(*Snapshot)(nil),            // 46: pecan.v1.Snapshot
-	(*StoredWorker)(nil),        // 47: pecan.v1.StoredWorker
-	(*StoredOrder)(nil),         // 48: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 49: pecan.v1.StoredProfile
-	(*StoredHistory)(nil),       // 50: pecan.v1.StoredHistory
-	(*PastJob)(nil),             // 51: pecan.v1.PastJob
-	(*Learned)(nil),             // 52: pecan.v1.Learned
-	(*StoredCache)(nil),         // 53: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 54: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 55: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 56: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 57: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 58: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 59: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 60: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 61: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 62: pecan.v1.JobOptions
-	(*Plan)(nil),                // 63: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 64: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 65: pecan.v1.Position
-	(*KeptRows)(nil),            // 66: pecan.v1.KeptRows
-	(*StreamId)(nil),            // 67: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 68: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 69: pecan.v1.CacheSegment
-	(Order)(0),                  // 70: pecan.v1.Order
-	(OrderTolerance)(0),         // 71: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 72: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 73: pecan.v1.OrderProduction
-	(*Placement)(nil),           // 74: pecan.v1.Placement
-	(*PlacementKnown)(nil),      // 75: pecan.v1.PlacementKnown
-	(*OrderTrial)(nil),          // 76: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 77: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 78: pecan.v1.DatasetSpec
+	(*OrderSpread)(nil),         // 42: pecan.v1.OrderSpread
+	(*OrderWidened)(nil),        // 43: pecan.v1.OrderWidened
+	(*ProfileKept)(nil),         // 44: pecan.v1.ProfileKept
+	(*PlacementDecided)(nil),    // 45: pecan.v1.PlacementDecided
+	(*PlacementKept)(nil),       // 46: pecan.v1.PlacementKept
+	(*LearnedMerged)(nil),       // 47: pecan.v1.LearnedMerged
+	(*Snapshot)(nil),            // 48: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 49: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 50: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 51: pecan.v1.StoredProfile
+	(*MeasuredOrder)(nil),       // 52: pecan.v1.MeasuredOrder
+	(*StoredHistory)(nil),       // 53: pecan.v1.StoredHistory
+	(*PastJob)(nil),             // 54: pecan.v1.PastJob
+	(*Learned)(nil),             // 55: pecan.v1.Learned
+	(*StoredCache)(nil),         // 56: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 57: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 58: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 59: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 60: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 61: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 62: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 63: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 64: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 65: pecan.v1.JobOptions
+	(*Plan)(nil),                // 66: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 67: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 68: pecan.v1.Position
+	(*KeptRows)(nil),            // 69: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 70: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 71: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 72: pecan.v1.CacheSegment
+	(Order)(0),                  // 73: pecan.v1.Order
+	(OrderTolerance)(0),         // 74: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 75: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 76: pecan.v1.OrderProduction
+	(*WiderTolerance)(nil),      // 77: pecan.v1.WiderTolerance
+	(*Placement)(nil),           // 78: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 79: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 80: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 81: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 82: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,   // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -5792,7 +6166,7 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	34,  // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	35,  // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
 	40,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	42,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	44,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
 	41,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
 	26,  // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
 	27,  // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
@@ -5801,83 +6175,91 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	30,  // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
 	31,  // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
 	13,  // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
-	43,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	44,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	45,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	46,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
 	36,  // 39: pecan.v1.Record.cache_pinned:type_name -> pecan.v1.CachePinned
 	37,  // 40: pecan.v1.Record.cache_evicted:type_name -> pecan.v1.CacheEvicted
 	38,  // 41: pecan.v1.Record.caches_used:type_name -> pecan.v1.CachesUsed
 	39,  // 42: pecan.v1.Record.cache_measured:type_name -> pecan.v1.CacheMeasured
-	45,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
-	54,  // 44: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	62,  // 45: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	63,  // 46: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	64,  // 47: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	65,  // 48: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	66,  // 49: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
-	64,  // 50: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	64,  // 51: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	67,  // 52: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	67,  // 53: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	68,  // 54: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	67,  // 55: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,   // 56: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	67,  // 57: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	67,  // 58: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	67,  // 59: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	67,  // 60: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	68,  // 61: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
-	69,  // 62: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	48,  // 63: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	70,  // 64: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	71,  // 65: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	72,  // 66: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	73,  // 67: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	49,  // 68: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	74,  // 69: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	75,  // 70: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
-	52,  // 71: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
-	54,  // 72: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	55,  // 73: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	57,  // 74: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	53,  // 75: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	48,  // 76: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	49,  // 77: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	47,  // 78: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
-	75,  // 79: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
-	50,  // 80: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
-	68,  // 81: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	70,  // 82: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	71,  // 83: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	76,  // 84: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	72,  // 85: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	73,  // 86: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	77,  // 87: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	51,  // 88: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
-	49,  // 89: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
-	48,  // 90: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
-	75,  // 91: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
-	50,  // 92: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
-	69,  // 93: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	78,  // 94: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	56,  // 95: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	62,  // 96: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	63,  // 97: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	59,  // 98: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	58,  // 99: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	64,  // 100: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	74,  // 101: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	64,  // 102: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	60,  // 103: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	61,  // 104: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	64,  // 105: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	66,  // 106: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	66,  // 107: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	68,  // 108: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	109, // [109:109] is the sub-list for method output_type
-	109, // [109:109] is the sub-list for method input_type
-	109, // [109:109] is the sub-list for extension type_name
-	109, // [109:109] is the sub-list for extension extendee
-	0,   // [0:109] is the sub-list for field type_name
+	47,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
+	42,  // 44: pecan.v1.Record.order_spread:type_name -> pecan.v1.OrderSpread
+	43,  // 45: pecan.v1.Record.order_widened:type_name -> pecan.v1.OrderWidened
+	57,  // 46: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	65,  // 47: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	66,  // 48: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	67,  // 49: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	68,  // 50: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	69,  // 51: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	67,  // 52: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	67,  // 53: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	70,  // 54: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	70,  // 55: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	71,  // 56: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	70,  // 57: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,   // 58: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	70,  // 59: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	70,  // 60: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	70,  // 61: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	70,  // 62: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	71,  // 63: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	72,  // 64: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	50,  // 65: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	73,  // 66: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	74,  // 67: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	75,  // 68: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	76,  // 69: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	73,  // 70: pecan.v1.OrderWidened.policy:type_name -> pecan.v1.Order
+	74,  // 71: pecan.v1.OrderWidened.tolerance:type_name -> pecan.v1.OrderTolerance
+	77,  // 72: pecan.v1.OrderWidened.wider:type_name -> pecan.v1.WiderTolerance
+	51,  // 73: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	78,  // 74: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	79,  // 75: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	55,  // 76: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
+	57,  // 77: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	58,  // 78: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	60,  // 79: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	56,  // 80: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	50,  // 81: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	51,  // 82: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	49,  // 83: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	79,  // 84: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	53,  // 85: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
+	71,  // 86: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	73,  // 87: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	74,  // 88: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	80,  // 89: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	75,  // 90: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	76,  // 91: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	77,  // 92: pecan.v1.StoredOrder.wider:type_name -> pecan.v1.WiderTolerance
+	81,  // 93: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	52,  // 94: pecan.v1.StoredProfile.other:type_name -> pecan.v1.MeasuredOrder
+	81,  // 95: pecan.v1.MeasuredOrder.nodes:type_name -> pecan.v1.NodeMetrics
+	54,  // 96: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
+	51,  // 97: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	50,  // 98: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	79,  // 99: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	53,  // 100: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	72,  // 101: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	82,  // 102: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	59,  // 103: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	65,  // 104: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	66,  // 105: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	62,  // 106: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	61,  // 107: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	67,  // 108: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	78,  // 109: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	67,  // 110: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	63,  // 111: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	64,  // 112: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	67,  // 113: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	69,  // 114: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	69,  // 115: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	71,  // 116: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	117, // [117:117] is the sub-list for method output_type
+	117, // [117:117] is the sub-list for method input_type
+	117, // [117:117] is the sub-list for extension type_name
+	117, // [117:117] is the sub-list for extension extendee
+	0,   // [0:117] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -5931,16 +6313,18 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_CachesUsed)(nil),
 		(*Record_CacheMeasured)(nil),
 		(*Record_LearnedMerged)(nil),
+		(*Record_OrderSpread)(nil),
+		(*Record_OrderWidened)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
-	file_pecan_v1_records_proto_msgTypes[58].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[61].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -98,7 +98,10 @@ type ExplainResponse struct {
 	// As in JobStatus.
 	CacheStatus *CacheStatus `protobuf:"bytes,42,opt,name=cache_status,json=cacheStatus,proto3" json:"cache_status,omitempty"`
 	// Why nothing can be cached, and the remedy. Empty if it can, or if there is no candidate.
-	CacheProblem  string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	CacheProblem string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	// What a wider tolerance would save and change, one sentence. Empty if it would save little, or if that is not known.
+	OrderAdvice   string          `protobuf:"bytes,140,opt,name=order_advice,json=orderAdvice,proto3" json:"order_advice,omitempty"`
+	Wider         *WiderTolerance `protobuf:"bytes,141,opt,name=wider,proto3" json:"wider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,6 +255,20 @@ func (x *ExplainResponse) GetCacheProblem() string {
 	return ""
 }
 
+func (x *ExplainResponse) GetOrderAdvice() string {
+	if x != nil {
+		return x.OrderAdvice
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetWider() *WiderTolerance {
+	if x != nil {
+		return x.Wider
+	}
+	return nil
+}
+
 type ExplainedStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -264,7 +281,9 @@ type ExplainedStep struct {
 	Place  uint32 `protobuf:"varint,5,opt,name=place,proto3" json:"place,omitempty"`
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The user's name for the step, or its function. Empty if that is unknown or not unique.
-	Label         string `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
+	Label string `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
+	// It reads a source, not the step before it: it is the first one of a branch.
+	Begins        bool `protobuf:"varint,140,opt,name=begins,proto3" json:"begins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -346,6 +365,13 @@ func (x *ExplainedStep) GetLabel() string {
 		return x.Label
 	}
 	return ""
+}
+
+func (x *ExplainedStep) GetBegins() bool {
+	if x != nil {
+		return x.Begins
+	}
+	return false
 }
 
 type StatusRequest struct {
@@ -1486,10 +1512,12 @@ type EpochStatus struct {
 	// are known to have been produced.
 	StreamsTruncated uint32 `protobuf:"varint,11,opt,name=streams_truncated,json=streamsTruncated,proto3" json:"streams_truncated,omitempty"`
 	Lost             uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
-	// The steps of the epoch run, or ran, in another order than the registered one. If ordered_streams is not empty, only
-	// those streams do.
+	// The steps of the epoch run, or ran, in another order than the registered one. If ordered_streams or the range
+	// [ordered_from, ordered_below) is not empty, only those streams do.
 	Ordered        bool     `protobuf:"varint,13,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,14,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
+	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
+	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1606,6 +1634,20 @@ func (x *EpochStatus) GetOrderedStreams() []uint32 {
 		return x.OrderedStreams
 	}
 	return nil
+}
+
+func (x *EpochStatus) GetOrderedFrom() uint32 {
+	if x != nil {
+		return x.OrderedFrom
+	}
+	return 0
+}
+
+func (x *EpochStatus) GetOrderedBelow() uint32 {
+	if x != nil {
+		return x.OrderedBelow
+	}
+	return 0
 }
 
 type PassStatus struct {
@@ -1758,7 +1800,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x90\x06\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xe5\x06\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1779,7 +1821,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05cache\x18( \x01(\x0e2\x0f.pecan.v1.CacheR\x05cache\x12C\n" +
 	"\x10cache_candidates\x18) \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\x128\n" +
 	"\fcache_status\x18* \x01(\v2\x15.pecan.v1.CacheStatusR\vcacheStatus\x12#\n" +
-	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\"\xc0\x01\n" +
+	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\x12\"\n" +
+	"\forder_advice\x18\x8c\x01 \x01(\tR\vorderAdvice\x12/\n" +
+	"\x05wider\x18\x8d\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"\xd9\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1787,7 +1831,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x06traits\x18\x04 \x03(\tR\x06traits\x12\x14\n" +
 	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05label\x18\a \x01(\tR\x05label\"\x0f\n" +
+	"\x05label\x18\a \x01(\tR\x05label\x12\x17\n" +
+	"\x06begins\x18\x8c\x01 \x01(\bR\x06begins\"\x0f\n" +
 	"\rStatusRequest\"\x91\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -1891,7 +1936,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
 	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x96\x03\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xe0\x03\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -1904,7 +1949,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x11streams_truncated\x18\v \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\f \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\r \x01(\bR\aordered\x12'\n" +
-	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\"\xbf\x01\n" +
+	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\x12\"\n" +
+	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
+	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\"\xbf\x01\n" +
 	"\n" +
 	"PassStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
@@ -1959,14 +2006,15 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(*PlacementOptions)(nil), // 22: pecan.v1.PlacementOptions
 	(Cache)(0),               // 23: pecan.v1.Cache
 	(*CacheCandidate)(nil),   // 24: pecan.v1.CacheCandidate
-	(*NodeMetrics)(nil),      // 25: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 26: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 27: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 28: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 29: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 30: pecan.v1.JobOptions
-	(*Plan)(nil),             // 31: pecan.v1.Plan
-	(*Recovery)(nil),         // 32: pecan.v1.Recovery
+	(*WiderTolerance)(nil),   // 25: pecan.v1.WiderTolerance
+	(*NodeMetrics)(nil),      // 26: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 27: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 28: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 29: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 30: pecan.v1.CacheMetrics
+	(*JobOptions)(nil),       // 31: pecan.v1.JobOptions
+	(*Plan)(nil),             // 32: pecan.v1.Plan
+	(*Recovery)(nil),         // 33: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
 	17, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
@@ -1980,34 +2028,35 @@ var file_pecan_v1_status_proto_depIdxs = []int32{
 	23, // 8: pecan.v1.ExplainResponse.cache:type_name -> pecan.v1.Cache
 	24, // 9: pecan.v1.ExplainResponse.cache_candidates:type_name -> pecan.v1.CacheCandidate
 	13, // 10: pecan.v1.ExplainResponse.cache_status:type_name -> pecan.v1.CacheStatus
-	25, // 11: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	7,  // 12: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	8,  // 13: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	16, // 14: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	5,  // 15: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
-	6,  // 16: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
-	26, // 17: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	27, // 18: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	28, // 19: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	29, // 20: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	30, // 21: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	31, // 22: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	14, // 23: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	25, // 24: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	32, // 25: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	13, // 26: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	12, // 27: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	11, // 28: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	21, // 29: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	9,  // 30: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	10, // 31: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	28, // 32: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	15, // 33: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 11: pecan.v1.ExplainResponse.wider:type_name -> pecan.v1.WiderTolerance
+	26, // 12: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	7,  // 13: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	8,  // 14: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	16, // 15: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 16: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
+	6,  // 17: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	27, // 18: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	28, // 19: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	29, // 20: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	30, // 21: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	31, // 22: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	32, // 23: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	14, // 24: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	26, // 25: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	33, // 26: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	13, // 27: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	12, // 28: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	11, // 29: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	21, // 30: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	9,  // 31: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	10, // 32: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	29, // 33: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	15, // 34: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }

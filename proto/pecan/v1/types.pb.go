@@ -210,6 +210,8 @@ const (
 	Order_ORDER_AUTO Order = 2
 	// The policy of Graur et al. (USENIX ATC 2024): by how much the steps shrink or inflate elements.
 	Order_ORDER_PAPER Order = 3
+	// The same order without a trial, without a pilot, and without a comparison in production.
+	Order_ORDER_PAPER_UNGUARDED Order = 4
 )
 
 // Enum value maps for Order.
@@ -219,12 +221,14 @@ var (
 		1: "ORDER_OFF",
 		2: "ORDER_AUTO",
 		3: "ORDER_PAPER",
+		4: "ORDER_PAPER_UNGUARDED",
 	}
 	Order_value = map[string]int32{
-		"ORDER_UNSPECIFIED": 0,
-		"ORDER_OFF":         1,
-		"ORDER_AUTO":        2,
-		"ORDER_PAPER":       3,
+		"ORDER_UNSPECIFIED":     0,
+		"ORDER_OFF":             1,
+		"ORDER_AUTO":            2,
+		"ORDER_PAPER":           3,
+		"ORDER_PAPER_UNGUARDED": 4,
 	}
 )
 
@@ -737,7 +741,7 @@ func (x Resume_Strategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resume_Strategy.Descriptor instead.
 func (Resume_Strategy) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type CacheCandidate_Origin int32
@@ -792,7 +796,7 @@ func (x CacheCandidate_Origin) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CacheCandidate_Origin.Descriptor instead.
 func (CacheCandidate_Origin) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type Cut_Kind int32
@@ -855,7 +859,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // One tensor of a flattened element.
@@ -1273,6 +1277,75 @@ func (x *OrderProduction) GetSameEpochs() bool {
 	return false
 }
 
+// What a wider tolerance would save: its order, in CPU seconds per element of the source, and the trial of that order.
+type WiderTolerance struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Tolerance        OrderTolerance         `protobuf:"varint,1,opt,name=tolerance,proto3,enum=pecan.v1.OrderTolerance" json:"tolerance,omitempty"`
+	PredictedBeforeS float64                `protobuf:"fixed64,2,opt,name=predicted_before_s,json=predictedBeforeS,proto3" json:"predicted_before_s,omitempty"`
+	PredictedAfterS  float64                `protobuf:"fixed64,3,opt,name=predicted_after_s,json=predictedAfterS,proto3" json:"predicted_after_s,omitempty"`
+	Trial            *OrderTrial            `protobuf:"bytes,4,opt,name=trial,proto3" json:"trial,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *WiderTolerance) Reset() {
+	*x = WiderTolerance{}
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WiderTolerance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WiderTolerance) ProtoMessage() {}
+
+func (x *WiderTolerance) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WiderTolerance.ProtoReflect.Descriptor instead.
+func (*WiderTolerance) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WiderTolerance) GetTolerance() OrderTolerance {
+	if x != nil {
+		return x.Tolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
+func (x *WiderTolerance) GetPredictedBeforeS() float64 {
+	if x != nil {
+		return x.PredictedBeforeS
+	}
+	return 0
+}
+
+func (x *WiderTolerance) GetPredictedAfterS() float64 {
+	if x != nil {
+		return x.PredictedAfterS
+	}
+	return 0
+}
+
+func (x *WiderTolerance) GetTrial() *OrderTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
 type OrderDifference struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`
@@ -1287,7 +1360,7 @@ type OrderDifference struct {
 
 func (x *OrderDifference) Reset() {
 	*x = OrderDifference{}
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1372,7 @@ func (x *OrderDifference) String() string {
 func (*OrderDifference) ProtoMessage() {}
 
 func (x *OrderDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1385,7 @@ func (x *OrderDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderDifference.ProtoReflect.Descriptor instead.
 func (*OrderDifference) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *OrderDifference) GetComponent() uint32 {
@@ -1378,7 +1451,7 @@ type JobOptions struct {
 
 func (x *JobOptions) Reset() {
 	*x = JobOptions{}
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1463,7 @@ func (x *JobOptions) String() string {
 func (*JobOptions) ProtoMessage() {}
 
 func (x *JobOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1476,7 @@ func (x *JobOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobOptions.ProtoReflect.Descriptor instead.
 func (*JobOptions) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JobOptions) GetMode() Mode {
@@ -1545,7 +1618,7 @@ type PlacementOptions struct {
 
 func (x *PlacementOptions) Reset() {
 	*x = PlacementOptions{}
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1630,7 @@ func (x *PlacementOptions) String() string {
 func (*PlacementOptions) ProtoMessage() {}
 
 func (x *PlacementOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1643,7 @@ func (x *PlacementOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementOptions.ProtoReflect.Descriptor instead.
 func (*PlacementOptions) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlacementOptions) GetObjective() string {
@@ -1648,7 +1721,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1733,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1746,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Placement) GetRemote() uint32 {
@@ -1762,7 +1835,7 @@ type PlacementCandidate struct {
 
 func (x *PlacementCandidate) Reset() {
 	*x = PlacementCandidate{}
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1847,7 @@ func (x *PlacementCandidate) String() string {
 func (*PlacementCandidate) ProtoMessage() {}
 
 func (x *PlacementCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1860,7 @@ func (x *PlacementCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementCandidate.ProtoReflect.Descriptor instead.
 func (*PlacementCandidate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlacementCandidate) GetRemote() uint32 {
@@ -1850,7 +1923,7 @@ type PlacementKnown struct {
 
 func (x *PlacementKnown) Reset() {
 	*x = PlacementKnown{}
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1935,7 @@ func (x *PlacementKnown) String() string {
 func (*PlacementKnown) ProtoMessage() {}
 
 func (x *PlacementKnown) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1948,7 @@ func (x *PlacementKnown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementKnown.ProtoReflect.Descriptor instead.
 func (*PlacementKnown) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlacementKnown) GetFingerprint() string {
@@ -1946,7 +2019,7 @@ type PlacementCurve struct {
 
 func (x *PlacementCurve) Reset() {
 	*x = PlacementCurve{}
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2031,7 @@ func (x *PlacementCurve) String() string {
 func (*PlacementCurve) ProtoMessage() {}
 
 func (x *PlacementCurve) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2044,7 @@ func (x *PlacementCurve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementCurve.ProtoReflect.Descriptor instead.
 func (*PlacementCurve) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlacementCurve) GetRate() float64 {
@@ -2008,7 +2081,7 @@ type PlacementLoad struct {
 
 func (x *PlacementLoad) Reset() {
 	*x = PlacementLoad{}
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2093,7 @@ func (x *PlacementLoad) String() string {
 func (*PlacementLoad) ProtoMessage() {}
 
 func (x *PlacementLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2106,7 @@ func (x *PlacementLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementLoad.ProtoReflect.Descriptor instead.
 func (*PlacementLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlacementLoad) GetBase() float64 {
@@ -2127,7 +2200,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2212,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2225,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Plan) GetFingerprint() string {
@@ -2351,7 +2424,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2436,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2449,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Resume) GetStrategy() Resume_Strategy {
@@ -2419,7 +2492,7 @@ type CachePlan struct {
 
 func (x *CachePlan) Reset() {
 	*x = CachePlan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2504,7 @@ func (x *CachePlan) String() string {
 func (*CachePlan) ProtoMessage() {}
 
 func (x *CachePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2517,7 @@ func (x *CachePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachePlan.ProtoReflect.Descriptor instead.
 func (*CachePlan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CachePlan) GetNode() string {
@@ -2502,7 +2575,7 @@ type CacheCandidate struct {
 
 func (x *CacheCandidate) Reset() {
 	*x = CacheCandidate{}
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2587,7 @@ func (x *CacheCandidate) String() string {
 func (*CacheCandidate) ProtoMessage() {}
 
 func (x *CacheCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2600,7 @@ func (x *CacheCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCandidate.ProtoReflect.Descriptor instead.
 func (*CacheCandidate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CacheCandidate) GetName() string {
@@ -2593,7 +2666,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2678,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2691,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -2691,7 +2764,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2776,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2789,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -2760,7 +2833,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2845,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2858,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -2845,7 +2918,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2930,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2943,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -2977,7 +3050,7 @@ type KeptRows struct {
 
 func (x *KeptRows) Reset() {
 	*x = KeptRows{}
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3062,7 @@ func (x *KeptRows) String() string {
 func (*KeptRows) ProtoMessage() {}
 
 func (x *KeptRows) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3075,7 @@ func (x *KeptRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptRows.ProtoReflect.Descriptor instead.
 func (*KeptRows) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KeptRows) GetEpoch() uint64 {
@@ -3047,7 +3120,7 @@ type EpochOrder struct {
 
 func (x *EpochOrder) Reset() {
 	*x = EpochOrder{}
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3132,7 @@ func (x *EpochOrder) String() string {
 func (*EpochOrder) ProtoMessage() {}
 
 func (x *EpochOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3145,7 @@ func (x *EpochOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
 func (*EpochOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EpochOrder) GetHash() string {
@@ -3112,7 +3185,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3197,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3210,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -3238,7 +3311,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3323,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3336,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -3373,7 +3446,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3458,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3471,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -3451,7 +3524,7 @@ type HostLoad struct {
 
 func (x *HostLoad) Reset() {
 	*x = HostLoad{}
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3536,7 @@ func (x *HostLoad) String() string {
 func (*HostLoad) ProtoMessage() {}
 
 func (x *HostLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3549,7 @@ func (x *HostLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
 func (*HostLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HostLoad) GetHostId() string {
@@ -3542,7 +3615,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[27]
+	mi := &file_pecan_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3554,7 +3627,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[27]
+	mi := &file_pecan_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3567,7 +3640,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -3636,7 +3709,12 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x10ordered_elements\x18\x03 \x01(\x04R\x0forderedElements\x12\x1b\n" +
 	"\tordered_s\x18\x04 \x01(\x01R\borderedS\x12\x1f\n" +
 	"\vsame_epochs\x18\x05 \x01(\bR\n" +
-	"sameEpochs\"\x82\x01\n" +
+	"sameEpochs\"\xce\x01\n" +
+	"\x0eWiderTolerance\x126\n" +
+	"\ttolerance\x18\x01 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12,\n" +
+	"\x12predicted_before_s\x18\x02 \x01(\x01R\x10predictedBeforeS\x12*\n" +
+	"\x11predicted_after_s\x18\x03 \x01(\x01R\x0fpredictedAfterS\x12*\n" +
+	"\x05trial\x18\x04 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\x82\x01\n" +
 	"\x0fOrderDifference\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
 	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
@@ -3900,13 +3978,14 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x17COMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10COMPRESSION_AUTO\x10\x01\x12\x14\n" +
 	"\x10COMPRESSION_NONE\x10\x02\x12\x16\n" +
-	"\x12COMPRESSION_SNAPPY\x10\x03*N\n" +
+	"\x12COMPRESSION_SNAPPY\x10\x03*i\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tORDER_OFF\x10\x01\x12\x0e\n" +
 	"\n" +
 	"ORDER_AUTO\x10\x02\x12\x0f\n" +
-	"\vORDER_PAPER\x10\x03*\x86\x01\n" +
+	"\vORDER_PAPER\x10\x03\x12\x19\n" +
+	"\x15ORDER_PAPER_UNGUARDED\x10\x04*\x86\x01\n" +
 	"\x0eOrderTolerance\x12\x1f\n" +
 	"\x1bORDER_TOLERANCE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ORDER_TOLERANCE_EXACT\x10\x01\x12\x1f\n" +
@@ -3968,7 +4047,7 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),                  // 0: pecan.v1.Mode
 	(Sharding)(0),              // 1: pecan.v1.Sharding
@@ -3989,70 +4068,73 @@ var file_pecan_v1_types_proto_goTypes = []any{
 	(*NodeMetrics)(nil),        // 16: pecan.v1.NodeMetrics
 	(*OrderTrial)(nil),         // 17: pecan.v1.OrderTrial
 	(*OrderProduction)(nil),    // 18: pecan.v1.OrderProduction
-	(*OrderDifference)(nil),    // 19: pecan.v1.OrderDifference
-	(*JobOptions)(nil),         // 20: pecan.v1.JobOptions
-	(*PlacementOptions)(nil),   // 21: pecan.v1.PlacementOptions
-	(*Placement)(nil),          // 22: pecan.v1.Placement
-	(*PlacementCandidate)(nil), // 23: pecan.v1.PlacementCandidate
-	(*PlacementKnown)(nil),     // 24: pecan.v1.PlacementKnown
-	(*PlacementCurve)(nil),     // 25: pecan.v1.PlacementCurve
-	(*PlacementLoad)(nil),      // 26: pecan.v1.PlacementLoad
-	(*Plan)(nil),               // 27: pecan.v1.Plan
-	(*Resume)(nil),             // 28: pecan.v1.Resume
-	(*CachePlan)(nil),          // 29: pecan.v1.CachePlan
-	(*CacheCandidate)(nil),     // 30: pecan.v1.CacheCandidate
-	(*CacheSegment)(nil),       // 31: pecan.v1.CacheSegment
-	(*Cut)(nil),                // 32: pecan.v1.Cut
-	(*StreamId)(nil),           // 33: pecan.v1.StreamId
-	(*Position)(nil),           // 34: pecan.v1.Position
-	(*KeptRows)(nil),           // 35: pecan.v1.KeptRows
-	(*EpochOrder)(nil),         // 36: pecan.v1.EpochOrder
-	(*Token)(nil),              // 37: pecan.v1.Token
-	(*Checkpoint)(nil),         // 38: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil),      // 39: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),           // 40: pecan.v1.HostLoad
-	(*ErrorDetail)(nil),        // 41: pecan.v1.ErrorDetail
+	(*WiderTolerance)(nil),     // 19: pecan.v1.WiderTolerance
+	(*OrderDifference)(nil),    // 20: pecan.v1.OrderDifference
+	(*JobOptions)(nil),         // 21: pecan.v1.JobOptions
+	(*PlacementOptions)(nil),   // 22: pecan.v1.PlacementOptions
+	(*Placement)(nil),          // 23: pecan.v1.Placement
+	(*PlacementCandidate)(nil), // 24: pecan.v1.PlacementCandidate
+	(*PlacementKnown)(nil),     // 25: pecan.v1.PlacementKnown
+	(*PlacementCurve)(nil),     // 26: pecan.v1.PlacementCurve
+	(*PlacementLoad)(nil),      // 27: pecan.v1.PlacementLoad
+	(*Plan)(nil),               // 28: pecan.v1.Plan
+	(*Resume)(nil),             // 29: pecan.v1.Resume
+	(*CachePlan)(nil),          // 30: pecan.v1.CachePlan
+	(*CacheCandidate)(nil),     // 31: pecan.v1.CacheCandidate
+	(*CacheSegment)(nil),       // 32: pecan.v1.CacheSegment
+	(*Cut)(nil),                // 33: pecan.v1.Cut
+	(*StreamId)(nil),           // 34: pecan.v1.StreamId
+	(*Position)(nil),           // 35: pecan.v1.Position
+	(*KeptRows)(nil),           // 36: pecan.v1.KeptRows
+	(*EpochOrder)(nil),         // 37: pecan.v1.EpochOrder
+	(*Token)(nil),              // 38: pecan.v1.Token
+	(*Checkpoint)(nil),         // 39: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),      // 40: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),           // 41: pecan.v1.HostLoad
+	(*ErrorDetail)(nil),        // 42: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
 	14, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	19, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
-	0,  // 2: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
-	1,  // 3: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
-	2,  // 4: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
-	0,  // 5: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
-	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
-	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	21, // 8: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
-	7,  // 9: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
-	5,  // 10: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
-	23, // 11: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
-	25, // 12: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
-	25, // 13: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
-	26, // 14: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
-	32, // 15: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	9,  // 16: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
-	10, // 17: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	14, // 18: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	28, // 19: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 20: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	29, // 21: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	30, // 22: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
-	11, // 23: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	12, // 24: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
-	8,  // 25: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
-	13, // 26: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	36, // 27: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	35, // 28: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	35, // 29: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	0,  // 30: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	34, // 31: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 32: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	33, // 33: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	20, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	4,  // 2: pecan.v1.WiderTolerance.tolerance:type_name -> pecan.v1.OrderTolerance
+	17, // 3: pecan.v1.WiderTolerance.trial:type_name -> pecan.v1.OrderTrial
+	0,  // 4: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
+	1,  // 5: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
+	2,  // 6: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
+	0,  // 7: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
+	3,  // 8: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
+	4,  // 9: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
+	22, // 10: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	7,  // 11: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
+	5,  // 12: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
+	24, // 13: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	26, // 14: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	26, // 15: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	27, // 16: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	33, // 17: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	9,  // 18: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
+	10, // 19: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	14, // 20: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	29, // 21: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 22: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	30, // 23: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	31, // 24: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
+	11, // 25: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	12, // 26: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
+	8,  // 27: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
+	13, // 28: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	37, // 29: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	36, // 30: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	36, // 31: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 32: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	35, // 33: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 34: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	34, // 35: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -4066,7 +4148,7 @@ func file_pecan_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
 			NumEnums:      14,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

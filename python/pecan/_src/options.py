@@ -57,7 +57,7 @@ class ShardingPolicy(enum.IntEnum):
 #: Older names of two policies in tf.data service.
 LEGACY_MODES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
 #: How the order of a dataset's steps is chosen.
-ORDERS = ("off", "auto", "paper")
+ORDERS = ("off", "auto", "paper", "paper_unguarded")
 #: How much the values of elements may differ in another order.
 TOLERANCES = ("approximate", "exact", "any")
 DEFAULT_ORDER = "auto"
@@ -130,12 +130,12 @@ def _order(order: Any, tolerance: Any, mode: str) -> tuple[str, str]:
     """Returns the order and the tolerance, with the defaults of the mode."""
     name = checks.one_of("order", order, ORDERS)
     given = None if tolerance is None else checks.one_of("order_tolerance", tolerance, TOLERANCES)
-    if name != "paper":
+    if not name.startswith("paper"):
         # The time at which a new order starts depends on measurements. Deterministic elements must not depend on it.
         return name, given or ("exact" if mode == "deterministic" else DEFAULT_TOLERANCE)
     if given not in (None, "any"):
         raise errors.InvalidArgumentError(
-            f'`order`="paper" does not limit how values change, but `order_tolerance`={given!r} does: leave '
+            f'`order`="{name}" does not limit how values change, but `order_tolerance`={given!r} does: leave '
             '`order_tolerance` out, or give order="auto"'
         )
     return name, "any"

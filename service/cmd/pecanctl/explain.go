@@ -46,6 +46,9 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 		facts = append(facts, []string{"production", fmt.Sprintf("%s for an element in the planned order, %s in the registered one %s, over %d and %d elements: %s",
 			span(p.GetOrderedS()), span(p.GetRegisteredS()), against, p.GetOrderedElements(), p.GetRegisteredElements(), saving(p.GetRegisteredS(), p.GetOrderedS()))})
 	}
+	if advice := e.GetOrderAdvice(); advice != "" {
+		facts = append(facts, []string{"advice", advice})
+	}
 	grid(out, facts, width)
 	if len(e.GetSteps()) > 0 {
 		showSteps(out, e.GetSteps(), width)

@@ -126,7 +126,7 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 		for _, e := range epochs {
 			state, _, _ := strings.Cut(e.State, ":")
 			shown := state
-			switch n := len(e.OrderedStreams); {
+			switch n := len(e.OrderedStreams) + int(e.OrderedBelow-e.OrderedFrom); {
 			case n > 0:
 				shown += fmt.Sprintf(", %d ordered", n)
 			case e.Ordered:

@@ -75,6 +75,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.Cl
 	}
 	return &pecanv1.ClientHeartbeatResponse{
 		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), LocalWorkers: c.placements.WantedLocal(req.ClientId, req.JobIds), Placement: c.placements.Recorded(req.JobIds),
+		OrderAdvice: c.orders.Advice(req.JobIds),
 	}, nil
 }
 

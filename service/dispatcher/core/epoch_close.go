@@ -108,6 +108,7 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	done := epoch.Delivered()
 	if done {
 		c.orders.KeepProfile(job, epoch)
+		c.orders.EpochEnded(job, epoch)
 	}
 	c.measureCache(job)
 	c.caches.due = true

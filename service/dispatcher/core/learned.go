@@ -78,6 +78,8 @@ func (c *Core) taughtOf(record *pecanv1.Record) string {
 		return kind.OrderDecided.GetDecided().GetFingerprint()
 	case *pecanv1.Record_OrderJudged:
 		return kind.OrderJudged.GetFingerprint()
+	case *pecanv1.Record_OrderWidened:
+		return kind.OrderWidened.GetFingerprint()
 	case *pecanv1.Record_PlacementKept:
 		return kind.PlacementKept.GetKnown().GetFingerprint()
 	case *pecanv1.Record_EpochJoined:

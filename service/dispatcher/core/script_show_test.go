@@ -151,6 +151,16 @@ func showStreamRecord(record *pecanv1.Record) string {
 			line += fmt.Sprintf(" registered %d of %.4g s, ordered %d of %.4g s, beside %v", p.RegisteredElements, p.RegisteredS, p.OrderedElements, p.OrderedS, p.SameEpochs)
 		}
 		return line
+	case *pecanv1.Record_OrderWidened:
+		o := k.OrderWidened
+		return fmt.Sprintf("record order of %s by %v within %v: %v would take %.4g s instead of %.4g s", o.Fingerprint, o.Policy, o.Tolerance, o.Wider.Tolerance, o.Wider.PredictedAfterS, o.Wider.PredictedBeforeS)
+	case *pecanv1.Record_OrderSpread:
+		o := k.OrderSpread
+		line := fmt.Sprintf("record epoch %s/%d has order %v in %v", o.JobId, o.Epoch, o.Order, o.OrderStreams)
+		if o.OrderBelow > 0 {
+			line += fmt.Sprintf(" and from %d to below %d", o.OrderFrom, o.OrderBelow)
+		}
+		return line
 	case *pecanv1.Record_ProfileKept:
 		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
 	case *pecanv1.Record_LearnedMerged:
@@ -320,6 +330,9 @@ func showReply(reply any) string {
 	case *pecanv1.MergeLearnedResponse:
 		return fmt.Sprintf("ok, something new of %d graphs, %d orders in use", r.Graphs, r.OrdersInUse)
 	case *pecanv1.ClientHeartbeatResponse:
+		if r.OrderAdvice != "" {
+			return "ok, advice: " + r.OrderAdvice
+		}
 		if r.LocalWorkers != nil {
 			return fmt.Sprintf("ok, %d local workers wanted (%s)", r.LocalWorkers.Number, r.LocalWorkers.Why)
 		}
@@ -348,7 +361,11 @@ func (s *script) status() []string {
 		}
 		for _, e := range j.Epochs {
 			if e.Ordered {
-				lines = append(lines, fmt.Sprintf("  epoch %d is ordered in %v", e.Epoch, e.OrderedStreams))
+				line := fmt.Sprintf("  epoch %d is ordered in %v", e.Epoch, e.OrderedStreams)
+				if e.OrderedBelow > 0 {
+					line += fmt.Sprintf(" and from %d to below %d", e.OrderedFrom, e.OrderedBelow)
+				}
+				lines = append(lines, line)
 			}
 			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
 			if e.StreamsTruncated > 0 {

@@ -75,7 +75,7 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{
 			Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsTruncated: closed.StreamsTruncated, Lost: closed.Lost,
-			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams,
+			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams, OrderedFrom: closed.OrderedFrom, OrderedBelow: closed.OrderedBelow,
 		})
 	}
 	for _, epoch := range job.Epochs {
@@ -91,7 +91,10 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 }
 
 func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: epoch.StreamsTruncated(), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
+	status := &pecanv1.EpochStatus{
+		Epoch: epoch.Epoch, StreamsTruncated: epoch.StreamsTruncated(), Lost: durable.Lost(job, epoch),
+		Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow,
+	}
 	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
 	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), epoch.Elements()
 	status.StreamsWaiting = epoch.Total() - status.StreamsDone - status.StreamsRunning

@@ -193,7 +193,8 @@ func (p *proposer) whyMapsStay(i, j, c int) string {
 // another order the values may differ within the tolerance, but the number of elements may not.
 func (p *proposer) decidedBy(step, component int) int {
 	affected := map[int]bool{component: true}
-	all := false
+	// Downstream of a join, components have other numbers.
+	all := slices.ContainsFunc(p.all[step+1:], func(t graphorder.Traits) bool { return t.Begins })
 	touches := func(components []int) bool {
 		return all || slices.ContainsFunc(components, func(c int) bool { return affected[c] })
 	}
@@ -203,7 +204,7 @@ func (p *proposer) decidedBy(step, component int) int {
 		case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):
 			return k
 		case t.Barrier != "":
-			all = all || t.Calls
+			all = all || t.Calls || t.Joins
 		case touches(t.Reads):
 			for _, c := range t.Writes {
 				affected[c] = true
@@ -229,6 +230,8 @@ func whyDiffer(a, b dataflow.Change, before []int64, random bool) string {
 		return b.Opaque
 	case random:
 		return "both change values by random numbers"
+	case a.InsertionsDiffer(b) != "" && !mixesAffinely(a) && !mixesAffinely(b):
+		return a.InsertionsDiffer(b)
 	case a.Computes && b.Computes && (!a.Affine || !b.Affine):
 		return "both compute values, and one of them computes more than weighted sums"
 	case a.Computes && b.Computes && (a.Mixes == 0) == (b.Mixes == 0) && a.Mixes == 0:
@@ -254,6 +257,9 @@ func whyDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	}
 	return sizeCheckMayFail(a, b, before)
 }
+
+// mixesAffinely reports whether a step computes weighted sums of several values. A trial shows whether it keeps a constant.
+func mixesAffinely(c dataflow.Change) bool { return c.Computes && c.Affine && c.Mixes != 0 }
 
 // sizeCheckMayFail returns the reason why a check of sizes may fail in the other order, and only for some elements;
 // empty if none can.

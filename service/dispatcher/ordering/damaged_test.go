@@ -76,7 +76,11 @@ func TestProposeReturnsForDamagedGraphs(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			proposal, err := ordering.Propose(g, plan, asked, randomMetrics(r, g))
+			other := &pecanv1.MeasuredOrder{Nodes: randomMetrics(r, g)}
+			for _, node := range other.Nodes {
+				other.Order = append(other.Order, node.GetNode())
+			}
+			proposal, err := ordering.Propose(g, plan, asked, ordering.Measured{Nodes: randomMetrics(r, g), Other: other})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

@@ -67,6 +67,7 @@ func changeNames(t *graphorder.Traits, i int) string {
 	add(c.Computes, "computes")
 	add(c.Mixes != 0, "combines")
 	add(c.Moves != 0, "moves")
+	add(len(c.Inserts) > 0, "fills")
 	add(c.Sizes != 0, "resizes")
 	if c.Opaque != "" || len(names) == 0 {
 		return "changes"

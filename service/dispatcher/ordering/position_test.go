@@ -16,7 +16,7 @@ func TestNamedAcceptsOnlyOrdersThatTheTraitsAllow(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	proposed := func(tolerance pecanv1.OrderTolerance) []string {
 		asked := options(tolerance)
-		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, measured(g, badly))
+		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: measured(g, badly)})
 		if err != nil || len(proposal.Order) == 0 {
 			t.Fatal(proposal, err)
 		}

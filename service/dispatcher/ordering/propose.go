@@ -32,13 +32,22 @@ type Proposal struct {
 	Why string
 }
 
-// Propose plans an order for a job's dataset. nodes are the metrics of the nodes of the registered graph.
-func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*Proposal, error) {
+// Measured is what the steps of a dataset cost.
+type Measured struct {
+	// Nodes are the metrics of the nodes of the registered graph.
+	Nodes []*pecanv1.NodeMetrics
+	// Other has those in another order; nil without any.
+	Other *pecanv1.MeasuredOrder
+}
+
+// Propose plans an order for a job's dataset.
+func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured Measured) (*Proposal, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan belongs to another dataset")
 	}
-	p := newProposer(g, plan, options, nodes)
+	p := newProposer(g, plan, options, measured.Nodes)
 	p.describe()
+	p.describeOther(measured.Other)
 	found, why := p.search()
 	return p.proposal(found, why), nil
 }
@@ -67,7 +76,7 @@ type proposer struct {
 func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposer {
 	p := &proposer{
 		g: g, plan: plan, options: options, metrics: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graphorder.TraitsOf(g),
-		tolerance: options.EffectiveTolerance(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
+		tolerance: options.EffectiveTolerance(), paper: options.GetOrder().Published(),
 	}
 	for _, n := range nodes {
 		p.metrics[n.GetNode()] = n
@@ -227,7 +236,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[i] = "stays: it returns its input unchanged, and other steps move past it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i]}
+			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i], Begins: i > 0 && t.Begins}
 		if p.displayNames[i] != t.Node {
 			step.Label = p.displayNames[i]
 		}

@@ -95,7 +95,7 @@ func labels(g *graph.Graph, order []string) string {
 func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
-	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, measured(g, badly))
+	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: measured(g, badly)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
 		t.Errorf("under exact the order is %q: %s", got, proposal.Why)
 	}
 	asked = options(pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED)
-	if proposal, err = ordering.Propose(g, plan(t, g, asked), asked, measured(g, badly)); err != nil {
+	if proposal, err = ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: measured(g, badly)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some crop expensive mirror PrefetchDataset" {
@@ -130,7 +130,7 @@ func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
 		"not known yet":                    nil,
 		"would save at least 4 % of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
 	} {
-		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, nodes)
+		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: nodes})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
 
 func TestProposeRefusesThePlanOfAnotherDataset(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
-	if _, err := ordering.Propose(g, &pecanv1.Plan{Fingerprint: "another"}, options(0), nil); err == nil {
+	if _, err := ordering.Propose(g, &pecanv1.Plan{Fingerprint: "another"}, options(0), ordering.Measured{}); err == nil {
 		t.Error("Propose accepted the plan of another dataset")
 	}
 }
@@ -174,11 +174,11 @@ func TestProposeAcceptsArbitraryMetrics(t *testing.T) {
 				break
 			}
 			nodes := randomMetrics(rng, g)
-			proposal, err := ordering.Propose(g, plan, asked, nodes)
+			proposal, err := ordering.Propose(g, plan, asked, ordering.Measured{Nodes: nodes})
 			if err != nil {
 				t.Fatalf("%s, seed %d: %v", file, seed, err)
 			}
-			again, _ := ordering.Propose(g, plan, asked, nodes)
+			again, _ := ordering.Propose(g, plan, asked, ordering.Measured{Nodes: nodes})
 			if !slices.Equal(again.Order, proposal.Order) || again.Why != proposal.Why {
 				t.Errorf("%s, seed %d: %v and then %v", file, seed, proposal.Order, again.Order)
 			}
@@ -277,7 +277,7 @@ func longMetrics(g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 func TestProposeOrdersALongDataset(t *testing.T) {
 	g := parse(t, longDataset(t, 200))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
-	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, longMetrics(g))
+	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: longMetrics(g)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func BenchmarkPropose(b *testing.B) {
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
 	planned, nodes := plan(b, g, asked), longMetrics(g)
 	for b.Loop() {
-		if _, err := ordering.Propose(g, planned, asked, nodes); err != nil {
+		if _, err := ordering.Propose(g, planned, asked, ordering.Measured{Nodes: nodes}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoorder"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/dataflow"
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
@@ -30,6 +31,13 @@ func (p *proposer) describe() {
 	for i := range p.steps {
 		t := p.step(i)
 		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Measurements: p.measurements(t)}
+		if i > 0 && p.begins(i) {
+			at = components(t.Before, p.bytesAfter(t.Input))
+			s.Source, s.SourceElements = at, 1
+			if first := p.Steps[0].ElementsIn; first > 0 && s.ElementsIn > 0 {
+				s.SourceElements = s.ElementsIn / first
+			}
+		}
 		s.Fixed = p.fixed(t, upstream[i], &s.Measurements)
 		after := at
 		if s.Fixed != "" {
@@ -60,9 +68,52 @@ func (p *proposer) describe() {
 	p.findConstraints()
 }
 
+// begins reports whether a step is the first one of a branch, apart from steps that return their input unchanged.
+func (p *proposer) begins(i int) bool {
+	from := 0
+	if i > 0 {
+		from = p.steps[i-1] + 1
+	}
+	return slices.ContainsFunc(p.all[from:p.steps[i]+1], func(t graphorder.Traits) bool { return t.Begins })
+}
+
+// describeOther adds what the steps cost in another order. Inputs are counted by the outputs of the step that runs before.
+func (p *proposer) describeOther(other *pecanv1.MeasuredOrder) {
+	run := &autoorder.Run{Measurements: make([]autoorder.Measurements, len(p.steps))}
+	metrics := map[string]*pecanv1.NodeMetrics{}
+	for _, node := range other.GetNodes() {
+		metrics[node.GetNode()] = node
+	}
+	before := 0.0
+	for _, name := range other.GetOrder() {
+		i := slices.IndexFunc(p.steps, func(at int) bool { return p.all[at].Node == name })
+		if i < 0 {
+			continue
+		}
+		own, in := metrics[name], before
+		if p.begins(len(run.Order)) {
+			in = 0
+		}
+		out := float64(own.GetElements())
+		if t := p.step(i); !t.Drops && !t.Batches || in == 0 {
+			in = out
+		}
+		run.Order = append(run.Order, i)
+		run.Measurements[i] = autoorder.Measurements{ElementsIn: max(in, out), ElementsOut: out, Seconds: own.GetSelfCpuS()}
+		before = out
+	}
+	if len(run.Order) == len(p.steps) {
+		p.Other = run
+	}
+}
+
 func (p *proposer) findConstraints() {
+	section := 0
 	for j := range p.Steps {
-		for i := range j {
+		if p.Steps[j].Fixed != "" || p.Steps[j].Source != nil {
+			section = j
+		}
+		for i := section; i < j; i++ {
 			if p.Steps[i].Fixed != "" || p.Steps[j].Fixed != "" {
 				continue
 			}
@@ -107,21 +158,23 @@ func changesComponentForm(t *graphorder.Traits) string {
 // upstreamReasons returns for each step the reason why steps downstream fix it: it is upstream of the cut or of a cached
 // step. The reason is empty for the other steps.
 func (p *proposer) upstreamReasons() []string {
+	cut, cached := map[string]bool{}, map[string]bool{}
+	root, _ := p.g.Steps()
+	root.Walk(func(s *graph.Step) {
+		upstream := func(of map[string]bool) { s.Walk(func(u *graph.Step) { of[u.Node.GetName()] = true }) }
+		if slices.Contains(p.plan.GetCut().GetEdges(), s.Node.GetName()) {
+			upstream(cut)
+		}
+		if p.plan.GetCache() != nil && p.plan.GetCache().GetNode() == s.Node.GetName() {
+			upstream(cached)
+		}
+	})
 	why := make([]string, len(p.steps))
-	cut, cached := -1, -1
-	for i := range p.all {
-		if slices.Contains(p.plan.GetCut().GetEdges(), p.all[i].Node) {
-			cut = i
-		}
-		if p.plan.GetCache() != nil && p.plan.GetCache().GetNode() == p.all[i].Node {
-			cached = i
-		}
-	}
 	for i, at := range p.steps {
-		switch {
-		case at <= cached:
+		switch name := p.all[at].Node; {
+		case cached[name]:
 			why[i] = "pecan.cache() stores the elements that it computes"
-		case at <= cut:
+		case cut[name]:
 			why[i] = "the dataset is divided into streams downstream of it"
 		}
 	}

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"regexp"
+	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -75,9 +76,9 @@ func checkOrder(o *pecanv1.JobOptions) error {
 	switch o.Order {
 	case pecanv1.Order_ORDER_UNSPECIFIED:
 		o.Order = pecanv1.Order_ORDER_OFF
-	case pecanv1.Order_ORDER_PAPER:
+	case pecanv1.Order_ORDER_PAPER, pecanv1.Order_ORDER_PAPER_UNGUARDED:
 		if !unsaid && o.OrderTolerance != pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY {
-			return reason.New(reason.BadArgument, "order PAPER has no bound on changes and excludes order_tolerance %v", o.OrderTolerance)
+			return reason.New(reason.BadArgument, "order %s has no bound on changes and excludes order_tolerance %v", strings.TrimPrefix(o.Order.String(), "ORDER_"), o.OrderTolerance)
 		}
 	}
 	o.OrderTolerance = o.EffectiveTolerance()

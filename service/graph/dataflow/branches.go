@@ -63,8 +63,9 @@ func transferSelect(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		return single(derivedFrom(in...))
 	}
 	was := t.change
-	if t = broadcast(t, in[0], true); t.kind == derived {
+	if t = broadcast(t, in[0], true, nil); t.kind == derived {
 		t.change.Computes, t.change.Arithmetic, t.change.Affine = was.Computes, was.Arithmetic, was.Affine
+		t.change.Inserts, t.change.value = was.Inserts, was.value
 	}
 	return single(t)
 }

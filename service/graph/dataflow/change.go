@@ -3,6 +3,7 @@ package dataflow
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 )
 
@@ -14,15 +15,16 @@ type Change struct {
 	// Opaque says why nothing else is known. If it is "", the other fields hold.
 	Opaque string
 	// Computes: the result has values that the component did not have. Otherwise each value of the result is
-	// one of the component's.
+	// one of the component's, or a constant of Inserts.
 	Computes bool
-	// Arithmetic: the new values come from arithmetic, whose result depends on the type. A step that computes
-	// without arithmetic only inserts values. For example, a rotation inserts zeros outside the image.
+	// Arithmetic: the new values come from arithmetic, whose result depends on the type.
 	Arithmetic bool
 	// AlignmentDependent: the last bits of a value that is computed point by point may depend on its position
 	// in memory. Functions such as the logarithm process several values at once, and the few left at the end
 	// in another way.
 	AlignmentDependent bool
+	// Inserts has the constants that the step adds beside the component's values. A step that adds other values computes.
+	Inserts []float64
 	// Affine: the new values are sums of the component's values with fixed weights, plus something fixed.
 	Affine bool
 	// PositionDependent contains the dimensions along which the computation differs from position to
@@ -46,6 +48,8 @@ type Change struct {
 	Sizes Dims
 	// After has the sizes after the step, -1 for an unknown one. It is empty if the change is opaque.
 	After []int64
+	// value follows a number through the computation.
+	value follow
 }
 
 // PerValue reports whether a map computes each value from the value at the same position and keeps all sizes.
@@ -114,6 +118,10 @@ func (c Change) union(other Change) Change {
 	c.Mixes |= other.Mixes
 	c.Skews |= other.Skews
 	c.DependsOnSize |= other.DependsOnSize
+	c.Inserts = append(slices.Clone(c.Inserts), other.Inserts...)
+	if c.value = agree(c.value, other.value); c.Computes {
+		c.Inserts = nil
+	}
 	return c
 }
 
@@ -128,6 +136,9 @@ func (c Change) CommutesWith(other Change) (ok bool, why string) {
 		return false, other.Opaque
 	case c.Computes && other.Computes:
 		return false, "both compute values"
+	}
+	if why := c.InsertionsDiffer(other); why != "" {
+		return false, why
 	}
 	for _, pair := range [][2]Change{{c, other}, {other, c}} {
 		if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {

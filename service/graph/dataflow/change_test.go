@@ -44,7 +44,8 @@ func changeWords(c dataflow.Change) string {
 		return "opaque"
 	}
 	var words []string
-	if c.Computes {
+	// The inserted constants are values that the component did not have.
+	if c.Computes || len(c.Inserts) > 0 {
 		words = append(words, "computes")
 		if c.Affine {
 			words = append(words, "affine")

@@ -40,9 +40,12 @@ func transferResize(sizes int) transfer {
 		for _, other := range in[1:] {
 			t.change.DependsOnSize |= other.sizeDependencies()
 		}
-		// The op inserts a fixed value outside the image.
-		t.change.Arithmetic = t.change.Arithmetic || !TakesNearest(n)
-		t.change.Computes = t.change.Computes || !TakesNearest(n) || string(n.GetAttr()["fill_mode"].GetS()) == "CONSTANT"
+		if !TakesNearest(n) {
+			t.change.computed(nil)
+		} else if string(n.GetAttr()["fill_mode"].GetS()) == "CONSTANT" {
+			// The op inserts a fixed value outside the image.
+			t.change.inserted(f.constant(n, "fill_value", n.GetAttr()["dtype"].GetType()))
+		}
 		return single(t)
 	}
 }
@@ -121,6 +124,6 @@ func transferDepthwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	if t.change.DependsOnSize |= filter.sizeDependencies() | dependentDims(x.axes[3], channels.size()); !channels.size().is(x.axes[3].size()) {
 		t.change.DependsOnSize |= x.axes[3].dims()
 	}
-	t.change.Computes, t.change.Arithmetic = true, true
+	t.change.computed(nil)
 	return single(t)
 }

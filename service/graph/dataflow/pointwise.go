@@ -35,7 +35,8 @@ func pointwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	case derived:
 		t := x.with(x.axes)
-		t.ranked, t.change.Computes, t.change.Arithmetic = x.ranked, true, true
+		t.ranked = x.ranked
+		t.change.computed(x.change.value.unary(n))
 		t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 		if n.GetOp() != "Neg" && (n.GetOp() != "Cast" || !floating(n.GetAttr()["DstT"].GetType())) {
 			t.change.Affine = false
@@ -99,7 +100,7 @@ func IsInteger(t tf.DataType) bool {
 }
 
 // binary computes value by value from two tensors. It broadcasts the smaller tensor to the larger one.
-func (s *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
+func (s *scope) binary(n *tf.NodeDef, affine linearity, a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque || b.kind == opaque:
 		return nil
@@ -112,13 +113,13 @@ func (s *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 			t.change.Mixes |= a.change.Moves | b.change.Moves
 			t.change.Skews |= a.change.Moves | b.change.Moves
 		}
-		t.change.Computes, t.change.Arithmetic = true, true
+		t.change.computed(both(n, a.change.value, b.change.value))
 		t.change.Affine = t.change.Affine && affine == sums
 		return t
 	case a.kind == derived:
-		return broadcast(a, b, affine != never)
+		return broadcast(a, b, affine != never, a.change.value.with(n, b.fixed, false))
 	case b.kind == derived:
-		return broadcast(b, a, affine == sums || affine == scales)
+		return broadcast(b, a, affine == sums || affine == scales, b.change.value.with(n, a.fixed, true))
 	}
 	t := derivedFrom(a, b)
 	if !a.ranked || !b.ranked {
@@ -148,7 +149,7 @@ func (s *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 		for i := range int(count) {
 			x, y := s.at(a, i), s.at(b, i)
 			v := s.unknown(x.dependsOn | y.dependsOn)
-			if op == "Mul" {
+			if n.GetOp() == "Mul" {
 				v = productOf(x, y)
 			}
 			t.ints = append(t.ints, v)
@@ -157,8 +158,8 @@ func (s *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	return t
 }
 
-// broadcast computes value by value with a tensor that does not depend on the component's values.
-func broadcast(x, other *tensor, affine bool) *tensor {
+// broadcast computes value by value with a tensor that does not depend on the component's values. value follows a number.
+func broadcast(x, other *tensor, affine bool, value follow) *tensor {
 	if !other.ranked || !x.ranked || len(other.axes) > len(x.axes) {
 		return opaqueTensor("the shape of the other operand is not known")
 	}
@@ -175,7 +176,7 @@ func broadcast(x, other *tensor, affine bool) *tensor {
 		t.change.DependsOnSize |= dependentDims(mine, o.size())
 	}
 	t.change.DependsOnSize |= other.sizeDependencies()
-	t.change.Computes, t.change.Arithmetic = true, true
+	t.change.computed(value)
 	t.change.Affine = t.change.Affine && affine
 	return t
 }
@@ -204,9 +205,10 @@ func transferClip(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	if in[0].kind != derived || len(in) != 3 || !isIndependent(in[1:]...) {
 		return nil
 	}
-	t := broadcast(in[0], in[1], false)
+	value := in[0].change.value.clipped(n.GetAttr()["T"].GetType(), in[1].fixed, in[2].fixed)
+	t := broadcast(in[0], in[1], false, nil)
 	if t.kind == derived {
-		t = broadcast(t, in[2], false)
+		t = broadcast(t, in[2], false, value)
 		t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 	}
 	return single(t)

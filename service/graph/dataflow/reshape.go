@@ -72,9 +72,12 @@ func transferPad(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			return nil
 		}
 	}
-	// Another step's computation would not apply to the inserted values.
-	t.change.Computes = t.change.Computes || n.GetOp() != "MirrorPad"
-	t.change.Arithmetic = t.change.Computes
+	switch n.GetOp() {
+	case "Pad":
+		t.change.inserted(0, true)
+	case "PadV2":
+		t.change.inserted(f.constant(n, "constant_values", n.GetAttr()["T"].GetType()))
+	}
 	return single(t)
 }
 

@@ -29,6 +29,8 @@ type tensor struct {
 	// ints are its values in row-major order, if intsKnown.
 	ints      []symbolicSize
 	intsKnown bool
+	// fixed has the different numbers of a constant; nil if they are not known.
+	fixed []float64
 }
 
 // axis is a dimension. It consists of one dimension of the component, of several that were merged, or of none

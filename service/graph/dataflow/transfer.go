@@ -66,7 +66,7 @@ func newTransferFunctions() map[string]transfer {
 			if same := acceptsAnyShapes(n); same || len(in) != 2 {
 				return nil
 			}
-			t := f.binary(n.GetOp(), affine, in[0], in[1])
+			t := f.binary(n, affine, in[0], in[1])
 			if t != nil && t.kind == derived {
 				t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 			}
@@ -107,7 +107,7 @@ func isIndependent(in ...*tensor) bool {
 func (t *tensor) with(axes []axis) *tensor {
 	c := *t
 	c.axes, c.ranked = axes, true
-	c.ints, c.intsKnown = nil, false
+	c.ints, c.intsKnown, c.fixed = nil, false, nil
 	return &c
 }
 
@@ -127,6 +127,7 @@ const maxInts = 64
 
 func transferConst(f *scope, n *tf.NodeDef, _ []*tensor) []*tensor {
 	t := f.shaped(nodedef.Tensor(n).GetTensorShape())
+	t.fixed = fixedNumbers(n)
 	values, ok := nodedef.Ints(n)
 	if ok && len(values) <= maxInts {
 		t.intsKnown = true
@@ -234,7 +235,7 @@ func transferMatMul(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	t := x.with([]axis{x.axes[0], {{weights.axes[1].size(), x.axes[1][0].dim}}})
 	t.change.Mixes |= x.axes[1].dims()
 	t.change.Skews |= x.axes[1].dims()
-	t.change.Computes, t.change.Arithmetic = true, true
+	t.change.computed(nil)
 	t.change.DependsOnSize |= weights.sizeDependencies()
 	return single(t)
 }
@@ -256,7 +257,7 @@ func mixing(affine bool, axes ...int) transfer {
 		for _, other := range in[1:] {
 			t.change.DependsOnSize |= other.sizeDependencies()
 		}
-		t.change.Computes, t.change.Arithmetic = true, true
+		t.change.computed(nil)
 		t.change.Affine = t.change.Affine && affine
 		return single(t)
 	}
@@ -294,7 +295,7 @@ func reducing(affine bool) transfer {
 			}
 			t.change.Mixes |= a.dims()
 		}
-		t.change.Computes, t.change.Arithmetic = true, true
+		t.change.computed(nil)
 		t.change.Affine = t.change.Affine && affine
 		return single(t)
 	}

@@ -19,7 +19,7 @@ type valueAnalysis struct {
 
 // component returns the argument that the analysis tracks.
 func (v *valueAnalysis) component(shape *tf.TensorShapeProto) *tensor {
-	t := &tensor{kind: derived, change: Change{Affine: true}, ranked: true, axes: []axis{}}
+	t := &tensor{kind: derived, change: Change{Affine: true, value: unchanged}, ranked: true, axes: []axis{}}
 	for i, d := range shape.GetDim() {
 		s := v.unknown(DimSet(i))
 		if d.GetSize() >= 0 {

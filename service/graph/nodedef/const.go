@@ -146,6 +146,48 @@ func Ints(n *tf.NodeDef) ([]int64, bool) {
 	return Fill(values, count)
 }
 
+// Numbers returns the values of a small Const of integers or floats.
+func Numbers(n *tf.NodeDef) ([]float64, bool) {
+	t := Tensor(n)
+	count, ok := ElementCount(t.GetTensorShape())
+	if t == nil || !ok || count > maxNumbers {
+		return nil, false
+	}
+	raw, width := t.GetTensorContent(), DtypeSize(t.GetDtype())
+	if len(raw) > 0 && int64(len(raw)) != count*width {
+		return nil, false
+	}
+	var values []float64
+	switch t.GetDtype() {
+	case tf.DataType_DT_BOOL:
+		return nil, false
+	case tf.DataType_DT_FLOAT:
+		for ; len(raw) > 0; raw = raw[width:] {
+			values = append(values, float64(math.Float32frombits(binary.LittleEndian.Uint32(raw))))
+		}
+		for _, v := range t.GetFloatVal() {
+			values = append(values, float64(v))
+		}
+	case tf.DataType_DT_DOUBLE:
+		for ; len(raw) > 0; raw = raw[width:] {
+			values = append(values, math.Float64frombits(binary.LittleEndian.Uint64(raw)))
+		}
+		values = append(values, t.GetDoubleVal()...)
+	default:
+		ints, known := Ints(n)
+		for _, v := range ints {
+			values = append(values, float64(v))
+		}
+		if !known {
+			return nil, false
+		}
+	}
+	return Fill(values, count)
+}
+
+// maxNumbers bounds the constants that Numbers reads.
+const maxNumbers = 4096
+
 // Fill repeats the last value until there are count values, as TensorFlow reads its value lists. An empty
 // list stands for zeros.
 func Fill[T any](values []T, count int64) ([]T, bool) {

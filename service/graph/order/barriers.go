@@ -44,8 +44,8 @@ func callsAny(n *tf.NodeDef, functions map[string]bool) bool {
 func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
 	functions := barrierFunctions(g)
 	fixed := map[*graph.Step]bool{}
-	within := 0
-	for s := root; ; s = s.In[0] {
+	var visit func(s *graph.Step, within int)
+	visit = func(s *graph.Step, within int) {
 		mark := g.MarkOf(s.Node)
 		if mark == graph.KeepPositionEnd {
 			within++
@@ -56,8 +56,10 @@ func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
 		if mark == graph.KeepPositionBegin {
 			within = max(0, within-1)
 		}
-		if len(s.In) != 1 {
-			return fixed
+		for _, in := range s.In {
+			visit(in, within)
 		}
 	}
+	visit(root, 0)
+	return fixed
 }

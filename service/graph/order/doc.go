@@ -3,7 +3,7 @@
 // It promises: a trait that is not certain makes the step a barrier. Reorder returns a graph that TensorFlow
 // can run, with the fingerprint of the original, or an error.
 //
-// traits.go finds the traits, with failures.go (how a step may fail), barriers.go (what the author keeps in
+// sequence.go lists the steps, with those of each branch of a join. traits.go finds the traits, with failures.go (how a step may fail), barriers.go (what the author keeps in
 // place) and label.go (the author's names). reorder.go moves the steps; shapes.go and retype.go fit their
 // functions to the shapes and types at the new places.
 //

@@ -16,7 +16,7 @@ import (
 )
 
 // Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf
-// lists, the step after the source first. Steps keep their names, and so their seeds and metrics. Only maps and
+// lists, in the same sequence. Steps keep their names, and so their seeds and metrics. Only maps and
 // filters move, and only within their section: the steps between two steps that cannot move. Maps that compute
 // value by value may also move past batches.
 //
@@ -32,13 +32,12 @@ func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 	}
 	o := &reordering{g: g, dependencies: dataflow.NewDependencyAnalysis(g), types: &retyping{g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
 	fixed := barriers(g, root)
-	for s := root; len(s.In) == 1; s = s.In[0] {
+	for _, s := range sequence(root) {
 		if fixed[s] {
 			s.Rule = ops.Rule{Kind: ops.Undivided}
 		}
 		o.steps = append(o.steps, s)
 	}
-	slices.Reverse(o.steps)
 	if err := o.place(order); err != nil {
 		return nil, err
 	}
@@ -76,7 +75,7 @@ func (r *reordering) place(order []string) error {
 	section := 0
 	sections := map[string]int{}
 	for _, s := range r.steps {
-		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || r.g.Freezes(s.Node) {
+		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || r.g.Freezes(s.Node) || begins(s) {
 			section++
 		}
 		sections[s.Node.GetName()] = section
@@ -140,15 +139,32 @@ func (r *reordering) rewire() error {
 	if len(r.placed) == 0 {
 		return nil
 	}
-	source := r.steps[0].In[0].Node
-	types, shapes := r.g.OutputTypes(source), r.g.OutputShapes(source)
-	input := r.steps[0].Node.GetInput()[r.steps[0].InAt[0]]
+	var types []tf.DataType
+	var shapes []*tf.TensorShapeProto
+	input := ""
+	// ends has, for the last step of each branch in the registered order, the one that is last now.
+	ends := map[string]string{}
 	for i, s := range r.placed {
+		if registered := r.steps[i]; begins(registered) {
+			source := registered.In[0].Node
+			types, shapes = r.g.OutputTypes(source), r.g.OutputShapes(source)
+			input = registered.Node.GetInput()[registered.InAt[0]]
+		}
 		n := nodedef.Copy(s.Node)
 		r.nodes[n.GetName()] = n
-		n.Input[s.InAt[0]] = input
+		ends[r.steps[i].Node.GetName()] = n.GetName()
+		for branch, in := range s.In {
+			if end := ends[in.Node.GetName()]; joins(s) && end != "" {
+				n.Input[s.InAt[branch]] = end
+			}
+		}
+		if !joins(s) {
+			n.Input[s.InAt[0]] = input
+		}
 		input = n.GetName()
 		switch {
+		case joins(s):
+			types, shapes = r.g.OutputTypes(s.Node), r.g.OutputShapes(s.Node)
 		case isMovable(s):
 			var err error
 			if types, shapes, err = r.move(n, s, types, shapes); err != nil {
@@ -183,7 +199,7 @@ func (r *reordering) rewire() error {
 // sectionEnds returns whether a section ends at a position: both orders have the same steps up to there, and
 // the next step cannot move.
 func (r *reordering) sectionEnds(place int) bool {
-	if place+1 == len(r.placed) {
+	if place+1 == len(r.placed) || begins(r.steps[place+1]) {
 		return true
 	}
 	next := r.placed[place+1]

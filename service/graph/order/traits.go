@@ -1,8 +1,6 @@
 package order
 
 import (
-	"slices"
-
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
@@ -22,6 +20,10 @@ type Traits struct {
 	// Barrier is the reason why the step cannot move and no step moves past it; empty if it may move. Then all
 	// further fields hold. Example: shuffle is a barrier, because it changes the sequence of elements.
 	Barrier string
+	// Begins: the step reads a source, not the step before it in the list. Example: the first step of each dataset below a zip.
+	Begins bool
+	// Joins: the step reads several datasets, so its components have other numbers than theirs.
+	Joins bool
 	// Passes: the step returns the elements of its input unchanged and in their sequence, and other steps move
 	// past it freely. Example: prefetch.
 	Passes bool
@@ -62,8 +64,8 @@ type traitAnalysis struct {
 	g *graph.Graph
 }
 
-// TraitsOf returns the traits of the steps of a dataset, the step after the source first. If a step reads several
-// datasets, the list begins downstream of it.
+// TraitsOf returns the traits of the steps of a dataset, the step after the source first. If a step joins several datasets, the
+// steps of each come before it, one dataset after the other.
 func TraitsOf(g *graph.Graph) []Traits {
 	root, isTree := g.Steps()
 	if !isTree {
@@ -73,17 +75,16 @@ func TraitsOf(g *graph.Graph) []Traits {
 	dependencies := dataflow.NewDependencyAnalysis(g)
 	fixed := barriers(g, root)
 	var steps []Traits
-	for s := root; len(s.In) == 1; s = s.In[0] {
+	for _, s := range sequence(root) {
 		t := p.traits(s, dependencies)
 		if fixed[s] {
 			t = Traits{
 				Node: t.Node, Op: t.Op, Label: t.Label, Input: t.Input, Before: t.Before, After: t.After,
-				Barrier: authorBarrier, Random: t.Random, Stateful: t.Stateful, Decides: t.Decides, Calls: t.Calls,
+				Begins: t.Begins, Joins: t.Joins, Barrier: authorBarrier, Random: t.Random, Stateful: t.Stateful, Decides: t.Decides, Calls: t.Calls,
 			}
 		}
 		steps = append(steps, t)
 	}
-	slices.Reverse(steps)
 	p.markVariableUsers(steps)
 	return steps
 }
@@ -110,12 +111,15 @@ func (a *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyA
 	t := Traits{
 		Node: s.Node.GetName(), Op: s.Node.GetOp(), Label: label(s.Node), Input: s.In[0].Node.GetName(),
 		Before: a.g.Components(s.In[0].Node), After: a.g.Components(s.Node),
+		Begins: begins(s), Joins: joins(s),
 		Decides: analysis.ChangesCount(s) && s.Node.GetOp() != "UnbatchDataset", Calls: len(nodedef.CalledFunctions(s.Node)) > 0,
 	}
 	facts := a.Facts(s)
 	t.Random, t.Keyable = facts.Random || facts.Seeded, a.Keyable(s)
 	t.Stateful = facts.Stateful || facts.WritesVariables || facts.Unrepeatable || facts.CachesElements || facts.ListsFiles
 	switch {
+	case joins(s):
+		t.Barrier = "it joins several datasets"
 	case a.g.Freezes(s.Node):
 		t.Barrier = "the random steps before it repeat the values of the first epoch"
 		if a.g.CacheMarkOf(s.Node).Forced {

@@ -81,8 +81,7 @@ func (p *pace) next() bool {
 // job that compares the costs of two orders run as they always did, because only equal kinds can be compared. A closing
 // stream waits for other streams, so its time says nothing.
 func (r *run) mayRunInline(t template) bool {
-	switch r.command.GetOptions().GetOrder() {
-	case pecanv1.Order_ORDER_AUTO, pecanv1.Order_ORDER_PAPER:
+	if r.command.GetOptions().GetOrder() > pecanv1.Order_ORDER_OFF {
 		return false
 	}
 	return t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && !r.command.GetClosing() && r.stream.streams.crowded() && t.pace.next()

@@ -236,7 +236,7 @@ func (d *differ) report() (out []*pecanv1.OrderDifference) {
 // toleranceOf is the tolerance that a job's options mean.
 func toleranceOf(options *pecanv1.JobOptions) pecanv1.OrderTolerance {
 	switch {
-	case options.GetOrder() == pecanv1.Order_ORDER_PAPER:
+	case options.GetOrder().Published():
 		return pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY
 	case options.GetOrderTolerance() == pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED:
 		return pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE

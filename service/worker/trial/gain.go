@@ -90,6 +90,13 @@ func (g *gain) interval() (low, high float64) {
 // few reports whether the measurements are too few for a result.
 func (g *gain) few() bool { return g.n < minElements || len(g.openingMeans) < fewOpenings }
 
+// certain reports whether a large gain is certain, so that further openings would not change the result.
+func (g *gain) certain() bool {
+	original, _ := g.each()
+	low, _ := g.interval()
+	return !g.few() && low >= largeGain*original
+}
+
 // doubt returns why an order is not certainly faster; empty if it is.
 func (g *gain) doubt() string {
 	original, ordered := g.each()

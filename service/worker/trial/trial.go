@@ -117,7 +117,7 @@ func (t *trial) streams() error {
 	count := max(1, int(t.command.GetPlan().GetNumStreams()))
 	order := spread(count, min(maxOpenings, count))
 	for i := range maxOpenings {
-		if err := t.stream(order[i%len(order)], float64(i+1)/maxOpenings); err != nil {
+		if err := t.stream(order[i%len(order)], float64(i+1)/maxOpenings); err != nil || t.gain.certain() {
 			return err
 		}
 	}

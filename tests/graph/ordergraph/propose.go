@@ -101,7 +101,7 @@ func proposeOne(name string) error {
 	}
 	answers := []answer{}
 	for i, values := range asked.Metrics {
-		proposal, err := ordering.Propose(g, plan, options, metrics(g, values))
+		proposal, err := ordering.Propose(g, plan, options, ordering.Measured{Nodes: metrics(g, values)})
 		if err != nil {
 			return err
 		}

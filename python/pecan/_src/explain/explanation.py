@@ -89,6 +89,11 @@ class Explanation(shown.Shown):
         """Differences between the values of the two orders in the trial, one per component."""
         return self.order.differences
 
+    @property
+    def advice(self) -> str:
+        """What a wider `order_tolerance` would save and change, in a sentence; "" if it would save little."""
+        return self.order.advice
+
     def _parts(self, width: int | None) -> list[list[shown.Table]]:
         placed, cached = placements.tables(self.response, self.placement), caches.tables(self.cache, width)
         return [orders.tables(self.order, width), placed, cached]

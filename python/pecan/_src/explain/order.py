@@ -77,7 +77,7 @@ class OrderExplanation(shown.Shown):
 
     Attributes:
         job_id: Id of the job.
-        order: Option of the job: "off", "auto" or "paper".
+        order: Option of the job: "off", "auto", "paper" or "paper_unguarded".
         tolerance: Accepted difference of elements: "approximate", "exact" or "any"; "" if the order is off.
         state: "off", "measuring", "proposed", "piloted", "adopted", "rolled back", "refused" or "kept". A piloted order
             runs in one stream of an epoch first. An order is rolled back if production contradicted the trial. "kept":
@@ -89,6 +89,7 @@ class OrderExplanation(shown.Shown):
         measured_interval: 95 % confidence interval of `measured_gain`, (low, high); None without a trial.
         production_gain: Share of CPU that the moved steps save in production; None without enough measurements.
         differences: Differences between the values of the two orders in the trial, one per component.
+        advice: What a wider `order_tolerance` would save and change, in a sentence; "" if it would save little.
         response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """
 
@@ -103,6 +104,7 @@ class OrderExplanation(shown.Shown):
     measured_interval: tuple[float, float] | None
     production_gain: float | None
     differences: tuple[OrderDifference, ...]
+    advice: str
     response: dict[str, Any] = dataclasses.field(repr=False)
 
     @property
@@ -147,7 +149,8 @@ def _facts(answer: OrderExplanation) -> list[list[str]]:
     if answer.predicted_gain is not None:
         text = f"{grid.span(before)} of CPU for an element of the source, {grid.span(after)} in the planned order"
         rows.append(["predicted", f"{text}: {grid.saving(answer.predicted_gain)}"])
-    return [*rows, *_tried(answer), *_in_production(answer)]
+    advice = [["advice", answer.advice]] if answer.advice else []
+    return [*rows, *_tried(answer), *_in_production(answer), *advice]
 
 
 def _tried(answer: OrderExplanation) -> list[list[str]]:

@@ -49,6 +49,7 @@ def _order(response: dict[str, Any]) -> order.OrderExplanation:
         ),
         production_gain=(registered - fields.number(production, "ordered_s")) / registered if registered > 0 else None,
         differences=differences,
+        advice=str(response.get("order_advice", "")),
         response=response,
     )
 

@@ -56,7 +56,8 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheRemoved,
 		*pecanv1.Record_CachePinned, *pecanv1.Record_CacheEvicted, *pecanv1.Record_CachesUsed, *pecanv1.Record_CacheMeasured:
 		return s.applyCache(record)
-	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_ProfileKept:
+	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_OrderSpread,
+		*pecanv1.Record_OrderWidened, *pecanv1.Record_ProfileKept:
 		return s.applyOrder(record)
 	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementKept:
 		return s.applyPlacement(record)

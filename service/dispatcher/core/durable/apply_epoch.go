@@ -48,7 +48,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *Epoch) bool { return e == epoch })
 		closed := &pecanv1.ClosedEpoch{
 			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsTruncated: r.StreamsTruncated, Lost: r.Lost,
-			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams,
+			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow,
 		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
@@ -97,7 +97,7 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	case len(r.Order) > 0 && !slices.Equal(r.Order, s.OrderFor(job)) && !NamesOrder(job, r.Position, r.Order):
 		return fmt.Errorf("epoch %d opened in an order that was not decided", r.Epoch)
 	}
-	if err := checkOrderStreams(r); err != nil {
+	if err := checkOrderStreams(r.Epoch, r.Order, r.OrderStreams, r.Streams); err != nil {
 		return err
 	}
 	begun, next, err := r.Position.BegunStreams(r.Streams)
@@ -156,13 +156,13 @@ func checkCarried(job *Job, r *pecanv1.EpochOpened) error {
 }
 
 // checkOrderStreams refuses a list of ordered streams that does not fit the epoch.
-func checkOrderStreams(r *pecanv1.EpochOpened) error {
-	if len(r.OrderStreams) > 0 && len(r.Order) == 0 {
-		return fmt.Errorf("epoch %d opened with ordered streams and without an order", r.Epoch)
+func checkOrderStreams(epoch uint64, order []string, ordered []uint32, streams uint32) error {
+	if len(ordered) > 0 && len(order) == 0 {
+		return fmt.Errorf("epoch %d has ordered streams and no order", epoch)
 	}
-	for i, stream := range r.OrderStreams {
-		if stream >= r.Streams || i > 0 && stream <= r.OrderStreams[i-1] {
-			return fmt.Errorf("epoch %d opened with the order in streams %v of %d", r.Epoch, r.OrderStreams, r.Streams)
+	for i, stream := range ordered {
+		if stream >= streams || i > 0 && stream <= ordered[i-1] {
+			return fmt.Errorf("epoch %d has the order in streams %v of %d", epoch, ordered, streams)
 		}
 	}
 	return nil

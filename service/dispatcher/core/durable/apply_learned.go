@@ -51,6 +51,16 @@ func (s *State) EpochsBegun(job *Job) uint64 {
 	return 0
 }
 
+// PastJobs returns the other jobs in the history of a job's graph.
+func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
+	for _, other := range s.known(s.datasets[job.DatasetId].GetFingerprint()).history.GetJobs() {
+		if other.JobId != job.JobId {
+			past = append(past, other)
+		}
+	}
+	return past
+}
+
 // CheckLearned refuses what no dispatcher can have learned.
 func CheckLearned(l *pecanv1.Learned) error {
 	if len(l.Graphs()) == 0 {

@@ -39,7 +39,7 @@ func (s *State) OrderKey(job *Job) (key OrderKey, off string) {
 	options, dataset := job.Options, s.datasets[job.DatasetId]
 	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), cmp.Or(job.Plan.GetOrderHash(), job.Plan.GetHash())}
 	switch {
-	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
+	case !isPolicy(key.Policy):
 		return key, "the job keeps its steps as they are written (order=\"off\")"
 	case options.GetMode() == pecanv1.Mode_MODE_OFF:
 		return key, "in mode off every worker runs the whole dataset as it is written"
@@ -50,6 +50,10 @@ func (s *State) OrderKey(job *Job) (key OrderKey, off string) {
 	}
 	key.Tolerance = options.EffectiveTolerance()
 	return key, ""
+}
+
+func isPolicy(order pecanv1.Order) bool {
+	return order == pecanv1.Order_ORDER_AUTO || order.Published()
 }
 
 // DecisionFor returns the decision on the order of a job's steps; nil without one.
@@ -80,6 +84,10 @@ func (s *State) applyOrder(record *pecanv1.Record) error {
 		return s.applyOrderDecided(kind.OrderDecided.GetDecided())
 	case *pecanv1.Record_OrderJudged:
 		return s.applyOrderJudged(kind.OrderJudged)
+	case *pecanv1.Record_OrderSpread:
+		return s.applyOrderSpread(kind.OrderSpread)
+	case *pecanv1.Record_OrderWidened:
+		return s.applyOrderWidened(kind.OrderWidened)
 	}
 	return s.applyProfileKept(record.GetProfileKept().GetProfile())
 }
@@ -108,14 +116,16 @@ func checkDecided(decided *pecanv1.StoredOrder) error {
 	switch key := KeyOf(decided); {
 	case key.Fingerprint == "":
 		return errors.New("an order for no graph")
-	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
+	case !isPolicy(key.Policy):
 		return fmt.Errorf("an order by policy %v", key.Policy)
 	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
 		return fmt.Errorf("an order with tolerance %v", key.Tolerance)
-	case len(decided.Order) > 0 && (decided.Trial == nil || decided.Trial.Refused != ""):
+	case len(decided.Order) > 0 && key.Policy != pecanv1.Order_ORDER_PAPER_UNGUARDED && (decided.Trial == nil || decided.Trial.Refused != ""):
 		return errors.New("an order without a successful trial")
+	case !(decided.PredictedBeforeS >= 0 && decided.PredictedAfterS >= 0) || math.IsInf(decided.PredictedBeforeS+decided.PredictedAfterS, 0):
+		return fmt.Errorf("an order with a prediction of %v s instead of %v s", decided.PredictedAfterS, decided.PredictedBeforeS)
 	}
-	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers)); err != nil {
+	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers), checkWider(decided.Tolerance, decided.Wider)); err != nil {
 		return err
 	}
 	for _, step := range decided.Covers {
@@ -131,6 +141,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	decided := s.Decision(OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()})
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	switch {
+	case decided != nil && decided.MayReturn() && r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
 		return fmt.Errorf("an order of %q was judged, but no job runs it", r.GetFingerprint())
 	case !back && (r.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED || decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED):
@@ -139,7 +150,69 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	if err := checkProduction(r.Production); err != nil {
 		return err
 	}
-	s.learn(r.Fingerprint, func(*knowledge) { decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why })
+	s.learn(r.Fingerprint, func(*knowledge) {
+		switch {
+		case back && r.Suspected:
+			decided.Suspicions++
+		case back:
+			decided.Suspicions = 0
+		}
+		decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
+	})
+	return nil
+}
+
+// applyOrderWidened adds to a decision what a wider tolerance would save.
+func (s *State) applyOrderWidened(r *pecanv1.OrderWidened) error {
+	decided := s.Decision(OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()})
+	if decided == nil || decided.Wider != nil || r.Wider == nil {
+		return fmt.Errorf("a wider tolerance for an order of %q that is not decided, or a second one", r.GetFingerprint())
+	}
+	if err := checkWider(decided.Tolerance, r.Wider); err != nil {
+		return err
+	}
+	s.learn(r.Fingerprint, func(*knowledge) { decided.Wider = r.Wider })
+	return nil
+}
+
+// checkWider refuses what cannot be a wider tolerance than another one.
+func checkWider(tolerance pecanv1.OrderTolerance, wider *pecanv1.WiderTolerance) error {
+	if wider == nil {
+		return nil
+	}
+	if wider.Tolerance <= tolerance || wider.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY || wider.Trial == nil || wider.Trial.Refused != "" {
+		return fmt.Errorf("a tolerance %v that is not wider than %v, or that no trial has confirmed", wider.Tolerance, tolerance)
+	}
+	return finite(wider.PredictedBeforeS, wider.PredictedAfterS)
+}
+
+// applyOrderSpread changes which streams of an open epoch have another order. A stream keeps its order from its first lease
+// to its last.
+func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
+	job, epoch, err := s.Epoch(r.GetJobId(), r.GetEpoch())
+	if err != nil {
+		return err
+	}
+	if err := checkOrderStreams(r.Epoch, r.Order, r.OrderStreams, epoch.total); err != nil {
+		return err
+	}
+	switch decided := s.OrderFor(job); {
+	case job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC:
+		return fmt.Errorf("epoch %d of mode deterministic gets streams in two orders", r.Epoch)
+	case len(epoch.Order) == 0 && (len(r.Order) == 0 || !slices.Equal(r.Order, decided)), len(epoch.Order) > 0 && len(r.Order) > 0 && !slices.Equal(r.Order, epoch.Order):
+		return fmt.Errorf("epoch %d gets an order that is not its own, or that was not decided", r.Epoch)
+	case r.OrderFrom > r.OrderBelow || r.OrderBelow > epoch.Regular() || r.OrderBelow > 0 && len(r.Order) == 0:
+		return fmt.Errorf("epoch %d of %d regular streams gets an order in streams %d to %d", r.Epoch, epoch.Regular(), r.OrderFrom, r.OrderBelow)
+	case len(r.Order) > 0 && len(r.OrderStreams) == 0 && r.OrderFrom == r.OrderBelow:
+		return fmt.Errorf("epoch %d gets an order in no stream", r.Epoch)
+	}
+	then := &Epoch{Order: r.Order, OrderStreams: r.OrderStreams, OrderFrom: r.OrderFrom, OrderBelow: r.OrderBelow}
+	for stream := range epoch.total {
+		if epoch.Leased(stream) && HasOrder(epoch, stream) != HasOrder(then, stream) {
+			return fmt.Errorf("stream %d of epoch %d gets another order after its first lease", stream, r.Epoch)
+		}
+	}
+	epoch.Order, epoch.OrderStreams, epoch.OrderFrom, epoch.OrderBelow = r.Order, r.OrderStreams, r.OrderFrom, r.OrderBelow
 	return nil
 }
 
@@ -183,11 +256,18 @@ func checkProfile(profile *pecanv1.StoredProfile) error {
 	if profile.GetFingerprint() == "" {
 		return errors.New("a profile of no graph")
 	}
-	if len(profile.Nodes) > jobmetrics.MaxNodes {
-		return fmt.Errorf("a profile of %d nodes", len(profile.Nodes))
+	if err := CheckSteps(profile.GetOther().GetOrder()); err != nil {
+		return err
+	}
+	return cmp.Or(checkNodes(profile.Nodes), checkNodes(profile.GetOther().GetNodes()))
+}
+
+func checkNodes(nodes []*pecanv1.NodeMetrics) error {
+	if len(nodes) > jobmetrics.MaxNodes {
+		return fmt.Errorf("a profile of %d nodes", len(nodes))
 	}
 	before := ""
-	for _, node := range profile.Nodes {
+	for _, node := range nodes {
 		// This also refuses a node without a name.
 		if node.GetNode() <= before {
 			return fmt.Errorf("a profile with node %q after %q", node.GetNode(), before)

@@ -27,11 +27,13 @@ type Epoch struct {
 	Job   *Job
 	Epoch uint64
 	// Opened is the number of the record that opened the epoch.
-	Opened       uint64
-	Passes       []*pecanv1.StoredPass
-	Error        *pecanv1.ErrorDetail
-	Order        []string
-	OrderStreams []uint32
+	Opened uint64
+	Passes []*pecanv1.StoredPass
+	Error  *pecanv1.ErrorDetail
+	Order  []string
+	// OrderStreams and the regular streams in [OrderFrom, OrderBelow) have the order; if there are none, all have it.
+	OrderStreams          []uint32
+	OrderFrom, OrderBelow uint32
 	// After is the open epoch whose batches go on in this one, until its rows are known; else nil. Joins are rows of
 	// earlier epochs, which the last closing stream joins first. Carried: Carry has the rows that are left for the next
 	// epoch. These fields are set in plans with a carry.
@@ -120,6 +122,17 @@ func (e *Epoch) Stream(stream uint32) *pecanv1.StoredStream {
 		return &pecanv1.StoredStream{Stream: stream, Delivered: true, Produced: true, Truncated: e.truncated.has(stream)}
 	}
 	return &pecanv1.StoredStream{Stream: stream, Consumer: e.onlyConsumer(), Assignment: e.assignment}
+}
+
+// Leased reports whether a stream has ever had a lease, or needs none.
+func (e *Epoch) Leased(stream uint32) bool {
+	active := e.active[stream]
+	return active.GetLease() > 0 || active == nil && e.delivered.has(stream) || active.GetDelivered()
+}
+
+// WhollyOrdered reports whether all streams have the epoch's order.
+func (e *Epoch) WhollyOrdered() bool {
+	return len(e.Order) > 0 && len(e.OrderStreams) == 0 && e.OrderBelow == 0
 }
 
 // Active returns the active streams, ascending.

@@ -33,7 +33,10 @@ func Lost(job *Job, epoch *Epoch) uint64 {
 
 // HasOrder reports whether a stream runs in the order of its epoch.
 func HasOrder(epoch *Epoch, stream uint32) bool {
-	return len(epoch.Order) > 0 && (len(epoch.OrderStreams) == 0 || slices.Contains(epoch.OrderStreams, stream))
+	if _, listed := slices.BinarySearch(epoch.OrderStreams, stream); listed || epoch.WhollyOrdered() {
+		return true
+	}
+	return epoch.OrderFrom <= stream && stream < epoch.OrderBelow
 }
 
 // NamesOrder reports whether a position in an epoch of a job names this order.

@@ -31,6 +31,8 @@ const (
 // epochs, and at any time in the registered order.
 type comparison struct {
 	ordered, sameEpochs, before cost
+	// orderedNodes are the metrics of all steps in the order.
+	orderedNodes []*pecanv1.NodeMetrics
 	// failed says that elements failed in the order and none in the others; empty otherwise.
 	failed string
 }
@@ -84,6 +86,7 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		}
 	}
 	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
+	s.orderedNodes = ordered.List()
 	s.ordered, s.sameEpochs, s.before = costOf(highest, ordered.List()), costOf(decided.Covers, beside.List()), costOf(decided.Covers, before.List())
 	if s.before.maxElements < minElements || s.before.cpu() < minCPU {
 		s.before = costOf(decided.Covers, r.state.Profile(key.Fingerprint).GetNodes())

@@ -7,22 +7,40 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// guarded reports whether an order needs a trial, a pilot and a comparison in production.
+func guarded(policy pecanv1.Order) bool { return policy != pecanv1.Order_ORDER_PAPER_UNGUARDED }
+
 // decide ends the search for an order. The planned order is piloted if its trial succeeded; otherwise the
-// registered one stays.
+// registered one stays. An order without guards is adopted at once.
 func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1.OrderTrial, why string) {
 	decided := &pecanv1.StoredOrder{
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Trial: trial, Why: why,
 	}
-	if trial != nil && trial.Refused == "" {
-		decided.Order, decided.Covers, decided.ByStream = planned.Order, planned.covers(), planned.byStream()
+	if planned.PredictedBefore > 0 && planned.PredictedAfter >= 0 {
+		decided.PredictedBeforeS, decided.PredictedAfterS = planned.PredictedBefore, planned.PredictedAfter
+	}
+	if !guarded(key.Policy) || trial != nil && trial.Refused == "" {
+		decided.Order = planned.Order
+	}
+	if len(decided.Order) > 0 {
+		decided.Covers, decided.ByStream = planned.covers(), planned.byStream()
+	}
+	if len(decided.Order) > 0 && guarded(key.Policy) {
 		decided.Stage = pecanv1.OrderStage_ORDER_STAGE_PILOTED
 	}
 	kept := r.state.Profile(key.Fingerprint)
 	if o := r.open[key]; !slices.Equal(o.metrics, kept.GetNodes()) {
-		r.storeProfile(&pecanv1.StoredProfile{Fingerprint: key.Fingerprint, Nodes: o.metrics, EpochsBegun: o.epochs, EpochElements: kept.GetEpochElements()})
+		r.storeProfile(&pecanv1.StoredProfile{Fingerprint: key.Fingerprint, Nodes: o.metrics, EpochsBegun: o.epochs, EpochElements: kept.GetEpochElements(), Other: kept.GetOther()})
 	}
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderDecided{OrderDecided: &pecanv1.OrderDecided{Decided: decided}}})
+	if planned.Wider != nil {
+		o := r.open[key]
+		r.wider[key] = &rollout{planned: planned.Wider, metrics: o.metrics, epochs: o.epochs, cost: o.cost + trial.GetCpuS(), asked: map[uint64]bool{}, due: r.host.Now(), tolerance: planned.WiderTolerance}
+	}
 	delete(r.open, key)
+	if !guarded(key.Policy) && len(decided.Order) > 0 {
+		r.spreadAdopted(key, decided)
+	}
 	r.host.Log(false, "order of steps decided", "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(),
 		"state", decided.State(), "why", why)
 }

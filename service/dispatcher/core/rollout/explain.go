@@ -21,6 +21,8 @@ type Explained struct {
 	Plan        *pecanv1.Plan
 	Options     *pecanv1.JobOptions
 	Nodes       []*pecanv1.NodeMetrics
+	// Other has metrics in another order; nil without any.
+	Other *pecanv1.MeasuredOrder
 	// Order is the decided or planned order, also if it was rolled back; empty for the registered one.
 	Order []string
 }
@@ -39,7 +41,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	e := &Explained{
 		Response:    &pecanv1.ExplainResponse{JobId: job.JobId, Order: key.Policy, Tolerance: key.Tolerance, State: state, Why: why},
 		Fingerprint: r.state.Dataset(job.DatasetId).GetFingerprint(), Plan: job.Plan, Options: proto.Clone(job.Options).(*pecanv1.JobOptions),
-		Nodes: r.measured([]*durable.Job{job}),
+		Nodes: r.measured([]*durable.Job{job}), Other: r.state.Profile(r.state.Dataset(job.DatasetId).GetFingerprint()).GetOther(),
 	}
 	if off != "" {
 		e.Response.Order, e.Response.Tolerance = pecanv1.Order_ORDER_OFF, pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
@@ -54,6 +56,8 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	}
 	if decided := r.state.Decision(key); decided != nil {
 		e.Order, e.Response.Trial, e.Response.Production = decided.Order, decided.Trial, decided.Production
+		e.Response.Wider, e.Response.OrderAdvice = decided.Wider, decided.Wider.Advice()
+		e.Response.PredictedBeforeS, e.Response.PredictedAfterS = decided.PredictedBeforeS, decided.PredictedAfterS
 		if kept != nil {
 			// The job's own metrics may be of the other order.
 			e.Nodes = kept

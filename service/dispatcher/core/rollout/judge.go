@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
@@ -13,7 +15,7 @@ import (
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, s.failed)
+		r.suspect(key, s.failed)
 		return
 	}
 	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "other streams of the same epochs", s.sameEpochs.cpu() >= minCPU
@@ -25,40 +27,58 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	if !enough || min(registered.maxElements, s.ordered.maxElements) < minElements || seen < cpu {
 		p.waitsFor = fmt.Sprintf("%d elements in the order and %d in %s were measured; it needs %d of each and %.0f s of CPU",
 			s.ordered.maxElements, registered.maxElements, against, minElements, cpu)
+		if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED {
+			r.extendPilot(decided, jobs)
+		}
 		return
 	}
 	production := &pecanv1.OrderProduction{
 		RegisteredElements: registered.elements, RegisteredS: registered.perElement, OrderedElements: s.ordered.elements, OrderedS: s.ordered.perElement, SameEpochs: !p.wholeEpochs,
 	}
+	r.keepOther(key, decided, s)
 	costs := fmt.Sprintf("in production its steps take %.4g ms per element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
 	switch {
 	case s.ordered.perElement > margin*registered.perElement:
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", costs, s.ordered.perElement/registered.perElement, margin))
+		why := fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", costs, s.ordered.perElement/registered.perElement, margin)
+		r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Production: production, Why: why})
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, production, strings.TrimSuffix(decided.Why, ".")+"; "+costs)
+		r.setStage(key, &pecanv1.OrderJudged{Production: production, Why: strings.TrimSuffix(decided.Why, ".") + "; " + costs})
 	default:
 		p.checked, p.waitsFor = true, costs
 	}
 }
 
-// setStage records the new stage of an order.
-func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, production *pecanv1.OrderProduction, why string) {
-	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderJudged{OrderJudged: &pecanv1.OrderJudged{
-		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Stage: stage, Production: production, Why: why,
-	}}})
-	delete(r.pilots, key)
-	text := "order of steps adopted"
-	if stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
-		text = "order of steps rolled back"
+// keepOther keeps what the steps cost in another order, once for each order. Some of them read other sizes there.
+func (r *Rollouts) keepOther(key durable.OrderKey, decided *pecanv1.StoredOrder, s comparison) {
+	kept := r.state.Profile(key.Fingerprint)
+	if kept == nil || slices.Equal(kept.GetOther().GetOrder(), decided.Order) {
+		return
 	}
-	r.host.Log(false, text, "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", why)
+	kept = proto.CloneOf(kept)
+	kept.Other = &pecanv1.MeasuredOrder{Order: slices.Clone(decided.Order), Nodes: s.orderedNodes}
+	r.storeProfile(kept)
+}
+
+// setStage records the new stage of an order, and brings it to open epochs.
+func (r *Rollouts) setStage(key durable.OrderKey, judged *pecanv1.OrderJudged) {
+	judged.Fingerprint, judged.Policy, judged.Tolerance, judged.PlanHash = key.Fingerprint, key.Policy, key.Tolerance, key.PlanHash
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderJudged{OrderJudged: judged}})
+	delete(r.pilots, key)
+	decided := r.state.Decision(key)
+	switch decided.Stage {
+	case pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
+		r.withdraw(key, decided)
+	case pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED:
+		r.spreadAdopted(key, decided)
+	}
+	r.host.Log(false, "order of steps "+decided.State(), "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", judged.Why)
 }
 
 // Refused rolls the decided order of a job back, because its steps may not run in it.
 func (r *Rollouts) Refused(jobID, why string) {
 	job := r.state.Job(jobID)
 	if job != nil && len(r.state.OrderFor(job)) > 0 {
-		r.setStage(durable.KeyOf(r.state.DecisionFor(job)), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, why)
+		r.setStage(durable.KeyOf(r.state.DecisionFor(job)), &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Why: why})
 	}
 }
 
@@ -67,12 +87,28 @@ func (r *Rollouts) Refused(jobID, why string) {
 // rollback costs only time.
 func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
-	if epoch == nil || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
+	if epoch == nil || !guarded(decided.GetPolicy()) || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
 		return
 	}
 	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||
 		slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return e.Error != nil })
 	if !failed {
-		r.setStage(durable.KeyOf(decided), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, fmt.Sprintf("a stream in the order failed: %s", why))
+		r.suspect(durable.KeyOf(decided), fmt.Sprintf("a stream in the order failed: %s", why))
 	}
+}
+
+// EpochEnded pilots an order again that was rolled back because of a failure, once an epoch in the registered order has ended
+// without one. The failure may have had another cause, such as a missing file. A second failure is final.
+func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
+	decided := r.state.DecisionFor(job)
+	if !decided.MayReturn() || !epoch.Delivered() || epoch.Error != nil || len(epoch.Order) > 0 {
+		return
+	}
+	why := fmt.Sprintf("it runs again, because epoch %d of job %s had no failure in the registered order; it was rolled back before: %s", epoch.Epoch, job.JobId, decided.Why)
+	r.setStage(durable.KeyOf(decided), &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
+}
+
+// suspect rolls an order back because of a failure that may have another cause.
+func (r *Rollouts) suspect(key durable.OrderKey, why string) {
+	r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Why: why, Suspected: true})
 }

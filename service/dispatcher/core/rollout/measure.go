@@ -17,7 +17,7 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes, epochs := r.measured(u.jobs), r.epochsBegun(u.jobs)
 	if elements, cpu := busiest(nodes); !isEnough(elements, cpu) {
-		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.0f s of CPU", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
+		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.1f s of CPU", min(elements, planElements), planElements, min(cpu, planCPU), planCPU)
 		kept := r.state.Profile(u.key.Fingerprint)
 		nodes, epochs = kept.GetNodes(), kept.GetEpochsBegun()
 		if !isEnough(busiest(nodes)) {
@@ -26,7 +26,7 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	}
 	r.plans++
 	o.planNumber, o.metrics, o.epochs, o.waitsFor = r.plans, nodes, epochs, "an order is being planned"
-	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
+	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u, 0), Nodes: nodes, Other: r.state.Profile(u.key.Fingerprint).GetOther()})
 }
 
 // KeepProfile keeps what an epoch's steps cost for the plans of later jobs, whatever the job's order is. It writes no profile
@@ -34,11 +34,11 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 // explanation of a decision needs a profile from which an order can be planned.
 func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
-	if fingerprint == "" || len(epoch.Order) > 0 && len(epoch.OrderStreams) == 0 {
+	if fingerprint == "" || epoch.WhollyOrdered() {
 		return
 	}
 	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
-	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.measured(jobs), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements()}
+	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.measured(jobs), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther()}
 	switch elements, cpu := busiest(now.Nodes); {
 	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return
@@ -78,10 +78,10 @@ func (r *Rollouts) epochsBegun(jobs []*durable.Job) (epochs uint64) {
 	return epochs
 }
 
-// optionsFor returns the options of a decision's jobs with the effective tolerance.
-func optionsFor(u *undecidedOrder) *pecanv1.JobOptions {
+// optionsFor returns the options of a decision's jobs with the effective tolerance, or with a wider one.
+func optionsFor(u *undecidedOrder, wider pecanv1.OrderTolerance) *pecanv1.JobOptions {
 	options := proto.Clone(u.jobs[0].Options).(*pecanv1.JobOptions)
-	options.OrderTolerance = u.key.Tolerance
+	options.OrderTolerance = max(u.key.Tolerance, wider)
 	return options
 }
 
@@ -110,7 +110,7 @@ func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
 }
 
 // isEnough reports whether an order can be planned from metrics with so many elements and CPU seconds.
-func isEnough(elements uint64, cpu float64) bool { return elements >= minElements && cpu >= minCPU }
+func isEnough(elements uint64, cpu float64) bool { return elements >= planElements && cpu >= planCPU }
 
 // PlanRequest asks for an order of the steps of a graph, from metrics of their costs. Planned answers it in any
 // case.
@@ -120,4 +120,6 @@ type PlanRequest struct {
 	Plan        *pecanv1.Plan
 	Options     *pecanv1.JobOptions
 	Nodes       []*pecanv1.NodeMetrics
+	// Other has metrics in another order; nil without any.
+	Other *pecanv1.MeasuredOrder
 }

@@ -28,10 +28,10 @@ type pilot struct {
 // BeginPilot returns the streams of a new epoch that have its order; nil if all have. An order that only a position
 // names is no pilot.
 func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
-	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) {
+	decided := r.state.DecisionFor(job)
+	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) || !guarded(decided.GetPolicy()) {
 		return nil
 	}
-	decided := r.state.DecisionFor(job)
 	key := durable.KeyOf(decided)
 	if p := r.pilots[key]; p == nil || p.checked {
 		// Each epoch gets its own comparison.
@@ -51,14 +51,14 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 
 // comparableInEpoch reports whether some streams of a job's next epoch should have the order. A single stream, or one that
 // must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs are too short for
-// that. In mode deterministic an epoch has one order.
+// that.
 func (p *pilot) comparableInEpoch(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	if last, any := p.epochs[job.JobId]; any {
 		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || epoch.Delivered() {
 			return false
 		}
 	}
-	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+	return mixes(job, decided)
 }
 
 // One of pilotShare streams has a piloted order, and at most maxPilotStreams of an epoch have it.

@@ -22,7 +22,13 @@ type Planned struct {
 	Why string
 	// Retry, if set, says why no plan was possible now.
 	Retry string
+	// Wider is the plan under WiderTolerance, the next wider tolerance that would save WiderGain more; nil without one.
+	Wider          *Planned
+	WiderTolerance pecanv1.OrderTolerance
 }
+
+// WiderGain is the share of CPU that a wider tolerance must be predicted to save to be worth a trial and a sentence.
+const WiderGain = 0.2
 
 // Planned takes a requested plan. It ignores answers to older requests.
 func (r *Rollouts) Planned(in Planned) {
@@ -32,13 +38,16 @@ func (r *Rollouts) Planned(in Planned) {
 			continue
 		}
 		o.planNumber = 0
-		switch gain := in.gain(); {
+		switch gain, err := in.gain(), durable.CheckSteps(in.Order); {
 		case in.Retry != "":
 			o.waitsFor, o.due = in.Retry, r.host.Now()+planRetryAfter
 		case len(in.Order) == 0:
 			r.decide(u.key, &in, nil, in.Why)
-		case durable.CheckSteps(in.Order) != nil:
-			r.decide(u.key, &in, nil, "no order could be planned: "+durable.CheckSteps(in.Order).Error())
+		case err != nil:
+			in.Order = nil
+			r.decide(u.key, &in, nil, "no order could be planned: "+err.Error())
+		case !guarded(u.key.Policy):
+			r.decide(u.key, &in, nil, in.Why)
 		case gain < trialShare:
 			r.decide(u.key, &in, nil, fmt.Sprintf("another order would save at most %.1f %% of an epoch's CPU, and a trial may cost %.0f %% (%s)", 100*max(gain, 0), 100*trialShare, strings.TrimSuffix(in.Why, ".")))
 		default:
@@ -50,8 +59,12 @@ func (r *Rollouts) Planned(in Planned) {
 	}
 }
 
-// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps.
+// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps, or if they have
+// branches, which end in no common step.
 func (p *Planned) tops() (registered, ordered string) {
+	if slices.ContainsFunc(p.Steps, (*pecanv1.ExplainedStep).GetBegins) {
+		return "", ""
+	}
 	for i, step := range slices.Backward(p.Steps) {
 		if len(p.Steps) == len(p.Order) && step.GetNode() != p.Order[i] {
 			return step.GetNode(), p.Order[i]

@@ -10,20 +10,27 @@ import (
 )
 
 const (
-	// A plan needs minElements of the busiest step, and minCPU seconds in all.
+	// A plan needs planElements of the busiest step, and planCPU seconds in all.
+	planElements = 100
+	planCPU      = 0.5
+	// A judgement needs minElements and minCPU seconds of each side.
 	minElements = 200
 	minCPU      = 1.0
 	// A profile of less than minKeptCPU seconds is not kept. A newer one replaces it if cost, size or number of elements differ
 	// by keptRatio.
 	minKeptCPU = 0.1
 	keptRatio  = 1.3
-	// trialShare is the share of an epoch's CPU that a trial may cost. An order that would save less is not
-	// tried.
+	// All trials of an order may cost trialShare of the jobs' work, done and left. An order that would save a smaller
+	// share is not tried.
 	trialShare = 0.02
+	// One trial may cost gainShare of what the order is predicted to save in the work that is left.
+	gainShare = 0.25
 	// A trial may cost trialOpeningCPU seconds to open the dataset, plus the CPU of minTrialElements to
-	// maxTrialElements elements. The minimum is twice what a clear result needs.
-	minTrialElements, maxTrialElements = 60, 2000
-	trialOpeningCPU                    = 0.25
+	// maxTrialElements elements. The minimum is twice what a clear result needs. An order that saves largeGain needs
+	// half of the openings, with the fewest elements (service/worker/trial).
+	minTrialElements, fewTrialElements, maxTrialElements = 60, 20, 2000
+	trialOpeningCPU, fewOpeningsCPU                      = 0.25, 0.125
+	largeGain                                            = 0.3
 	// trialTimeout is how long a worker may take to answer. The worker gives up earlier.
 	trialTimeout = time.Minute
 	// An order is refused after maxLosses lost workers in its trials: it may have killed them.
@@ -56,7 +63,9 @@ type Rollouts struct {
 	host  Host
 	state *durable.State
 	// open has the rollouts without a decision. plans and trials number the requests.
-	open          map[durable.OrderKey]*rollout
+	open map[durable.OrderKey]*rollout
+	// wider has the orders of wider tolerances that are tried to say what they would save. Nobody runs in them.
+	wider         map[durable.OrderKey]*rollout
 	plans, trials uint64
 	// pilots has the orders in production.
 	pilots map[durable.OrderKey]*pilot
@@ -64,12 +73,14 @@ type Rollouts struct {
 
 // NewRollouts returns the rollouts over a state.
 func NewRollouts(host Host, state *durable.State) *Rollouts {
-	return &Rollouts{host: host, state: state, open: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{}}
+	return &Rollouts{host: host, state: state, open: map[durable.OrderKey]*rollout{}, wider: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{}}
 }
 
 // Tick continues every rollout that is due.
 func (r *Rollouts) Tick() {
 	r.stepOpen()
+	r.tryWider()
+	r.pilotOpenEpochs()
 	r.judgePilots()
 }
 
@@ -85,7 +96,7 @@ type rollout struct {
 	metrics []*pecanv1.NodeMetrics
 	epochs  uint64
 	trial   *trial
-	// cost is the CPU of inconclusive trials, and least the minimum of the next one, in seconds.
+	// cost is the CPU of earlier trials, and least the minimum of the next one, in seconds.
 	cost, least float64
 	// losses counts workers lost in trials, lastLoss describes the last one. asked has the sessions that are not
 	// asked again.
@@ -94,12 +105,15 @@ type rollout struct {
 	asked    map[uint64]bool
 	// waitsFor says what the rollout waits for.
 	waitsFor string
+	// tolerance is that of a wider order; 0 for the order of the request.
+	tolerance pecanv1.OrderTolerance
 }
 
 // trial is a trial on a worker.
 type trial struct {
 	id, worker string
 	session    uint64
+	begun      time.Duration
 	until      time.Duration
 	// budget is the CPU that the trial may spend, in seconds.
 	budget float64
@@ -147,7 +161,7 @@ func (r *Rollouts) stepOpen() {
 		case o.trial == nil:
 			r.startTrial(u, o)
 		case r.host.Now() >= o.trial.until:
-			r.loseTrial(u.key, o, fmt.Sprintf("worker %s did not answer in time", o.trial.worker), true)
+			r.loseTrial(u, o, fmt.Sprintf("worker %s did not answer in time", o.trial.worker), true)
 		}
 	}
 }

@@ -11,9 +11,10 @@ import (
 // startTrial starts a trial of the planned order, once the budget suffices and a worker runs the dataset.
 func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
-	budget, least := r.trialBudget(u, o)
+	budget, least, work := r.trialBudget(u, o)
 	if budget < least {
-		o.waitsFor = fmt.Sprintf("a trial needs at least %.3g s of CPU and may cost %.3g s, %.0f %% of an epoch or of the CPU spent so far", least, budget, 100*trialShare)
+		o.waitsFor = fmt.Sprintf("a trial needs at least %.3g s of CPU and may cost %.3g s: %.0f %% of the work of its jobs, or %.0f %% of what it saves of the work that is left. %.3g s of CPU are done, and %.3g s are expected",
+			least, max(0, budget), 100*trialShare, 100*gainShare, work.done, work.left)
 		return
 	}
 	job, id, session := r.trialWorker(u, o)
@@ -23,39 +24,52 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 		return
 	}
 	r.trials++
-	o.trial = &trial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, until: r.host.Now() + trialTimeout, budget: budget}
+	o.trial = &trial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, begun: r.host.Now(), until: r.host.Now() + trialTimeout, budget: budget}
 	o.asked[session] = true
 	o.waitsFor = "worker " + id + " is trying the order"
 	r.host.Try(id, &pecanv1.TryOrder{
-		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u), Order: o.planned.Order, CpuS: budget,
+		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u, o.tolerance), Order: o.planned.Order, CpuS: budget,
 		Components: r.state.Dataset(job.DatasetId).GetSpec().GetComponents(), RegisteredTop: registered, OrderedTop: ordered,
 	})
-	r.host.Log(false, "trial of an order started", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
+	r.host.Log(false, "trial of an order started", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget, "done_s", work.done, "left_s", work.left)
 }
 
-// trialBudget returns the CPU seconds that a trial may cost, and its minimum. The budget is a share of an epoch,
-// computed from the cost and number of elements. If they are unknown, or more was spent already, it is a share of
-// what was spent.
-func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64) {
+// trialBudget returns the CPU seconds that a trial may cost, its minimum, and the work of the jobs. What a trial costs must
+// be a small share of what the order would save, and all trials together a small share of the work.
+func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64, all work) {
 	nodes := r.measured(u.jobs)
 	_, spent := busiest(nodes)
 	if _, before := busiest(o.metrics); before > spent {
 		nodes, spent = o.metrics, before
 	}
-	epoch := 0.0
-	if all, _ := o.planned.produced("", nodes); all > 0 {
-		epoch = spent / float64(all) * float64(max(0, u.jobs[0].Plan.GetCardinality()))
+	epoch, gain := 0.0, o.planned.gain()
+	if produced, _ := o.planned.produced("", nodes); produced > 0 {
+		epoch = spent / float64(produced) * r.epochElements(u)
 	}
+	all = r.workOf(u.jobs, epoch)
+	share := trialShare * (all.done + all.left)
+	budget = min(share-o.cost, gainShare*gain*all.left)
 	top, _ := o.planned.tops()
 	elements, above := o.planned.produced(top, nodes)
 	if elements == 0 {
-		return trialShare*spent - o.cost, max(trialOpeningCPU, o.least)
+		return budget, max(trialOpeningCPU, o.least), all
 	}
-	each := (spent - above) / float64(elements)
 	// An element runs in both orders.
-	both := each * (2 - o.planned.gain())
-	least = max(trialOpeningCPU+minTrialElements*both, o.least)
-	return min(trialShare*max(spent, epoch)-o.cost, max(trialOpeningCPU+maxTrialElements*both, least)), least
+	both := (spent - above) / float64(elements) * (2 - gain)
+	if least = trialOpeningCPU + minTrialElements*both; gain >= largeGain {
+		least = fewOpeningsCPU + fewTrialElements*both
+	}
+	least = max(least, o.least)
+	// If a trial is lost or inconclusive, another one follows.
+	return min(budget, max(least, share/maxLosses), max(least, trialOpeningCPU+maxTrialElements*both)), least, all
+}
+
+// epochElements returns how many elements an epoch has, from the plan or from an earlier epoch; 0 if that is unknown.
+func (r *Rollouts) epochElements(u *undecidedOrder) float64 {
+	if known := u.jobs[0].Plan.GetCardinality(); known > 0 {
+		return float64(known)
+	}
+	return float64(r.state.Profile(u.key.Fingerprint).GetEpochElements())
 }
 
 // trialWorker finds a connected worker that runs a stream of a waiting job. A session that was asked before is
@@ -79,24 +93,26 @@ func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *durable.Job,
 
 // loseTrial ends a trial whose worker is lost or silent. A worker that left in good order says nothing about the
 // order.
-func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, counts bool) {
+func (r *Rollouts) loseTrial(u *undecidedOrder, o *rollout, why string, counts bool) {
+	// Nobody knows what the trial has cost. It runs in one thread.
+	o.cost += min(o.trial.budget, (r.host.Now() - o.trial.begun).Seconds())
 	o.trial, o.due, o.lastLoss = nil, r.host.Now(), why
 	if counts {
 		o.losses++
 	}
-	r.host.Log(true, "trial of an order lost", "dataset", key.Fingerprint, "why", why, "losses", o.losses)
+	r.host.Log(true, "trial of an order lost", "dataset", u.key.Fingerprint, "why", why, "losses", o.losses)
 	if o.losses < maxLosses {
 		return
 	}
 	why = fmt.Sprintf("%d workers were lost or silent during trials of the order, the last one: %s", o.losses, why)
-	r.decide(key, o.planned, &pecanv1.OrderTrial{Refused: why}, why)
+	r.conclude(u.key, o, &pecanv1.OrderTrial{Refused: why}, why)
 }
 
 // LoseTrials ends the trials on a session that has ended.
 func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
-	for _, u := range r.undecided() {
-		if o := r.open[u.key]; o != nil && o.trial != nil && o.trial.session == session {
-			r.loseTrial(u.key, o, why, counts)
+	for u, o := range r.searches() {
+		if o.trial != nil && o.trial.session == session {
+			r.loseTrial(u, o, why, counts)
 		}
 	}
 }
@@ -104,18 +120,17 @@ func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
 // Tried takes a worker's answer. It ignores answers to a trial that has ended, or that an earlier process
 // started.
 func (r *Rollouts) Tried(session uint64, report *pecanv1.OrderTried, leaving bool) {
-	for _, u := range r.undecided() {
-		o := r.open[u.key]
-		if o == nil || o.trial == nil || o.trial.session != session || o.trial.id != report.GetId() {
+	for u, o := range r.searches() {
+		if o.trial == nil || o.trial.session != session || o.trial.id != report.GetId() {
 			continue
 		}
 		trial := report.GetTrial()
 		switch {
 		case trial == nil:
-			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no result", o.trial.worker), true)
+			r.loseTrial(u, o, fmt.Sprintf("worker %s gave no result", o.trial.worker), true)
 		case trial.Refused != "" && leaving:
 			// The worker had to stop.
-			r.loseTrial(u.key, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
+			r.loseTrial(u, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
 		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
 			// An inconclusive trial doubles the next one, if the budget allows it.
 			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
@@ -123,9 +138,9 @@ func (r *Rollouts) Tried(session uint64, report *pecanv1.OrderTried, leaving boo
 			o.trial, o.waitsFor = nil, "a trial was inconclusive: "+trial.Refused
 			r.host.Log(false, "trial of an order inconclusive", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
 		case trial.Refused != "":
-			r.decide(u.key, o.planned, trial, trial.Refused)
+			r.conclude(u.key, o, trial, trial.Refused)
 		default:
-			r.decide(u.key, o.planned, trial, fmt.Sprintf("%s; in a trial of %d elements, %.4g ms of CPU each instead of %.4g ms",
+			r.conclude(u.key, o, trial, fmt.Sprintf("%s; in a trial of %d elements, %.4g ms of CPU each instead of %.4g ms",
 				strings.TrimSuffix(o.planned.Why, "."), trial.Elements, 1000*trial.OrderedS, 1000*trial.OriginalS))
 		}
 		return

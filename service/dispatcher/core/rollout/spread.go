@@ -1,0 +1,157 @@
+package rollout
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+)
+
+// A decided order also takes effect in open epochs, in streams that no worker has had: first in one stream, which is the pilot,
+// and in all such streams once the order is adopted. So a job of one epoch gains too. A rollback takes the order from streams
+// that no worker has had. OrderSpread records each change before a worker gets such a stream.
+
+// mixes reports whether streams of one epoch may have different orders. In mode deterministic an epoch has one order.
+func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
+	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+}
+
+// pilotOpenEpochs begins the pilots of orders that have none, in epochs that were opened before the decision. After a restart
+// it waits for the workers' metrics, because a pilot compares from now on.
+func (r *Rollouts) pilotOpenEpochs() {
+	for _, job := range r.state.Jobs() {
+		key, off := r.state.OrderKey(job)
+		decided := r.state.Decision(key)
+		if off != "" || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
+			continue
+		}
+		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool { return len(epoch.Order) == 0 && len(freshStreams(epoch, 1)) > 0 })
+		if at < 0 {
+			continue
+		}
+		metrics := r.host.Metrics(job.JobId)
+		if len(metrics.Nodes) == 0 {
+			continue
+		}
+		epoch := job.Epochs[at]
+		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{job.JobId: metrics}, epochs: map[string]uint64{}}
+		r.spread(epoch, decided.Order, freshStreams(epoch, 1), 0, 0)
+	}
+}
+
+// freshStreams returns up to n regular streams of an epoch that no worker has had, the first ones.
+func freshStreams(epoch *durable.Epoch, n int) (streams []uint32) {
+	if epoch.Error != nil {
+		return nil
+	}
+	for from := uint32(0); len(streams) < n; {
+		next, any := epoch.NextFresh(from)
+		if !any || next >= epoch.Regular() {
+			break
+		}
+		streams, from = append(streams, next), next+1
+	}
+	return streams
+}
+
+// extendPilot gives a piloted order to as many streams again, if the ones that have it have ended and too little was measured.
+func (r *Rollouts) extendPilot(decided *pecanv1.StoredOrder, jobs []*durable.Job) {
+	for _, job := range jobs {
+		for _, epoch := range job.Epochs {
+			ended := func(stream uint32) bool {
+				s := epoch.Stream(stream)
+				return s.Produced || s.Delivered
+			}
+			has := epoch.OrderStreams
+			if len(has) == 0 || !slices.Equal(epoch.Order, decided.Order) || slices.ContainsFunc(has, func(stream uint32) bool { return !ended(stream) }) {
+				continue
+			}
+			if more := freshStreams(epoch, min(len(has), maxPilotStreams-len(has))); len(more) > 0 {
+				r.spread(epoch, epoch.Order, slices.Sorted(slices.Values(append(more, has...))), 0, 0)
+			}
+		}
+	}
+}
+
+// spreadAdopted gives an adopted order to all streams of open epochs that no worker has had.
+func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOrder) {
+	for _, job := range r.jobsOf(key) {
+		for _, epoch := range job.Epochs {
+			from := firstUnleased(epoch)
+			if !mixes(job, decided) || epoch.Error != nil || epoch.WhollyOrdered() || from >= epoch.Regular() || len(epoch.Order) > 0 && !slices.Equal(epoch.Order, decided.Order) {
+				continue
+			}
+			r.spread(epoch, decided.Order, leasedIn(epoch, epoch.OrderStreams), from, epoch.Regular())
+			if !guarded(key.Policy) {
+				continue
+			}
+			if r.pilots[key] == nil {
+				r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{}, epochs: map[string]uint64{}, wholeEpochs: true}
+			}
+			if baseline := r.pilots[key].baseline; baseline[job.JobId] == nil {
+				baseline[job.JobId] = r.host.Metrics(job.JobId)
+			}
+		}
+	}
+}
+
+// withdraw takes an order that was rolled back from streams that no worker has had.
+func (r *Rollouts) withdraw(key durable.OrderKey, decided *pecanv1.StoredOrder) {
+	for _, job := range r.jobsOf(key) {
+		for _, epoch := range job.Epochs {
+			if !mixes(job, decided) || !slices.Equal(epoch.Order, decided.Order) || firstUnleased(epoch) >= epoch.Regular() {
+				continue
+			}
+			if epoch.WhollyOrdered() {
+				var closing []uint32
+				for stream := epoch.Regular(); stream < epoch.Total(); stream++ {
+					closing = append(closing, stream)
+				}
+				r.spread(epoch, epoch.Order, leasedIn(epoch, closing), 0, firstUnleased(epoch))
+				continue
+			}
+			below := min(epoch.OrderBelow, firstUnleased(epoch))
+			if kept := leasedIn(epoch, epoch.OrderStreams); below < epoch.OrderBelow || len(kept) < len(epoch.OrderStreams) {
+				r.spread(epoch, epoch.Order, kept, epoch.OrderFrom, below)
+			}
+		}
+	}
+}
+
+// firstUnleased returns the first regular stream from which on no worker has had any.
+func firstUnleased(epoch *durable.Epoch) uint32 {
+	stream := epoch.Regular()
+	for stream > 0 && !epoch.Leased(stream-1) {
+		stream--
+	}
+	return stream
+}
+
+func leasedIn(epoch *durable.Epoch, streams []uint32) []uint32 {
+	return slices.DeleteFunc(slices.Clone(streams), func(stream uint32) bool { return !epoch.Leased(stream) })
+}
+
+// spread records which streams of an epoch have an order.
+func (r *Rollouts) spread(epoch *durable.Epoch, order []string, streams []uint32, from, below uint32) {
+	if from >= below {
+		from, below = 0, 0
+	}
+	if len(streams) == 0 && below == 0 {
+		order = nil
+	}
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderSpread{OrderSpread: &pecanv1.OrderSpread{
+		JobId: epoch.Job.JobId, Epoch: epoch.Epoch, Order: slices.Clone(order), OrderStreams: streams, OrderFrom: from, OrderBelow: below,
+	}}})
+	r.host.Log(false, "order of steps in an open epoch", "job", epoch.Job.JobId, "epoch", epoch.Epoch, "streams", streams, "from", from, "below", below)
+}
+
+// jobsOf returns the jobs that have a decision.
+func (r *Rollouts) jobsOf(key durable.OrderKey) (jobs []*durable.Job) {
+	for _, job := range r.state.Jobs() {
+		if of, off := r.state.OrderKey(job); off == "" && of == key {
+			jobs = append(jobs, job)
+		}
+	}
+	return jobs
+}

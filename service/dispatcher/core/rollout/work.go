@@ -1,0 +1,46 @@
+package rollout
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// firstEpochs is how many further epochs are expected of a job, if neither its data nor earlier jobs say how long it is.
+const firstEpochs = 3
+
+// work is what the jobs of a rollout have done, and what they have left to do in the registered order, in seconds of CPU.
+type work struct{ done, left float64 }
+
+// workOf sums the work of jobs. epoch is what one epoch costs; 0 if that is unknown.
+func (r *Rollouts) workOf(jobs []*durable.Job, epoch float64) (sum work) {
+	for _, job := range jobs {
+		_, done := busiest(r.host.Metrics(job.JobId).Nodes.List())
+		sum.done += done
+		sum.left += r.left(job, epoch, done)
+	}
+	return sum
+}
+
+// left expects the rest of the open epochs, and as many further ones as earlier jobs have read. If the length of an epoch is
+// unknown, the open one lasts as long again, and more epochs follow.
+func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
+	begun := max(1, float64(r.state.EpochsBegun(job)))
+	if epoch == 0 {
+		epoch = done/begun + done
+		return max(begun*epoch-done, done) + firstEpochs*epoch
+	}
+	return max(0, begun*epoch-done) + epoch*expectedEpochs(begun, r.state.PastJobs(job))
+}
+
+// expectedEpochs is how many epochs a job will begin that has begun some. Of the earlier jobs, those count that went on then.
+// Beside them counts one job that goes on for as many epochs as it has finished. So the data or earlier jobs promise each
+// expected epoch, and a trial before the first end of an epoch costs no more than the job can be expected to have.
+func expectedEpochs(begun float64, past []*pecanv1.PastJob) float64 {
+	sum, n := begun-1, 1.0
+	for _, earlier := range past {
+		if epochs := float64(earlier.Epochs); epochs > begun {
+			sum, n = sum+epochs-begun, n+1
+		}
+	}
+	return sum / n
+}
