@@ -128,6 +128,7 @@ type Record struct {
 	//	*Record_CachesUsed
 	//	*Record_CacheMeasured
 	//	*Record_LearnedMerged
+	//	*Record_CacheDecided
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -566,6 +567,15 @@ func (x *Record) GetLearnedMerged() *LearnedMerged {
 	return nil
 }
 
+func (x *Record) GetCacheDecided() *CacheDecided {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheDecided); ok {
+			return x.CacheDecided
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -746,6 +756,10 @@ type Record_LearnedMerged struct {
 	LearnedMerged *LearnedMerged `protobuf:"bytes,70,opt,name=learned_merged,json=learnedMerged,proto3,oneof"`
 }
 
+type Record_CacheDecided struct {
+	CacheDecided *CacheDecided `protobuf:"bytes,100,opt,name=cache_decided,json=cacheDecided,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -833,6 +847,8 @@ func (*Record_CachesUsed) isRecord_Kind() {}
 func (*Record_CacheMeasured) isRecord_Kind() {}
 
 func (*Record_LearnedMerged) isRecord_Kind() {}
+
+func (*Record_CacheDecided) isRecord_Kind() {}
 
 // A process opened the store. The first record of a store has the cluster's id.
 type DispatcherStarted struct {
@@ -1389,7 +1405,9 @@ type EpochOpened struct {
 	// The streams that run in this order, ascending. The others run in the order of the job's plan. Empty: all streams.
 	OrderStreams []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
 	// Plans with a carry: the open epoch whose batches go on in this one. Absent: none does, or `position` names its rows.
-	After         *uint64 `protobuf:"varint,7,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	After *uint64 `protobuf:"varint,7,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	// Node of the step that is cached in the epoch by decision. Empty: none is.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1489,13 @@ func (x *EpochOpened) GetAfter() uint64 {
 		return *x.After
 	}
 	return 0
+}
+
+func (x *EpochOpened) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
 }
 
 // The rows are known that an epoch leaves for the next one. Only then its last closing stream is leased.
@@ -3259,6 +3284,69 @@ func (x *CacheMeasured) GetComputeS() float64 {
 	return 0
 }
 
+// Which step of a job is cached from now on, and why. It replaces the job's earlier decision.
+type CacheDecided struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	JobId    string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Decision *CacheDecision         `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The open epochs whose further streams follow it: only the first decision of a job has some. The other open epochs keep
+	// theirs.
+	OpenEpochs    []uint64 `protobuf:"varint,3,rep,packed,name=open_epochs,json=openEpochs,proto3" json:"open_epochs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheDecided) Reset() {
+	*x = CacheDecided{}
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheDecided) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheDecided) ProtoMessage() {}
+
+func (x *CacheDecided) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheDecided.ProtoReflect.Descriptor instead.
+func (*CacheDecided) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *CacheDecided) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *CacheDecided) GetDecision() *CacheDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *CacheDecided) GetOpenEpochs() []uint64 {
+	if x != nil {
+		return x.OpenEpochs
+	}
+	return nil
+}
+
 // The order of a dataset's steps from now on, for jobs with this policy and tolerance, and the reason.
 type OrderDecided struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3269,7 +3357,7 @@ type OrderDecided struct {
 
 func (x *OrderDecided) Reset() {
 	*x = OrderDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3369,7 @@ func (x *OrderDecided) String() string {
 func (*OrderDecided) ProtoMessage() {}
 
 func (x *OrderDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3382,7 @@ func (x *OrderDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderDecided.ProtoReflect.Descriptor instead.
 func (*OrderDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OrderDecided) GetDecided() *StoredOrder {
@@ -3321,7 +3409,7 @@ type OrderJudged struct {
 
 func (x *OrderJudged) Reset() {
 	*x = OrderJudged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3421,7 @@ func (x *OrderJudged) String() string {
 func (*OrderJudged) ProtoMessage() {}
 
 func (x *OrderJudged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3434,7 @@ func (x *OrderJudged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderJudged.ProtoReflect.Descriptor instead.
 func (*OrderJudged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OrderJudged) GetFingerprint() string {
@@ -3408,7 +3496,7 @@ type ProfileKept struct {
 
 func (x *ProfileKept) Reset() {
 	*x = ProfileKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3508,7 @@ func (x *ProfileKept) String() string {
 func (*ProfileKept) ProtoMessage() {}
 
 func (x *ProfileKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3521,7 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
 func (*ProfileKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ProfileKept) GetProfile() *StoredProfile {
@@ -3454,7 +3542,7 @@ type PlacementDecided struct {
 
 func (x *PlacementDecided) Reset() {
 	*x = PlacementDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3554,7 @@ func (x *PlacementDecided) String() string {
 func (*PlacementDecided) ProtoMessage() {}
 
 func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3567,7 @@ func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementDecided.ProtoReflect.Descriptor instead.
 func (*PlacementDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PlacementDecided) GetJobId() string {
@@ -3506,7 +3594,7 @@ type PlacementKept struct {
 
 func (x *PlacementKept) Reset() {
 	*x = PlacementKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3518,7 +3606,7 @@ func (x *PlacementKept) String() string {
 func (*PlacementKept) ProtoMessage() {}
 
 func (x *PlacementKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3531,7 +3619,7 @@ func (x *PlacementKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
 func (*PlacementKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PlacementKept) GetKnown() *PlacementKnown {
@@ -3551,7 +3639,7 @@ type LearnedMerged struct {
 
 func (x *LearnedMerged) Reset() {
 	*x = LearnedMerged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +3651,7 @@ func (x *LearnedMerged) String() string {
 func (*LearnedMerged) ProtoMessage() {}
 
 func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3576,7 +3664,7 @@ func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearnedMerged.ProtoReflect.Descriptor instead.
 func (*LearnedMerged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LearnedMerged) GetLearned() *Learned {
@@ -3611,7 +3699,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3711,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3724,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -3740,7 +3828,7 @@ type StoredWorker struct {
 
 func (x *StoredWorker) Reset() {
 	*x = StoredWorker{}
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +3840,7 @@ func (x *StoredWorker) String() string {
 func (*StoredWorker) ProtoMessage() {}
 
 func (x *StoredWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +3853,7 @@ func (x *StoredWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
 func (*StoredWorker) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StoredWorker) GetNumber() uint32 {
@@ -3808,7 +3896,7 @@ type StoredOrder struct {
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3820,7 +3908,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3833,7 +3921,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -3928,7 +4016,7 @@ type StoredProfile struct {
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4028,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4041,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -3996,7 +4084,7 @@ type StoredHistory struct {
 
 func (x *StoredHistory) Reset() {
 	*x = StoredHistory{}
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4096,7 @@ func (x *StoredHistory) String() string {
 func (*StoredHistory) ProtoMessage() {}
 
 func (x *StoredHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4109,7 @@ func (x *StoredHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredHistory.ProtoReflect.Descriptor instead.
 func (*StoredHistory) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StoredHistory) GetFingerprint() string {
@@ -4056,7 +4144,7 @@ type PastJob struct {
 
 func (x *PastJob) Reset() {
 	*x = PastJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4068,7 +4156,7 @@ func (x *PastJob) String() string {
 func (*PastJob) ProtoMessage() {}
 
 func (x *PastJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4081,7 +4169,7 @@ func (x *PastJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastJob.ProtoReflect.Descriptor instead.
 func (*PastJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PastJob) GetJobId() string {
@@ -4139,7 +4227,7 @@ type Learned struct {
 
 func (x *Learned) Reset() {
 	*x = Learned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4151,7 +4239,7 @@ func (x *Learned) String() string {
 func (*Learned) ProtoMessage() {}
 
 func (x *Learned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4164,7 +4252,7 @@ func (x *Learned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Learned.ProtoReflect.Descriptor instead.
 func (*Learned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Learned) GetProfiles() []*StoredProfile {
@@ -4218,7 +4306,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4318,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4331,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -4321,7 +4409,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4421,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4434,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -4390,7 +4478,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4402,7 +4490,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4415,7 +4503,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -4459,7 +4547,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4471,7 +4559,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4484,7 +4572,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -4530,16 +4618,18 @@ type StoredJob struct {
 	// The first epoch that was never opened. An earlier epoch that is in neither list was delivered long ago.
 	NextEpoch uint64 `protobuf:"varint,9,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
 	// The newest closed epochs, ascending.
-	Closed        []*ClosedEpoch `protobuf:"bytes,10,rep,name=closed,proto3" json:"closed,omitempty"`
-	Error         *ErrorDetail   `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
-	Placement     *Placement     `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Closed    []*ClosedEpoch `protobuf:"bytes,10,rep,name=closed,proto3" json:"closed,omitempty"`
+	Error     *ErrorDetail   `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	Placement *Placement     `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Absent before the first decision.
+	CacheDecision *CacheDecision `protobuf:"bytes,100,opt,name=cache_decision,json=cacheDecision,proto3" json:"cache_decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4551,7 +4641,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4564,7 +4654,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -4651,6 +4741,13 @@ func (x *StoredJob) GetPlacement() *Placement {
 	return nil
 }
 
+func (x *StoredJob) GetCacheDecision() *CacheDecision {
+	if x != nil {
+		return x.CacheDecision
+	}
+	return nil
+}
+
 type ClosedEpoch struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Epoch            uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4662,13 +4759,15 @@ type ClosedEpoch struct {
 	// As in EpochStatus.
 	Ordered        bool     `protobuf:"varint,7,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,8,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As in EpochOpened.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4680,7 +4779,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4693,7 +4792,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -4752,6 +4851,13 @@ func (x *ClosedEpoch) GetOrderedStreams() []uint32 {
 	return nil
 }
 
+func (x *ClosedEpoch) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
 type StoredEpoch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4777,17 +4883,19 @@ type StoredEpoch struct {
 	Assignment uint64 `protobuf:"varint,13,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// Plans with a carry. `after` is as in EpochOpened, until that epoch's rows are known. `joins` are rows of earlier
 	// epochs that the last closing stream joins first. `carried` and `carry` are as in Position.
-	After         *uint64     `protobuf:"varint,14,opt,name=after,proto3,oneof" json:"after,omitempty"`
-	Joins         []*KeptRows `protobuf:"bytes,15,rep,name=joins,proto3" json:"joins,omitempty"`
-	Carried       bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
-	Carry         []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
+	After   *uint64     `protobuf:"varint,14,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	Joins   []*KeptRows `protobuf:"bytes,15,rep,name=joins,proto3" json:"joins,omitempty"`
+	Carried bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry   []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
+	// As in EpochOpened, or by a decision while the epoch was open.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4799,7 +4907,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4812,7 +4920,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -4934,6 +5042,13 @@ func (x *StoredEpoch) GetCarry() []*KeptRows {
 	return nil
 }
 
+func (x *StoredEpoch) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
 // A pass: one client reads the epoch.
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -4948,7 +5063,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4960,7 +5075,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4973,7 +5088,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -5041,7 +5156,7 @@ type StoredStream struct {
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5053,7 +5168,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5066,7 +5181,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -5220,7 +5335,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x96\x16\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xd5\x16\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -5274,7 +5389,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vcaches_used\x18> \x01(\v2\x14.pecan.v1.CachesUsedH\x00R\n" +
 	"cachesUsed\x12@\n" +
 	"\x0ecache_measured\x18? \x01(\v2\x17.pecan.v1.CacheMeasuredH\x00R\rcacheMeasured\x12@\n" +
-	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMergedB\x06\n" +
+	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMerged\x12=\n" +
+	"\rcache_decided\x18d \x01(\v2\x16.pecan.v1.CacheDecidedH\x00R\fcacheDecidedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -5314,7 +5430,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"#\n" +
 	"\n" +
 	"JobRemoved\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\xe4\x01\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\x85\x02\n" +
 	"\vEpochOpened\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -5322,7 +5438,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
 	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\x12\x19\n" +
-	"\x05after\x18\a \x01(\x04H\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x05after\x18\a \x01(\x04H\x00R\x05after\x88\x01\x01\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStepB\b\n" +
 	"\x06_after\"e\n" +
 	"\fEpochCarried\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
@@ -5459,7 +5577,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\">\n" +
 	"\rCacheMeasured\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
-	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"?\n" +
+	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"{\n" +
+	"\fCacheDecided\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x123\n" +
+	"\bdecision\x18\x02 \x01(\v2\x17.pecan.v1.CacheDecisionR\bdecision\x12\x1f\n" +
+	"\vopen_epochs\x18\x03 \x03(\x04R\n" +
+	"openEpochs\"?\n" +
 	"\fOrderDecided\x12/\n" +
 	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xa6\x02\n" +
 	"\vOrderJudged\x12 \n" +
@@ -5567,7 +5690,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x16\n" +
 	"\x06opened\x18\x03 \x01(\bR\x06opened\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xc1\x03\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x81\x04\n" +
 	"\tStoredJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -5584,7 +5707,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
 	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
-	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\x8e\x02\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12>\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xaf\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -5593,7 +5717,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11streams_truncated\x18\x05 \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\x06 \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
-	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xb8\x04\n" +
+	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStep\"\xd9\x04\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -5614,7 +5740,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05after\x18\x0e \x01(\x04H\x00R\x05after\x88\x01\x01\x12(\n" +
 	"\x05joins\x18\x0f \x03(\v2\x12.pecan.v1.KeptRowsR\x05joins\x12\x18\n" +
 	"\acarried\x18\x10 \x01(\bR\acarried\x12(\n" +
-	"\x05carry\x18\x11 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carryB\b\n" +
+	"\x05carry\x18\x11 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStepB\b\n" +
 	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
@@ -5661,7 +5789,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -5703,45 +5831,47 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheEvicted)(nil),        // 37: pecan.v1.CacheEvicted
 	(*CachesUsed)(nil),          // 38: pecan.v1.CachesUsed
 	(*CacheMeasured)(nil),       // 39: pecan.v1.CacheMeasured
-	(*OrderDecided)(nil),        // 40: pecan.v1.OrderDecided
-	(*OrderJudged)(nil),         // 41: pecan.v1.OrderJudged
-	(*ProfileKept)(nil),         // 42: pecan.v1.ProfileKept
-	(*PlacementDecided)(nil),    // 43: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),       // 44: pecan.v1.PlacementKept
-	(*LearnedMerged)(nil),       // 45: pecan.v1.LearnedMerged
-	(*Snapshot)(nil),            // 46: pecan.v1.Snapshot
-	(*StoredWorker)(nil),        // 47: pecan.v1.StoredWorker
-	(*StoredOrder)(nil),         // 48: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 49: pecan.v1.StoredProfile
-	(*StoredHistory)(nil),       // 50: pecan.v1.StoredHistory
-	(*PastJob)(nil),             // 51: pecan.v1.PastJob
-	(*Learned)(nil),             // 52: pecan.v1.Learned
-	(*StoredCache)(nil),         // 53: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 54: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 55: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 56: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 57: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 58: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 59: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 60: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 61: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 62: pecan.v1.JobOptions
-	(*Plan)(nil),                // 63: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 64: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 65: pecan.v1.Position
-	(*KeptRows)(nil),            // 66: pecan.v1.KeptRows
-	(*StreamId)(nil),            // 67: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 68: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 69: pecan.v1.CacheSegment
-	(Order)(0),                  // 70: pecan.v1.Order
-	(OrderTolerance)(0),         // 71: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 72: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 73: pecan.v1.OrderProduction
-	(*Placement)(nil),           // 74: pecan.v1.Placement
-	(*PlacementKnown)(nil),      // 75: pecan.v1.PlacementKnown
-	(*OrderTrial)(nil),          // 76: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 77: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 78: pecan.v1.DatasetSpec
+	(*CacheDecided)(nil),        // 40: pecan.v1.CacheDecided
+	(*OrderDecided)(nil),        // 41: pecan.v1.OrderDecided
+	(*OrderJudged)(nil),         // 42: pecan.v1.OrderJudged
+	(*ProfileKept)(nil),         // 43: pecan.v1.ProfileKept
+	(*PlacementDecided)(nil),    // 44: pecan.v1.PlacementDecided
+	(*PlacementKept)(nil),       // 45: pecan.v1.PlacementKept
+	(*LearnedMerged)(nil),       // 46: pecan.v1.LearnedMerged
+	(*Snapshot)(nil),            // 47: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 48: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 49: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 50: pecan.v1.StoredProfile
+	(*StoredHistory)(nil),       // 51: pecan.v1.StoredHistory
+	(*PastJob)(nil),             // 52: pecan.v1.PastJob
+	(*Learned)(nil),             // 53: pecan.v1.Learned
+	(*StoredCache)(nil),         // 54: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 55: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 56: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 57: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 58: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 59: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 60: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 61: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 62: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 63: pecan.v1.JobOptions
+	(*Plan)(nil),                // 64: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 65: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 66: pecan.v1.Position
+	(*KeptRows)(nil),            // 67: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 68: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 69: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 70: pecan.v1.CacheSegment
+	(*CacheDecision)(nil),       // 71: pecan.v1.CacheDecision
+	(Order)(0),                  // 72: pecan.v1.Order
+	(OrderTolerance)(0),         // 73: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 74: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 75: pecan.v1.OrderProduction
+	(*Placement)(nil),           // 76: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 77: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 78: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 79: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 80: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,   // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -5771,9 +5901,9 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	33,  // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
 	34,  // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	35,  // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
-	40,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	42,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
-	41,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	41,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	43,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	42,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
 	26,  // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
 	27,  // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
 	28,  // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
@@ -5781,83 +5911,86 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	30,  // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
 	31,  // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
 	13,  // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
-	43,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	44,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	44,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	45,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
 	36,  // 39: pecan.v1.Record.cache_pinned:type_name -> pecan.v1.CachePinned
 	37,  // 40: pecan.v1.Record.cache_evicted:type_name -> pecan.v1.CacheEvicted
 	38,  // 41: pecan.v1.Record.caches_used:type_name -> pecan.v1.CachesUsed
 	39,  // 42: pecan.v1.Record.cache_measured:type_name -> pecan.v1.CacheMeasured
-	45,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
-	54,  // 44: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	62,  // 45: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	63,  // 46: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	64,  // 47: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	65,  // 48: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	66,  // 49: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
-	64,  // 50: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	64,  // 51: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	67,  // 52: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	67,  // 53: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	68,  // 54: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	67,  // 55: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,   // 56: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	67,  // 57: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	67,  // 58: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	67,  // 59: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	67,  // 60: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	68,  // 61: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
-	69,  // 62: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	48,  // 63: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	70,  // 64: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	71,  // 65: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	72,  // 66: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	73,  // 67: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	49,  // 68: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	74,  // 69: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	75,  // 70: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
-	52,  // 71: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
-	54,  // 72: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	55,  // 73: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	57,  // 74: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	53,  // 75: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	48,  // 76: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	49,  // 77: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	47,  // 78: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
-	75,  // 79: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
-	50,  // 80: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
-	68,  // 81: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	70,  // 82: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	71,  // 83: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	76,  // 84: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	72,  // 85: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	73,  // 86: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	77,  // 87: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	51,  // 88: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
-	49,  // 89: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
-	48,  // 90: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
-	75,  // 91: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
-	50,  // 92: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
-	69,  // 93: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	78,  // 94: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	56,  // 95: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	62,  // 96: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	63,  // 97: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	59,  // 98: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	58,  // 99: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	64,  // 100: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	74,  // 101: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	64,  // 102: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	60,  // 103: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	61,  // 104: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	64,  // 105: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	66,  // 106: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	66,  // 107: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	68,  // 108: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	109, // [109:109] is the sub-list for method output_type
-	109, // [109:109] is the sub-list for method input_type
-	109, // [109:109] is the sub-list for extension type_name
-	109, // [109:109] is the sub-list for extension extendee
-	0,   // [0:109] is the sub-list for field type_name
+	46,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
+	40,  // 44: pecan.v1.Record.cache_decided:type_name -> pecan.v1.CacheDecided
+	55,  // 45: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	63,  // 46: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	64,  // 47: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	65,  // 48: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	66,  // 49: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	67,  // 50: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	65,  // 51: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	65,  // 52: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	68,  // 53: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	68,  // 54: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	69,  // 55: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	68,  // 56: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,   // 57: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	68,  // 58: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	68,  // 59: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	68,  // 60: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	68,  // 61: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	69,  // 62: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	70,  // 63: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	71,  // 64: pecan.v1.CacheDecided.decision:type_name -> pecan.v1.CacheDecision
+	49,  // 65: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	72,  // 66: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	73,  // 67: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	74,  // 68: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	75,  // 69: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	50,  // 70: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	76,  // 71: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	77,  // 72: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	53,  // 73: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
+	55,  // 74: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	56,  // 75: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	58,  // 76: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	54,  // 77: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	49,  // 78: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	50,  // 79: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	48,  // 80: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	77,  // 81: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	51,  // 82: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
+	69,  // 83: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	72,  // 84: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	73,  // 85: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	78,  // 86: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	74,  // 87: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	75,  // 88: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	79,  // 89: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	52,  // 90: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
+	50,  // 91: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	49,  // 92: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	77,  // 93: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	51,  // 94: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	70,  // 95: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	80,  // 96: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	57,  // 97: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	63,  // 98: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	64,  // 99: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	60,  // 100: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	59,  // 101: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	65,  // 102: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	76,  // 103: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	71,  // 104: pecan.v1.StoredJob.cache_decision:type_name -> pecan.v1.CacheDecision
+	65,  // 105: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	61,  // 106: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	62,  // 107: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	65,  // 108: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	67,  // 109: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	67,  // 110: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	69,  // 111: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	112, // [112:112] is the sub-list for method output_type
+	112, // [112:112] is the sub-list for method input_type
+	112, // [112:112] is the sub-list for extension type_name
+	112, // [112:112] is the sub-list for extension extendee
+	0,   // [0:112] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -5911,16 +6044,17 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_CachesUsed)(nil),
 		(*Record_CacheMeasured)(nil),
 		(*Record_LearnedMerged)(nil),
+		(*Record_CacheDecided)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
-	file_pecan_v1_records_proto_msgTypes[58].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[59].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -98,7 +98,11 @@ type ExplainResponse struct {
 	// As in JobStatus.
 	CacheStatus *CacheStatus `protobuf:"bytes,42,opt,name=cache_status,json=cacheStatus,proto3" json:"cache_status,omitempty"`
 	// Why nothing can be cached, and the remedy. Empty if it can, or if there is no candidate.
-	CacheProblem  string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	CacheProblem string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
+	// Absent before the first decision.
+	CacheDecision *CacheDecision `protobuf:"bytes,100,opt,name=cache_decision,json=cacheDecision,proto3" json:"cache_decision,omitempty"`
+	// What the decision waits for. Empty after the first decision, and if there is nothing to decide.
+	CacheWaitsFor string `protobuf:"bytes,101,opt,name=cache_waits_for,json=cacheWaitsFor,proto3" json:"cache_waits_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +252,20 @@ func (x *ExplainResponse) GetCacheStatus() *CacheStatus {
 func (x *ExplainResponse) GetCacheProblem() string {
 	if x != nil {
 		return x.CacheProblem
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetCacheDecision() *CacheDecision {
+	if x != nil {
+		return x.CacheDecision
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCacheWaitsFor() string {
+	if x != nil {
+		return x.CacheWaitsFor
 	}
 	return ""
 }
@@ -765,8 +783,10 @@ type WorkerStatus struct {
 	// Absent until the worker reports it.
 	Host *HostLoad `protobuf:"bytes,14,opt,name=host,proto3" json:"host,omitempty"`
 	// The worker has a directory for caches; `cache` has its counters.
-	Caches        bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
-	Cache         *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	Caches bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
+	Cache  *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Absent until the worker reports it.
+	Store         *StoreRates `protobuf:"bytes,100,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -909,6 +929,13 @@ func (x *WorkerStatus) GetCaches() bool {
 func (x *WorkerStatus) GetCache() *CacheMetrics {
 	if x != nil {
 		return x.Cache
+	}
+	return nil
+}
+
+func (x *WorkerStatus) GetStore() *StoreRates {
+	if x != nil {
+		return x.Store
 	}
 	return nil
 }
@@ -1490,8 +1517,13 @@ type EpochStatus struct {
 	// those streams do.
 	Ordered        bool     `protobuf:"varint,13,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,14,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Node of the step that is cached in the epoch. Empty: none is.
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// Leases of the epoch since the dispatcher started whose streams write a segment, and whose streams read one.
+	StreamsPut    uint32 `protobuf:"varint,101,opt,name=streams_put,json=streamsPut,proto3" json:"streams_put,omitempty"`
+	StreamsGet    uint32 `protobuf:"varint,102,opt,name=streams_get,json=streamsGet,proto3" json:"streams_get,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochStatus) Reset() {
@@ -1606,6 +1638,27 @@ func (x *EpochStatus) GetOrderedStreams() []uint32 {
 		return x.OrderedStreams
 	}
 	return nil
+}
+
+func (x *EpochStatus) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
+func (x *EpochStatus) GetStreamsPut() uint32 {
+	if x != nil {
+		return x.StreamsPut
+	}
+	return 0
+}
+
+func (x *EpochStatus) GetStreamsGet() uint32 {
+	if x != nil {
+		return x.StreamsGet
+	}
+	return 0
 }
 
 type PassStatus struct {
@@ -1758,7 +1811,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x90\x06\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xf8\x06\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1779,7 +1832,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05cache\x18( \x01(\x0e2\x0f.pecan.v1.CacheR\x05cache\x12C\n" +
 	"\x10cache_candidates\x18) \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\x128\n" +
 	"\fcache_status\x18* \x01(\v2\x15.pecan.v1.CacheStatusR\vcacheStatus\x12#\n" +
-	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\"\xc0\x01\n" +
+	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\x12>\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\x12&\n" +
+	"\x0fcache_waits_for\x18e \x01(\tR\rcacheWaitsFor\"\xc0\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1823,7 +1878,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x04jobs\x18\x05 \x01(\rR\x04jobs\x12\x18\n" +
 	"\arunning\x18\x06 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\a \x01(\rR\awaiting\x12\x18\n" +
-	"\abounded\x18\b \x01(\bR\abounded\"\x9d\x04\n" +
+	"\abounded\x18\b \x01(\bR\abounded\"\xc9\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1843,7 +1898,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"sentBytesS\x12&\n" +
 	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xf2\x04\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x12*\n" +
+	"\x05store\x18d \x01(\v2\x14.pecan.v1.StoreRatesR\x05store\"\xf2\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1891,7 +1947,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
 	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x96\x03\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xf9\x03\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -1904,7 +1960,13 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x11streams_truncated\x18\v \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\f \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\r \x01(\bR\aordered\x12'\n" +
-	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\"\xbf\x01\n" +
+	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStep\x12\x1f\n" +
+	"\vstreams_put\x18e \x01(\rR\n" +
+	"streamsPut\x12\x1f\n" +
+	"\vstreams_get\x18f \x01(\rR\n" +
+	"streamsGet\"\xbf\x01\n" +
 	"\n" +
 	"PassStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
@@ -1959,14 +2021,16 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(*PlacementOptions)(nil), // 22: pecan.v1.PlacementOptions
 	(Cache)(0),               // 23: pecan.v1.Cache
 	(*CacheCandidate)(nil),   // 24: pecan.v1.CacheCandidate
-	(*NodeMetrics)(nil),      // 25: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 26: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 27: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 28: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 29: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 30: pecan.v1.JobOptions
-	(*Plan)(nil),             // 31: pecan.v1.Plan
-	(*Recovery)(nil),         // 32: pecan.v1.Recovery
+	(*CacheDecision)(nil),    // 25: pecan.v1.CacheDecision
+	(*NodeMetrics)(nil),      // 26: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 27: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 28: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 29: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 30: pecan.v1.CacheMetrics
+	(*StoreRates)(nil),       // 31: pecan.v1.StoreRates
+	(*JobOptions)(nil),       // 32: pecan.v1.JobOptions
+	(*Plan)(nil),             // 33: pecan.v1.Plan
+	(*Recovery)(nil),         // 34: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
 	17, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
@@ -1980,34 +2044,36 @@ var file_pecan_v1_status_proto_depIdxs = []int32{
 	23, // 8: pecan.v1.ExplainResponse.cache:type_name -> pecan.v1.Cache
 	24, // 9: pecan.v1.ExplainResponse.cache_candidates:type_name -> pecan.v1.CacheCandidate
 	13, // 10: pecan.v1.ExplainResponse.cache_status:type_name -> pecan.v1.CacheStatus
-	25, // 11: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	7,  // 12: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	8,  // 13: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	16, // 14: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	5,  // 15: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
-	6,  // 16: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
-	26, // 17: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	27, // 18: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	28, // 19: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	29, // 20: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	30, // 21: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	31, // 22: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	14, // 23: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	25, // 24: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	32, // 25: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	13, // 26: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	12, // 27: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	11, // 28: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	21, // 29: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	9,  // 30: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	10, // 31: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	28, // 32: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	15, // 33: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 11: pecan.v1.ExplainResponse.cache_decision:type_name -> pecan.v1.CacheDecision
+	26, // 12: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	7,  // 13: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	8,  // 14: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	16, // 15: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 16: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
+	6,  // 17: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	27, // 18: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	28, // 19: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	29, // 20: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	30, // 21: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	31, // 22: pecan.v1.WorkerStatus.store:type_name -> pecan.v1.StoreRates
+	32, // 23: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	33, // 24: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	14, // 25: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	26, // 26: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	34, // 27: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	13, // 28: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	12, // 29: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	11, // 30: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	21, // 31: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	9,  // 32: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	10, // 33: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	29, // 34: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	15, // 35: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }

@@ -88,6 +88,9 @@ func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder { return s.orders[ke
 // Profile returns the costs of the steps of a graph by its fingerprint, or nil.
 func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile { return s.profiles[fingerprint] }
 
+// History returns the epochs that jobs have read of a graph; nil if none did. The caller must not change it.
+func (s *State) History(fingerprint string) *pecanv1.StoredHistory { return s.histories[fingerprint] }
+
 func (s *State) job(id string) (*Job, error) {
 	if job, ok := s.jobs[id]; ok {
 		return job, nil
