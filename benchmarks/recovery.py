@@ -33,7 +33,8 @@ iterator has saved its state; another thread writes the state to disk.
 
 *Caches*: the demo's photographs, decoded and resized, followed by `pecan.cache()`. Each sample has its own service and
 directory. Workers compute the first epoch, and write it to the cache if there is one. They read the second epoch
-from the cache.
+from the cache. *automatic* has no `pecan.cache()`, but `cache="auto"`: the service decides in the first epoch what to store,
+after it has measured some hundred images. The third epoch reads the rest.
 """
 
 STREAMS, EACH, BUFFER, PAYLOAD = 4, 10_000, 4000, 8 << 10
@@ -137,6 +138,7 @@ def _caches(_: contextlib.ExitStack, settings: Settings) -> Contestants:
         "computed": lambda: _twice(dataset, None),
         "cached": lambda: _twice(dataset.apply(pecan.cache()), ()),
         "cached, compressed": lambda: _twice(dataset.apply(pecan.cache()), ("--cache-compress",)),
+        "automatic": lambda: _decided(dataset),
     }
 
 
@@ -156,6 +158,20 @@ def _twice(dataset: tf.data.Dataset, flags: tuple[str, ...] | None) -> Sample:
         assert again == count
         assert not cached or _cache_state(cluster) == "used", "the cache was not read"
         return figures | {"second: images/s": rate, "second: CPU ms/image": cpu}
+
+
+def _decided(dataset: tf.data.Dataset) -> Sample:
+    """Measures three passes with a new service that decides what it caches."""
+    with tempfile.TemporaryDirectory(prefix="pecan-bench-") as directory, contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(service(2, "--cache-dir", directory))
+        distributed = dataset.apply(pecan.distribute(cluster.target, cache="auto"))
+        figures = {}
+        for name in ("first", "second", "third"):
+            count, rate, cpu = _pass(cluster, distributed)
+            figures |= {f"{name}: images/s": rate, f"{name}: CPU ms/image": cpu}
+        assert pecan.explain(distributed).cache.state, "nothing was cached"
+        sizes = [os.stat(path).st_size for path in pathlib.Path(directory).glob("*.seg") if "-probe-" not in path.name]
+        return figures | {"kB cached/image": sum(sizes) / count / 1e3}
 
 
 def _cache_state(cluster: Cluster) -> str:

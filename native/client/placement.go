@@ -3,13 +3,13 @@ package client
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
+	"github.com/pecan-ml/pecan/native/client/control"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// LevelNotice is the level of messages that the trainer's log shows as information. Those of level Info are for debugging.
-const LevelNotice = slog.LevelInfo + 2
+// LevelNotice is the level of messages that the trainer's log shows as information.
+const LevelNotice = control.LevelNotice
 
 // notePlacement logs a decision on the job's workers once: when it changes their numbers, and when a search ends.
 // heartbeat is the number of the heartbeat whose answer has the decision; answers may come in another order.

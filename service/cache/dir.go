@@ -155,6 +155,32 @@ func (d *Dir) Quarantine(name string) error {
 	return d.fs.Rename(name, strings.TrimSuffix(name, segmentSuffix)+invalidSuffix)
 }
 
+// Room returns how many bytes may still be written below the budget. bounded is false without a budget.
+func (d *Dir) Room() (bytes int64, bounded bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.budget <= 0 {
+		return 0, false, nil
+	}
+	if err := d.scan(); err != nil {
+		return 0, true, err
+	}
+	return max(d.budget-d.used, 0), true, nil
+}
+
+// scan counts the bytes of all files. mu is held.
+func (d *Dir) scan() error {
+	all, err := d.fs.List()
+	if err != nil {
+		return fmt.Errorf("list the cache directory: %w", err)
+	}
+	d.used, d.since, d.scanned = 0, 0, true
+	for _, file := range all {
+		d.used += file.Size
+	}
+	return nil
+}
+
 // reserve counts bytes that are about to be written, or returns errBudget.
 func (d *Dir) reserve(bytes int64) error {
 	d.mu.Lock()
@@ -163,13 +189,8 @@ func (d *Dir) reserve(bytes int64) error {
 		return nil
 	}
 	if !d.scanned || d.since > rescanAfter {
-		all, err := d.fs.List()
-		if err != nil {
-			return fmt.Errorf("list the cache directory: %w", err)
-		}
-		d.used, d.since, d.scanned = 0, 0, true
-		for _, file := range all {
-			d.used += file.Size
+		if err := d.scan(); err != nil {
+			return err
 		}
 	}
 	if d.used+bytes > d.budget {

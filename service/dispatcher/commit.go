@@ -110,6 +110,8 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		}
 	case rollout.PlanRequest:
 		d.planOrder(e)
+	case core.CachingRequest:
+		d.chooseCache(e)
 	case placement.Request:
 		d.place(e)
 	case fleet.Request:

@@ -68,6 +68,8 @@ type Dispatcher struct {
 	// placingMu guards placer, which has the searches for workers.
 	placingMu sync.Mutex
 	placer    *placing.Placer
+	// cachingMu lets one decision on a cache run at a time.
+	cachingMu sync.Mutex
 	// requested is what the provider of workers is asked for; nil before the first request. requestChanged has a token if it
 	// may have changed.
 	requested      atomic.Pointer[fleet.Request]

@@ -6,6 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -55,10 +56,38 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known spli
 	}
 	known.StaticWorkers = p.env.StaticWorkers
 	plan, err := split.MakePlan(g, options, known)
-	if cache := plan.GetCache(); err == nil && cache != nil {
-		cache.Upstream = upstreamOf(g, cache.Node)
+	if err != nil || len(plan.CacheSteps()) == 0 {
+		return plan, err
 	}
-	return plan, err
+	for _, c := range plan.CacheCandidates {
+		if c.Plan != nil {
+			c.Plan.Upstream = upstreamOf(g, c.Node)
+		}
+	}
+	plan.Steps = stepsOf(g)
+	return plan, nil
+}
+
+// stepsOf returns the steps of a dataset, the last one first.
+func stepsOf(g *graph.Graph) (steps []*pecanv1.PlanStep) {
+	root, _ := g.Steps()
+	var visit func(s *graph.Step)
+	visit = func(s *graph.Step) {
+		step := &pecanv1.PlanStep{Node: s.Node.GetName()}
+		switch s.Rule.Kind {
+		case ops.PassThrough:
+			step.Counts = pecanv1.PlanStep_PASSED
+		case ops.OneToOne, ops.Shuffled, ops.Cached, ops.Asserted:
+			step.Counts = pecanv1.PlanStep_SAME
+		}
+		steps = append(steps, step)
+		for _, in := range s.In {
+			step.Inputs = append(step.Inputs, in.Node.GetName())
+			visit(in)
+		}
+	}
+	visit(root)
+	return steps
 }
 
 // upstreamOf returns the names of a step and of all steps upstream of it.

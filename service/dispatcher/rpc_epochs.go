@@ -23,6 +23,9 @@ func (d *Dispatcher) OpenEpoch(ctx context.Context, req *pecanv1.OpenEpochReques
 	if err != nil {
 		return nil, err
 	}
+	if err := d.chooseCacheFor(ctx, req); err != nil {
+		return nil, err
+	}
 	return ask[*pecanv1.OpenEpochResponse](ctx, d, core.OpenEpochAt{Request: req, Order: order})
 }
 

@@ -87,8 +87,7 @@ const maxPlansForCache = 32
 // planForCache returns a plan with the number of streams of a complete cache that the job can then read; the given plan if
 // there is none. In mode deterministic, a cache must not change the order.
 func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
-	_, complete := caches[d.cfg.Core.CacheKey(plan, req.Options)]
-	if plan.GetCache() == nil || complete || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	if len(plan.CacheSteps()) == 0 || d.readsAny(plan, req.Options, caches) || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		return plan, nil
 	}
 	tried := map[int]bool{int(plan.GetNumStreams()): true}
@@ -101,11 +100,19 @@ func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, e
 		if err != nil {
 			return nil, err
 		}
-		if _, complete := caches[d.cfg.Core.CacheKey(other, req.Options)]; complete {
+		if d.readsAny(other, req.Options, caches) {
 			return other, nil
 		}
 	}
 	return plan, nil
+}
+
+// readsAny reports whether a job with a plan can read one of the complete caches.
+func (d *Dispatcher) readsAny(plan *pecanv1.Plan, options *pecanv1.JobOptions, caches map[string]int) bool {
+	return slices.ContainsFunc(plan.CacheSteps(), func(step *pecanv1.CachePlan) bool {
+		_, complete := caches[d.cfg.Core.CacheKey(step, options)]
+		return complete
+	})
 }
 
 func (d *Dispatcher) randomSeed() (uint64, error) {

@@ -12,6 +12,7 @@ type collector struct {
 	window, buffered, produced, sent, bytes     *prometheus.Desc
 	failedElements, failedStreams, windowsLimit *prometheus.Desc
 	tried, triedCPU, runs                       *prometheus.Desc
+	storeBusy, storeBytes, storeWritable        *prometheus.Desc
 }
 
 func newCollector(w *Worker) *collector {
@@ -34,6 +35,9 @@ func newCollector(w *Worker) *collector {
 		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
 		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by outcome.", "outcome"),
 		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU time of order trials, in seconds."),
+		storeBusy:      desc("pecan_worker_cache_seconds_total", "Time in which the cache directory was read or written, in seconds.", "direction"),
+		storeBytes:     desc("pecan_worker_cache_bytes_total", "Bytes of segments that were read or written.", "direction"),
+		storeWritable:  desc("pecan_worker_cache_writable", "1 if the cache directory can be written, 0 after several failures in a row."),
 		runs:           desc("pecan_worker_runs_seconds_total", "Time of the runs, in seconds: computing elements, or blocked without room for more.", "state"),
 	}
 }
@@ -42,7 +46,7 @@ func newCollector(w *Worker) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.buffered, c.produced, c.sent, c.bytes, c.failedElements, c.failedStreams,
-		c.tried, c.triedCPU, c.runs,
+		c.tried, c.triedCPU, c.runs, c.storeBusy, c.storeBytes, c.storeWritable,
 	} {
 		out <- desc
 	}
@@ -86,4 +90,17 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	computed, blocked := window.Times()
 	total(c.runs, computed.Seconds(), "computing")
 	total(c.runs, blocked.Seconds(), "blocked")
+	if caches := w.streams.Caches; caches != nil {
+		read, written, writable := caches.Usage()
+		total(c.storeBusy, read.Seconds(), "read")
+		total(c.storeBusy, written.Seconds(), "write")
+		counts := caches.Metrics()
+		total(c.storeBytes, float64(counts.GetBytesRead()), "read")
+		total(c.storeBytes, float64(counts.GetBytesWritten()), "write")
+		up := 0.0
+		if writable {
+			up = 1
+		}
+		gauge(c.storeWritable, up)
+	}
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"io"
 	"runtime"
@@ -57,7 +58,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 	return hello, nil
 }
 
-func (s *session) welcomed(welcome *pecanv1.Welcome) {
+func (s *session) welcomed(ctx context.Context, welcome *pecanv1.Welcome) {
 	cluster := welcome.GetClusterId()
 	s.worker.identity.Join(cluster)
 	s.leaseTTL.Store(int64(seconds(welcome.GetLeaseTtlS())))
@@ -71,6 +72,10 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	s.worker.streams.ReportAll()
 	s.worker.streams.Caches.Resend()
 	s.announce.Do(func() {
+		if caches := s.worker.streams.Caches; caches != nil {
+			// The names of files carry the cluster.
+			s.worker.running.Go(func() { caches.Measure(ctx) })
+		}
 		if s.worker.config.Ready != nil {
 			s.worker.config.Ready(s.worker.server.ListensOn())
 		}

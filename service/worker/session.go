@@ -224,7 +224,7 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 		return false, opening.Err()
 	}
 	s.commons, s.closings = map[epochKey]*pecanv1.StartStream{}, map[pecanv1.StreamKey]*pecanv1.StartStream{}
-	s.welcomed(welcome)
+	s.welcomed(ctx, welcome)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import pathlib
+import socket
 import time
 
 import pecan
@@ -13,6 +15,12 @@ from pecan._src.client import session
 D = tf.data.Dataset
 PATIENCE_S = 180
 SIZES = (31, 0, 7, 64, 20, 9, 1, 48)
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def write_records(path: pathlib.Path) -> list[str]:
@@ -46,10 +54,12 @@ def nothing():
 class Service:
     """A dispatcher, and workers with a cache directory that the test can read."""
 
-    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, **config) -> None:
+    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, work_dir: pathlib.Path | None = None, **config) -> None:
         self.caches = tmp_path / "cache"
         self.config = {"cache_dir": self.caches, **config}
-        self.dispatcher = pecan.DispatchServer(pecan.DispatcherConfig(worker_timeout_ms=2_000))
+        port = free_port() if work_dir else 0
+        self.dispatcher_config = pecan.DispatcherConfig(port=port, worker_timeout_ms=2_000, work_dir=work_dir)
+        self.dispatcher = pecan.DispatchServer(self.dispatcher_config)
         self.workers: list[pecan.WorkerServer] = []
         for _ in range(workers):
             self.add()
@@ -63,6 +73,11 @@ class Service:
         victim.kill()
         assert not victim.running
         self.add()
+
+    def restart(self) -> None:
+        """Kills the dispatcher, and starts it again over its state."""
+        self.dispatcher.process.kill()
+        self.dispatcher = pecan.DispatchServer(self.dispatcher_config)
 
     def read(self, dataset: D, **options) -> D:
         return dataset.apply(pecan.distribute(self.dispatcher.target, **options))
@@ -91,7 +106,8 @@ class Service:
         return sum(int(w.get("cache", {}).get(what, 0)) for w in self.status()["workers"])
 
     def segments(self) -> list[pathlib.Path]:
-        return sorted(self.caches.glob("*.seg"))
+        """The segments of caches, without those with which a worker measures the directory."""
+        return sorted(path for path in self.caches.glob("*.seg") if "-probe-" not in path.name)
 
     def stop(self) -> None:
         session.retire(self.dispatcher.target.removeprefix("pecan://"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -12,7 +11,7 @@ import cache_service
 import pecan
 import pytest
 import tensorflow as tf
-from cache_service import PATIENCE_S, D, Service, nothing, number, numbers, rows, until
+from cache_service import PATIENCE_S, D, Service, free_port, nothing, number, numbers, rows, until
 from pecan._src.client import session
 from soak import SOAK, cases
 from test_commands import Program, run_command
@@ -186,14 +185,6 @@ def test_a_restarted_dispatcher_knows_its_caches(tmp_path, records):
     session.retire(dispatcher.target.removeprefix("pecan://"))
     worker.stop()
     dispatcher.stop()
-
-
-def free_port() -> int:
-    import socket
-
-    with contextlib.closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture

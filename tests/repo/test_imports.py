@@ -137,6 +137,10 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("policies", "proto", "service/dispatcher/core/measure"),
         "a placement is a pure function of measurements and earlier decisions",
     ),
+    "service/dispatcher/caching": (
+        ("policies", "proto", "service/dispatcher/core/measure", "service/dispatcher/placing"),
+        "a decision on a cache is a pure function of measurements, and has the goal that the job's placement has",
+    ),
     "service/dispatcher/validate": (("proto",), "a check of a request's form depends only on the request"),
     "service/dispatcher/metrics": (
         ("proto", "service/store"),

@@ -22,6 +22,9 @@ import (
 // CallTimeout limits one background call to the dispatcher.
 const CallTimeout = 5 * time.Second
 
+// LevelNotice is the level of messages that the trainer's log shows as information. Those of level Info are for debugging.
+const LevelNotice = slog.LevelInfo + 2
+
 // maxAnswer limits the size of one answer of the dispatcher.
 const maxAnswer = 256 << 20
 

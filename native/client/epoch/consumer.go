@@ -58,6 +58,8 @@ type Consumer struct {
 	known atomic.Pointer[leaseTerm]
 	// cacheWarned: the warning about pecan.cache() was logged.
 	cacheWarned atomic.Bool
+	// cacheDecision is the newest decision on the job's cache that was logged.
+	cacheDecision atomic.Pointer[string]
 }
 
 // leaseTerm is the term of a successful call: when the call began, and for how long the dispatcher keeps this
@@ -96,6 +98,16 @@ func (c *Consumer) warnOfCache(trouble string) {
 			where = "pecan.cache()"
 		}
 		c.Link.Log().Warn(where+": "+trouble, "job", c.JobID)
+	}
+}
+
+// noteCacheDecision logs a decision on which step is cached, once.
+func (c *Consumer) noteCacheDecision(line string) {
+	if line == "" {
+		return
+	}
+	if before := c.cacheDecision.Swap(&line); before == nil || *before != line {
+		c.Link.Log().Log(context.Background(), control.LevelNotice, "cache: "+line, "job", c.JobID)
 	}
 }
 

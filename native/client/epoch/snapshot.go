@@ -83,6 +83,7 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	e.deliveredStreams = max(e.deliveredStreams, update.GetDelivered())
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
+	e.Consumer.noteCacheDecision(update.GetCacheDecision())
 	if trouble := update.GetCacheProblem(); trouble != "" {
 		e.Consumer.warnOfCache(trouble)
 	}

@@ -1188,8 +1188,10 @@ type EpochUpdate struct {
 	Delivered uint32 `protobuf:"varint,14,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	// Plans with a carry: the rows are known that the epoch leaves for the next one: `carry`. This comes before the end of
 	// the last closing stream.
-	Carried       bool        `protobuf:"varint,15,opt,name=carried,proto3" json:"carried,omitempty"`
-	Carry         []*KeptRows `protobuf:"bytes,16,rep,name=carry,proto3" json:"carry,omitempty"`
+	Carried bool        `protobuf:"varint,15,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry   []*KeptRows `protobuf:"bytes,16,rep,name=carry,proto3" json:"carry,omitempty"`
+	// The newest decision on which step of the job is cached, in one line for people. Empty before the first one.
+	CacheDecision string `protobuf:"bytes,100,opt,name=cache_decision,json=cacheDecision,proto3" json:"cache_decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1334,6 +1336,13 @@ func (x *EpochUpdate) GetCarry() []*KeptRows {
 		return x.Carry
 	}
 	return nil
+}
+
+func (x *EpochUpdate) GetCacheDecision() string {
+	if x != nil {
+		return x.CacheDecision
+	}
+	return ""
 }
 
 type ConsumerStream struct {
@@ -2865,7 +2874,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb7\x04\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xde\x04\n" +
 	"\vEpochUpdate\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\astreams\x18\x02 \x03(\v2\x18.pecan.v1.ConsumerStreamR\astreams\x12#\n" +
@@ -2884,7 +2893,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\arevoked\x18\r \x03(\rR\arevoked\x12\x1c\n" +
 	"\tdelivered\x18\x0e \x01(\rR\tdelivered\x12\x18\n" +
 	"\acarried\x18\x0f \x01(\bR\acarried\x12(\n" +
-	"\x05carry\x18\x10 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xa4\x02\n" +
+	"\x05carry\x18\x10 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\x12%\n" +
+	"\x0ecache_decision\x18d \x01(\tR\rcacheDecision\"\xa4\x02\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1f\n" +

@@ -130,6 +130,7 @@ type Record struct {
 	//	*Record_LearnedMerged
 	//	*Record_OrderSpread
 	//	*Record_OrderWidened
+	//	*Record_CacheDecided
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -586,6 +587,15 @@ func (x *Record) GetOrderWidened() *OrderWidened {
 	return nil
 }
 
+func (x *Record) GetCacheDecided() *CacheDecided {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheDecided); ok {
+			return x.CacheDecided
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -774,6 +784,10 @@ type Record_OrderWidened struct {
 	OrderWidened *OrderWidened `protobuf:"bytes,141,opt,name=order_widened,json=orderWidened,proto3,oneof"`
 }
 
+type Record_CacheDecided struct {
+	CacheDecided *CacheDecided `protobuf:"bytes,100,opt,name=cache_decided,json=cacheDecided,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -865,6 +879,8 @@ func (*Record_LearnedMerged) isRecord_Kind() {}
 func (*Record_OrderSpread) isRecord_Kind() {}
 
 func (*Record_OrderWidened) isRecord_Kind() {}
+
+func (*Record_CacheDecided) isRecord_Kind() {}
 
 // A process opened the store. The first record of a store has the cluster's id.
 type DispatcherStarted struct {
@@ -1421,7 +1437,9 @@ type EpochOpened struct {
 	// The streams that run in this order, ascending. The others run in the order of the job's plan. Empty: all streams.
 	OrderStreams []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
 	// Plans with a carry: the open epoch whose batches go on in this one. Absent: none does, or `position` names its rows.
-	After         *uint64 `protobuf:"varint,7,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	After *uint64 `protobuf:"varint,7,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	// Node of the step that is cached in the epoch by decision. Empty: none is.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1503,6 +1521,13 @@ func (x *EpochOpened) GetAfter() uint64 {
 		return *x.After
 	}
 	return 0
+}
+
+func (x *EpochOpened) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
 }
 
 // The rows are known that an epoch leaves for the next one. Only then its last closing stream is leased.
@@ -3300,6 +3325,69 @@ func (x *CacheMeasured) GetComputeS() float64 {
 	return 0
 }
 
+// Which step of a job is cached from now on, and why. It replaces the job's earlier decision.
+type CacheDecided struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	JobId    string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Decision *CacheDecision         `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The open epochs whose further streams follow it: only the first decision of a job has some. The other open epochs keep
+	// theirs.
+	OpenEpochs    []uint64 `protobuf:"varint,3,rep,packed,name=open_epochs,json=openEpochs,proto3" json:"open_epochs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheDecided) Reset() {
+	*x = CacheDecided{}
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheDecided) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheDecided) ProtoMessage() {}
+
+func (x *CacheDecided) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheDecided.ProtoReflect.Descriptor instead.
+func (*CacheDecided) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *CacheDecided) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *CacheDecided) GetDecision() *CacheDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *CacheDecided) GetOpenEpochs() []uint64 {
+	if x != nil {
+		return x.OpenEpochs
+	}
+	return nil
+}
+
 // The order of a dataset's steps from now on, for jobs with this policy and tolerance, and the reason.
 type OrderDecided struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3310,7 +3398,7 @@ type OrderDecided struct {
 
 func (x *OrderDecided) Reset() {
 	*x = OrderDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3410,7 @@ func (x *OrderDecided) String() string {
 func (*OrderDecided) ProtoMessage() {}
 
 func (x *OrderDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[39]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3423,7 @@ func (x *OrderDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderDecided.ProtoReflect.Descriptor instead.
 func (*OrderDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OrderDecided) GetDecided() *StoredOrder {
@@ -3364,7 +3452,7 @@ type OrderJudged struct {
 
 func (x *OrderJudged) Reset() {
 	*x = OrderJudged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +3464,7 @@ func (x *OrderJudged) String() string {
 func (*OrderJudged) ProtoMessage() {}
 
 func (x *OrderJudged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[40]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3477,7 @@ func (x *OrderJudged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderJudged.ProtoReflect.Descriptor instead.
 func (*OrderJudged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OrderJudged) GetFingerprint() string {
@@ -3465,7 +3553,7 @@ type OrderSpread struct {
 
 func (x *OrderSpread) Reset() {
 	*x = OrderSpread{}
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3565,7 @@ func (x *OrderSpread) String() string {
 func (*OrderSpread) ProtoMessage() {}
 
 func (x *OrderSpread) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[41]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3578,7 @@ func (x *OrderSpread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderSpread.ProtoReflect.Descriptor instead.
 func (*OrderSpread) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OrderSpread) GetJobId() string {
@@ -3549,7 +3637,7 @@ type OrderWidened struct {
 
 func (x *OrderWidened) Reset() {
 	*x = OrderWidened{}
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3649,7 @@ func (x *OrderWidened) String() string {
 func (*OrderWidened) ProtoMessage() {}
 
 func (x *OrderWidened) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[42]
+	mi := &file_pecan_v1_records_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3662,7 @@ func (x *OrderWidened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderWidened.ProtoReflect.Descriptor instead.
 func (*OrderWidened) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *OrderWidened) GetFingerprint() string {
@@ -3622,7 +3710,7 @@ type ProfileKept struct {
 
 func (x *ProfileKept) Reset() {
 	*x = ProfileKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3722,7 @@ func (x *ProfileKept) String() string {
 func (*ProfileKept) ProtoMessage() {}
 
 func (x *ProfileKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[43]
+	mi := &file_pecan_v1_records_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3735,7 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
 func (*ProfileKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ProfileKept) GetProfile() *StoredProfile {
@@ -3668,7 +3756,7 @@ type PlacementDecided struct {
 
 func (x *PlacementDecided) Reset() {
 	*x = PlacementDecided{}
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3768,7 @@ func (x *PlacementDecided) String() string {
 func (*PlacementDecided) ProtoMessage() {}
 
 func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[44]
+	mi := &file_pecan_v1_records_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +3781,7 @@ func (x *PlacementDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementDecided.ProtoReflect.Descriptor instead.
 func (*PlacementDecided) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PlacementDecided) GetJobId() string {
@@ -3720,7 +3808,7 @@ type PlacementKept struct {
 
 func (x *PlacementKept) Reset() {
 	*x = PlacementKept{}
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +3820,7 @@ func (x *PlacementKept) String() string {
 func (*PlacementKept) ProtoMessage() {}
 
 func (x *PlacementKept) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[45]
+	mi := &file_pecan_v1_records_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +3833,7 @@ func (x *PlacementKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
 func (*PlacementKept) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PlacementKept) GetKnown() *PlacementKnown {
@@ -3765,7 +3853,7 @@ type LearnedMerged struct {
 
 func (x *LearnedMerged) Reset() {
 	*x = LearnedMerged{}
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +3865,7 @@ func (x *LearnedMerged) String() string {
 func (*LearnedMerged) ProtoMessage() {}
 
 func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[46]
+	mi := &file_pecan_v1_records_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3878,7 @@ func (x *LearnedMerged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearnedMerged.ProtoReflect.Descriptor instead.
 func (*LearnedMerged) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LearnedMerged) GetLearned() *Learned {
@@ -3827,7 +3915,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3839,7 +3927,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[47]
+	mi := &file_pecan_v1_records_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +3940,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -3963,7 +4051,7 @@ type StoredWorker struct {
 
 func (x *StoredWorker) Reset() {
 	*x = StoredWorker{}
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3975,7 +4063,7 @@ func (x *StoredWorker) String() string {
 func (*StoredWorker) ProtoMessage() {}
 
 func (x *StoredWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[48]
+	mi := &file_pecan_v1_records_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,7 +4076,7 @@ func (x *StoredWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredWorker.ProtoReflect.Descriptor instead.
 func (*StoredWorker) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StoredWorker) GetNumber() uint32 {
@@ -4038,7 +4126,7 @@ type StoredOrder struct {
 
 func (x *StoredOrder) Reset() {
 	*x = StoredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4138,7 @@ func (x *StoredOrder) String() string {
 func (*StoredOrder) ProtoMessage() {}
 
 func (x *StoredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[49]
+	mi := &file_pecan_v1_records_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4151,7 @@ func (x *StoredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
 func (*StoredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StoredOrder) GetFingerprint() string {
@@ -4188,7 +4276,7 @@ type StoredProfile struct {
 
 func (x *StoredProfile) Reset() {
 	*x = StoredProfile{}
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4200,7 +4288,7 @@ func (x *StoredProfile) String() string {
 func (*StoredProfile) ProtoMessage() {}
 
 func (x *StoredProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[50]
+	mi := &file_pecan_v1_records_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4213,7 +4301,7 @@ func (x *StoredProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
 func (*StoredProfile) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StoredProfile) GetFingerprint() string {
@@ -4263,7 +4351,7 @@ type MeasuredOrder struct {
 
 func (x *MeasuredOrder) Reset() {
 	*x = MeasuredOrder{}
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4363,7 @@ func (x *MeasuredOrder) String() string {
 func (*MeasuredOrder) ProtoMessage() {}
 
 func (x *MeasuredOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[51]
+	mi := &file_pecan_v1_records_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4288,7 +4376,7 @@ func (x *MeasuredOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasuredOrder.ProtoReflect.Descriptor instead.
 func (*MeasuredOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *MeasuredOrder) GetOrder() []string {
@@ -4317,7 +4405,7 @@ type StoredHistory struct {
 
 func (x *StoredHistory) Reset() {
 	*x = StoredHistory{}
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4417,7 @@ func (x *StoredHistory) String() string {
 func (*StoredHistory) ProtoMessage() {}
 
 func (x *StoredHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[52]
+	mi := &file_pecan_v1_records_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4430,7 @@ func (x *StoredHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredHistory.ProtoReflect.Descriptor instead.
 func (*StoredHistory) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StoredHistory) GetFingerprint() string {
@@ -4377,7 +4465,7 @@ type PastJob struct {
 
 func (x *PastJob) Reset() {
 	*x = PastJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4389,7 +4477,7 @@ func (x *PastJob) String() string {
 func (*PastJob) ProtoMessage() {}
 
 func (x *PastJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[53]
+	mi := &file_pecan_v1_records_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4402,7 +4490,7 @@ func (x *PastJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastJob.ProtoReflect.Descriptor instead.
 func (*PastJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PastJob) GetJobId() string {
@@ -4460,7 +4548,7 @@ type Learned struct {
 
 func (x *Learned) Reset() {
 	*x = Learned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4472,7 +4560,7 @@ func (x *Learned) String() string {
 func (*Learned) ProtoMessage() {}
 
 func (x *Learned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[54]
+	mi := &file_pecan_v1_records_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4485,7 +4573,7 @@ func (x *Learned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Learned.ProtoReflect.Descriptor instead.
 func (*Learned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Learned) GetProfiles() []*StoredProfile {
@@ -4539,7 +4627,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4551,7 +4639,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[55]
+	mi := &file_pecan_v1_records_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4564,7 +4652,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -4642,7 +4730,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4654,7 +4742,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[56]
+	mi := &file_pecan_v1_records_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4667,7 +4755,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -4711,7 +4799,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4723,7 +4811,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[57]
+	mi := &file_pecan_v1_records_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4736,7 +4824,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{57}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -4780,7 +4868,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4792,7 +4880,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[58]
+	mi := &file_pecan_v1_records_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4805,7 +4893,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{58}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -4851,16 +4939,18 @@ type StoredJob struct {
 	// The first epoch that was never opened. An earlier epoch that is in neither list was delivered long ago.
 	NextEpoch uint64 `protobuf:"varint,9,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
 	// The newest closed epochs, ascending.
-	Closed        []*ClosedEpoch `protobuf:"bytes,10,rep,name=closed,proto3" json:"closed,omitempty"`
-	Error         *ErrorDetail   `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
-	Placement     *Placement     `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	Closed    []*ClosedEpoch `protobuf:"bytes,10,rep,name=closed,proto3" json:"closed,omitempty"`
+	Error     *ErrorDetail   `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	Placement *Placement     `protobuf:"bytes,20,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Absent before the first decision.
+	CacheDecision *CacheDecision `protobuf:"bytes,100,opt,name=cache_decision,json=cacheDecision,proto3" json:"cache_decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4872,7 +4962,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[59]
+	mi := &file_pecan_v1_records_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4885,7 +4975,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{59}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -4972,6 +5062,13 @@ func (x *StoredJob) GetPlacement() *Placement {
 	return nil
 }
 
+func (x *StoredJob) GetCacheDecision() *CacheDecision {
+	if x != nil {
+		return x.CacheDecision
+	}
+	return nil
+}
+
 type ClosedEpoch struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Epoch            uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4985,13 +5082,15 @@ type ClosedEpoch struct {
 	OrderedStreams []uint32 `protobuf:"varint,8,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
 	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
 	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As in EpochOpened.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5003,7 +5102,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[60]
+	mi := &file_pecan_v1_records_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5016,7 +5115,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{60}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -5089,6 +5188,13 @@ func (x *ClosedEpoch) GetOrderedBelow() uint32 {
 	return 0
 }
 
+func (x *ClosedEpoch) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
 type StoredEpoch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -5119,15 +5225,17 @@ type StoredEpoch struct {
 	Carried bool        `protobuf:"varint,16,opt,name=carried,proto3" json:"carried,omitempty"`
 	Carry   []*KeptRows `protobuf:"bytes,17,rep,name=carry,proto3" json:"carry,omitempty"`
 	// As in OrderSpread. With an order, an empty order_streams and an empty range: all streams have it.
-	OrderFrom     uint32 `protobuf:"varint,140,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
-	OrderBelow    uint32 `protobuf:"varint,141,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
+	OrderFrom  uint32 `protobuf:"varint,140,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
+	OrderBelow uint32 `protobuf:"varint,141,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
+	// As in EpochOpened, or by a decision while the epoch was open.
+	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[61]
+	mi := &file_pecan_v1_records_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5139,7 +5247,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[61]
+	mi := &file_pecan_v1_records_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5152,7 +5260,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{61}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -5288,6 +5396,13 @@ func (x *StoredEpoch) GetOrderBelow() uint32 {
 	return 0
 }
 
+func (x *StoredEpoch) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
 // A pass: one client reads the epoch.
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -5302,7 +5417,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[62]
+	mi := &file_pecan_v1_records_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5314,7 +5429,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[62]
+	mi := &file_pecan_v1_records_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5327,7 +5442,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{62}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -5395,7 +5510,7 @@ type StoredStream struct {
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[63]
+	mi := &file_pecan_v1_records_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5407,7 +5522,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[63]
+	mi := &file_pecan_v1_records_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5420,7 +5535,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{63}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -5574,7 +5689,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x93\x17\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xd2\x17\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -5630,7 +5745,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x0ecache_measured\x18? \x01(\v2\x17.pecan.v1.CacheMeasuredH\x00R\rcacheMeasured\x12@\n" +
 	"\x0elearned_merged\x18F \x01(\v2\x17.pecan.v1.LearnedMergedH\x00R\rlearnedMerged\x12;\n" +
 	"\forder_spread\x18\x8c\x01 \x01(\v2\x15.pecan.v1.OrderSpreadH\x00R\vorderSpread\x12>\n" +
-	"\rorder_widened\x18\x8d\x01 \x01(\v2\x16.pecan.v1.OrderWidenedH\x00R\forderWidenedB\x06\n" +
+	"\rorder_widened\x18\x8d\x01 \x01(\v2\x16.pecan.v1.OrderWidenedH\x00R\forderWidened\x12=\n" +
+	"\rcache_decided\x18d \x01(\v2\x16.pecan.v1.CacheDecidedH\x00R\fcacheDecidedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -5670,7 +5786,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"#\n" +
 	"\n" +
 	"JobRemoved\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\xe4\x01\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\x85\x02\n" +
 	"\vEpochOpened\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -5678,7 +5794,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
 	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\x12\x19\n" +
-	"\x05after\x18\a \x01(\x04H\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x05after\x18\a \x01(\x04H\x00R\x05after\x88\x01\x01\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStepB\b\n" +
 	"\x06_after\"e\n" +
 	"\fEpochCarried\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
@@ -5816,7 +5934,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x04at_s\x18\xa0\x01 \x01(\x03R\x03atS\">\n" +
 	"\rCacheMeasured\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
-	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"?\n" +
+	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"{\n" +
+	"\fCacheDecided\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x123\n" +
+	"\bdecision\x18\x02 \x01(\v2\x17.pecan.v1.CacheDecisionR\bdecision\x12\x1f\n" +
+	"\vopen_epochs\x18\x03 \x03(\x04R\n" +
+	"openEpochs\"?\n" +
 	"\fOrderDecided\x12/\n" +
 	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xc5\x02\n" +
 	"\vOrderJudged\x12 \n" +
@@ -5951,7 +6074,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x16\n" +
 	"\x06opened\x18\x03 \x01(\bR\x06opened\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xc1\x03\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x81\x04\n" +
 	"\tStoredJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -5968,7 +6091,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
 	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
-	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"\xd8\x02\n" +
+	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12>\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xf9\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -5979,7 +6103,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
 	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\x12\"\n" +
 	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
-	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\"\xfa\x04\n" +
+	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStep\"\x9b\x05\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -6004,7 +6130,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"order_from\x18\x8c\x01 \x01(\rR\torderFrom\x12 \n" +
 	"\vorder_below\x18\x8d\x01 \x01(\rR\n" +
-	"orderBelowB\b\n" +
+	"orderBelow\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStepB\b\n" +
 	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
@@ -6051,7 +6179,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -6093,49 +6221,51 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheEvicted)(nil),        // 37: pecan.v1.CacheEvicted
 	(*CachesUsed)(nil),          // 38: pecan.v1.CachesUsed
 	(*CacheMeasured)(nil),       // 39: pecan.v1.CacheMeasured
-	(*OrderDecided)(nil),        // 40: pecan.v1.OrderDecided
-	(*OrderJudged)(nil),         // 41: pecan.v1.OrderJudged
-	(*OrderSpread)(nil),         // 42: pecan.v1.OrderSpread
-	(*OrderWidened)(nil),        // 43: pecan.v1.OrderWidened
-	(*ProfileKept)(nil),         // 44: pecan.v1.ProfileKept
-	(*PlacementDecided)(nil),    // 45: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),       // 46: pecan.v1.PlacementKept
-	(*LearnedMerged)(nil),       // 47: pecan.v1.LearnedMerged
-	(*Snapshot)(nil),            // 48: pecan.v1.Snapshot
-	(*StoredWorker)(nil),        // 49: pecan.v1.StoredWorker
-	(*StoredOrder)(nil),         // 50: pecan.v1.StoredOrder
-	(*StoredProfile)(nil),       // 51: pecan.v1.StoredProfile
-	(*MeasuredOrder)(nil),       // 52: pecan.v1.MeasuredOrder
-	(*StoredHistory)(nil),       // 53: pecan.v1.StoredHistory
-	(*PastJob)(nil),             // 54: pecan.v1.PastJob
-	(*Learned)(nil),             // 55: pecan.v1.Learned
-	(*StoredCache)(nil),         // 56: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 57: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 58: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 59: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 60: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 61: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 62: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 63: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 64: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 65: pecan.v1.JobOptions
-	(*Plan)(nil),                // 66: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 67: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 68: pecan.v1.Position
-	(*KeptRows)(nil),            // 69: pecan.v1.KeptRows
-	(*StreamId)(nil),            // 70: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 71: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 72: pecan.v1.CacheSegment
-	(Order)(0),                  // 73: pecan.v1.Order
-	(OrderTolerance)(0),         // 74: pecan.v1.OrderTolerance
-	(OrderStage)(0),             // 75: pecan.v1.OrderStage
-	(*OrderProduction)(nil),     // 76: pecan.v1.OrderProduction
-	(*WiderTolerance)(nil),      // 77: pecan.v1.WiderTolerance
-	(*Placement)(nil),           // 78: pecan.v1.Placement
-	(*PlacementKnown)(nil),      // 79: pecan.v1.PlacementKnown
-	(*OrderTrial)(nil),          // 80: pecan.v1.OrderTrial
-	(*NodeMetrics)(nil),         // 81: pecan.v1.NodeMetrics
-	(*DatasetSpec)(nil),         // 82: pecan.v1.DatasetSpec
+	(*CacheDecided)(nil),        // 40: pecan.v1.CacheDecided
+	(*OrderDecided)(nil),        // 41: pecan.v1.OrderDecided
+	(*OrderJudged)(nil),         // 42: pecan.v1.OrderJudged
+	(*OrderSpread)(nil),         // 43: pecan.v1.OrderSpread
+	(*OrderWidened)(nil),        // 44: pecan.v1.OrderWidened
+	(*ProfileKept)(nil),         // 45: pecan.v1.ProfileKept
+	(*PlacementDecided)(nil),    // 46: pecan.v1.PlacementDecided
+	(*PlacementKept)(nil),       // 47: pecan.v1.PlacementKept
+	(*LearnedMerged)(nil),       // 48: pecan.v1.LearnedMerged
+	(*Snapshot)(nil),            // 49: pecan.v1.Snapshot
+	(*StoredWorker)(nil),        // 50: pecan.v1.StoredWorker
+	(*StoredOrder)(nil),         // 51: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 52: pecan.v1.StoredProfile
+	(*MeasuredOrder)(nil),       // 53: pecan.v1.MeasuredOrder
+	(*StoredHistory)(nil),       // 54: pecan.v1.StoredHistory
+	(*PastJob)(nil),             // 55: pecan.v1.PastJob
+	(*Learned)(nil),             // 56: pecan.v1.Learned
+	(*StoredCache)(nil),         // 57: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 58: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 59: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 60: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 61: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 62: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 63: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 64: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 65: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 66: pecan.v1.JobOptions
+	(*Plan)(nil),                // 67: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 68: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 69: pecan.v1.Position
+	(*KeptRows)(nil),            // 70: pecan.v1.KeptRows
+	(*StreamId)(nil),            // 71: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 72: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 73: pecan.v1.CacheSegment
+	(*CacheDecision)(nil),       // 74: pecan.v1.CacheDecision
+	(Order)(0),                  // 75: pecan.v1.Order
+	(OrderTolerance)(0),         // 76: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 77: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 78: pecan.v1.OrderProduction
+	(*WiderTolerance)(nil),      // 79: pecan.v1.WiderTolerance
+	(*Placement)(nil),           // 80: pecan.v1.Placement
+	(*PlacementKnown)(nil),      // 81: pecan.v1.PlacementKnown
+	(*OrderTrial)(nil),          // 82: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 83: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 84: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,   // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -6165,9 +6295,9 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	33,  // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
 	34,  // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	35,  // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
-	40,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	44,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
-	41,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	41,  // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	45,  // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	42,  // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
 	26,  // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
 	27,  // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
 	28,  // 32: pecan.v1.Record.leases_granted:type_name -> pecan.v1.LeasesGranted
@@ -6175,91 +6305,94 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	30,  // 34: pecan.v1.Record.streams_produced:type_name -> pecan.v1.StreamsProduced
 	31,  // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
 	13,  // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
-	45,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	46,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	46,  // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
+	47,  // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
 	36,  // 39: pecan.v1.Record.cache_pinned:type_name -> pecan.v1.CachePinned
 	37,  // 40: pecan.v1.Record.cache_evicted:type_name -> pecan.v1.CacheEvicted
 	38,  // 41: pecan.v1.Record.caches_used:type_name -> pecan.v1.CachesUsed
 	39,  // 42: pecan.v1.Record.cache_measured:type_name -> pecan.v1.CacheMeasured
-	47,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
-	42,  // 44: pecan.v1.Record.order_spread:type_name -> pecan.v1.OrderSpread
-	43,  // 45: pecan.v1.Record.order_widened:type_name -> pecan.v1.OrderWidened
-	57,  // 46: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	65,  // 47: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	66,  // 48: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	67,  // 49: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	68,  // 50: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	69,  // 51: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
-	67,  // 52: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	67,  // 53: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	70,  // 54: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	70,  // 55: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	71,  // 56: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	70,  // 57: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,   // 58: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	70,  // 59: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	70,  // 60: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	70,  // 61: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	70,  // 62: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	71,  // 63: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
-	72,  // 64: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
-	50,  // 65: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
-	73,  // 66: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
-	74,  // 67: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
-	75,  // 68: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
-	76,  // 69: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
-	73,  // 70: pecan.v1.OrderWidened.policy:type_name -> pecan.v1.Order
-	74,  // 71: pecan.v1.OrderWidened.tolerance:type_name -> pecan.v1.OrderTolerance
-	77,  // 72: pecan.v1.OrderWidened.wider:type_name -> pecan.v1.WiderTolerance
-	51,  // 73: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
-	78,  // 74: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	79,  // 75: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
-	55,  // 76: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
-	57,  // 77: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	58,  // 78: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	60,  // 79: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	56,  // 80: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	50,  // 81: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
-	51,  // 82: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
-	49,  // 83: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
-	79,  // 84: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
-	53,  // 85: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
-	71,  // 86: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	73,  // 87: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	74,  // 88: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	80,  // 89: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	75,  // 90: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	76,  // 91: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	77,  // 92: pecan.v1.StoredOrder.wider:type_name -> pecan.v1.WiderTolerance
-	81,  // 93: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
-	52,  // 94: pecan.v1.StoredProfile.other:type_name -> pecan.v1.MeasuredOrder
-	81,  // 95: pecan.v1.MeasuredOrder.nodes:type_name -> pecan.v1.NodeMetrics
-	54,  // 96: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
-	51,  // 97: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
-	50,  // 98: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
-	79,  // 99: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
-	53,  // 100: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
-	72,  // 101: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	82,  // 102: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	59,  // 103: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	65,  // 104: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	66,  // 105: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	62,  // 106: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	61,  // 107: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	67,  // 108: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	78,  // 109: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	67,  // 110: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	63,  // 111: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	64,  // 112: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	67,  // 113: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	69,  // 114: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	69,  // 115: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	71,  // 116: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	117, // [117:117] is the sub-list for method output_type
-	117, // [117:117] is the sub-list for method input_type
-	117, // [117:117] is the sub-list for extension type_name
-	117, // [117:117] is the sub-list for extension extendee
-	0,   // [0:117] is the sub-list for field type_name
+	48,  // 43: pecan.v1.Record.learned_merged:type_name -> pecan.v1.LearnedMerged
+	43,  // 44: pecan.v1.Record.order_spread:type_name -> pecan.v1.OrderSpread
+	44,  // 45: pecan.v1.Record.order_widened:type_name -> pecan.v1.OrderWidened
+	40,  // 46: pecan.v1.Record.cache_decided:type_name -> pecan.v1.CacheDecided
+	58,  // 47: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	66,  // 48: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	67,  // 49: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	68,  // 50: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	69,  // 51: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	70,  // 52: pecan.v1.EpochCarried.carry:type_name -> pecan.v1.KeptRows
+	68,  // 53: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	68,  // 54: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	71,  // 55: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	71,  // 56: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	72,  // 57: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	71,  // 58: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,   // 59: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	71,  // 60: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	71,  // 61: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	71,  // 62: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	71,  // 63: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	72,  // 64: pecan.v1.WorkerNamed.worker:type_name -> pecan.v1.WorkerAddress
+	73,  // 65: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
+	74,  // 66: pecan.v1.CacheDecided.decision:type_name -> pecan.v1.CacheDecision
+	51,  // 67: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	75,  // 68: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	76,  // 69: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	77,  // 70: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	78,  // 71: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	75,  // 72: pecan.v1.OrderWidened.policy:type_name -> pecan.v1.Order
+	76,  // 73: pecan.v1.OrderWidened.tolerance:type_name -> pecan.v1.OrderTolerance
+	79,  // 74: pecan.v1.OrderWidened.wider:type_name -> pecan.v1.WiderTolerance
+	52,  // 75: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	80,  // 76: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
+	81,  // 77: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	56,  // 78: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
+	58,  // 79: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	59,  // 80: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	61,  // 81: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	57,  // 82: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	51,  // 83: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	52,  // 84: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	50,  // 85: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
+	81,  // 86: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
+	54,  // 87: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
+	72,  // 88: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	75,  // 89: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	76,  // 90: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	82,  // 91: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	77,  // 92: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	78,  // 93: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	79,  // 94: pecan.v1.StoredOrder.wider:type_name -> pecan.v1.WiderTolerance
+	83,  // 95: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	53,  // 96: pecan.v1.StoredProfile.other:type_name -> pecan.v1.MeasuredOrder
+	83,  // 97: pecan.v1.MeasuredOrder.nodes:type_name -> pecan.v1.NodeMetrics
+	55,  // 98: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
+	52,  // 99: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	51,  // 100: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	81,  // 101: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	54,  // 102: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	73,  // 103: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	84,  // 104: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	60,  // 105: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	66,  // 106: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	67,  // 107: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	63,  // 108: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	62,  // 109: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	68,  // 110: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	80,  // 111: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	74,  // 112: pecan.v1.StoredJob.cache_decision:type_name -> pecan.v1.CacheDecision
+	68,  // 113: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	64,  // 114: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	65,  // 115: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	68,  // 116: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	70,  // 117: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	70,  // 118: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	72,  // 119: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	120, // [120:120] is the sub-list for method output_type
+	120, // [120:120] is the sub-list for method input_type
+	120, // [120:120] is the sub-list for extension type_name
+	120, // [120:120] is the sub-list for extension extendee
+	0,   // [0:120] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -6315,16 +6448,17 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_LearnedMerged)(nil),
 		(*Record_OrderSpread)(nil),
 		(*Record_OrderWidened)(nil),
+		(*Record_CacheDecided)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
-	file_pecan_v1_records_proto_msgTypes[61].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[62].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   64,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -100,8 +100,12 @@ type ExplainResponse struct {
 	// Why nothing can be cached, and the remedy. Empty if it can, or if there is no candidate.
 	CacheProblem string `protobuf:"bytes,43,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
 	// What a wider tolerance would save and change, one sentence. Empty if it would save little, or if that is not known.
-	OrderAdvice   string          `protobuf:"bytes,140,opt,name=order_advice,json=orderAdvice,proto3" json:"order_advice,omitempty"`
-	Wider         *WiderTolerance `protobuf:"bytes,141,opt,name=wider,proto3" json:"wider,omitempty"`
+	OrderAdvice string          `protobuf:"bytes,140,opt,name=order_advice,json=orderAdvice,proto3" json:"order_advice,omitempty"`
+	Wider       *WiderTolerance `protobuf:"bytes,141,opt,name=wider,proto3" json:"wider,omitempty"`
+	// Absent before the first decision.
+	CacheDecision *CacheDecision `protobuf:"bytes,100,opt,name=cache_decision,json=cacheDecision,proto3" json:"cache_decision,omitempty"`
+	// What the decision waits for. Empty after the first decision, and if there is nothing to decide.
+	CacheWaitsFor string `protobuf:"bytes,101,opt,name=cache_waits_for,json=cacheWaitsFor,proto3" json:"cache_waits_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +271,20 @@ func (x *ExplainResponse) GetWider() *WiderTolerance {
 		return x.Wider
 	}
 	return nil
+}
+
+func (x *ExplainResponse) GetCacheDecision() *CacheDecision {
+	if x != nil {
+		return x.CacheDecision
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCacheWaitsFor() string {
+	if x != nil {
+		return x.CacheWaitsFor
+	}
+	return ""
 }
 
 type ExplainedStep struct {
@@ -791,8 +809,10 @@ type WorkerStatus struct {
 	// Absent until the worker reports it.
 	Host *HostLoad `protobuf:"bytes,14,opt,name=host,proto3" json:"host,omitempty"`
 	// The worker has a directory for caches; `cache` has its counters.
-	Caches        bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
-	Cache         *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	Caches bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
+	Cache  *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Absent until the worker reports it.
+	Store         *StoreRates `protobuf:"bytes,100,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,6 +955,13 @@ func (x *WorkerStatus) GetCaches() bool {
 func (x *WorkerStatus) GetCache() *CacheMetrics {
 	if x != nil {
 		return x.Cache
+	}
+	return nil
+}
+
+func (x *WorkerStatus) GetStore() *StoreRates {
+	if x != nil {
+		return x.Store
 	}
 	return nil
 }
@@ -1518,8 +1545,13 @@ type EpochStatus struct {
 	OrderedStreams []uint32 `protobuf:"varint,14,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
 	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
 	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Node of the step that is cached in the epoch. Empty: none is.
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// Leases of the epoch since the dispatcher started whose streams write a segment, and whose streams read one.
+	StreamsPut    uint32 `protobuf:"varint,101,opt,name=streams_put,json=streamsPut,proto3" json:"streams_put,omitempty"`
+	StreamsGet    uint32 `protobuf:"varint,102,opt,name=streams_get,json=streamsGet,proto3" json:"streams_get,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochStatus) Reset() {
@@ -1646,6 +1678,27 @@ func (x *EpochStatus) GetOrderedFrom() uint32 {
 func (x *EpochStatus) GetOrderedBelow() uint32 {
 	if x != nil {
 		return x.OrderedBelow
+	}
+	return 0
+}
+
+func (x *EpochStatus) GetCachedStep() string {
+	if x != nil {
+		return x.CachedStep
+	}
+	return ""
+}
+
+func (x *EpochStatus) GetStreamsPut() uint32 {
+	if x != nil {
+		return x.StreamsPut
+	}
+	return 0
+}
+
+func (x *EpochStatus) GetStreamsGet() uint32 {
+	if x != nil {
+		return x.StreamsGet
 	}
 	return 0
 }
@@ -1800,7 +1853,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xe5\x06\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xcd\a\n" +
 	"\x0fExplainResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
 	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
@@ -1823,7 +1876,9 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\fcache_status\x18* \x01(\v2\x15.pecan.v1.CacheStatusR\vcacheStatus\x12#\n" +
 	"\rcache_problem\x18+ \x01(\tR\fcacheProblem\x12\"\n" +
 	"\forder_advice\x18\x8c\x01 \x01(\tR\vorderAdvice\x12/\n" +
-	"\x05wider\x18\x8d\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"\xd9\x01\n" +
+	"\x05wider\x18\x8d\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\x12>\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\x12&\n" +
+	"\x0fcache_waits_for\x18e \x01(\tR\rcacheWaitsFor\"\xd9\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1868,7 +1923,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x04jobs\x18\x05 \x01(\rR\x04jobs\x12\x18\n" +
 	"\arunning\x18\x06 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\a \x01(\rR\awaiting\x12\x18\n" +
-	"\abounded\x18\b \x01(\bR\abounded\"\x9d\x04\n" +
+	"\abounded\x18\b \x01(\bR\abounded\"\xc9\x04\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -1888,7 +1943,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"sentBytesS\x12&\n" +
 	"\x04host\x18\x0e \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xf2\x04\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x12*\n" +
+	"\x05store\x18d \x01(\v2\x14.pecan.v1.StoreRatesR\x05store\"\xf2\x04\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1936,7 +1992,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
 	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xe0\x03\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xc3\x04\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -1951,7 +2007,13 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\aordered\x18\r \x01(\bR\aordered\x12'\n" +
 	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\x12\"\n" +
 	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
-	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\"\xbf\x01\n" +
+	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\x12\x1f\n" +
+	"\vcached_step\x18d \x01(\tR\n" +
+	"cachedStep\x12\x1f\n" +
+	"\vstreams_put\x18e \x01(\rR\n" +
+	"streamsPut\x12\x1f\n" +
+	"\vstreams_get\x18f \x01(\rR\n" +
+	"streamsGet\"\xbf\x01\n" +
 	"\n" +
 	"PassStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
@@ -2007,14 +2069,16 @@ var file_pecan_v1_status_proto_goTypes = []any{
 	(Cache)(0),               // 23: pecan.v1.Cache
 	(*CacheCandidate)(nil),   // 24: pecan.v1.CacheCandidate
 	(*WiderTolerance)(nil),   // 25: pecan.v1.WiderTolerance
-	(*NodeMetrics)(nil),      // 26: pecan.v1.NodeMetrics
-	(*WorkerAddress)(nil),    // 27: pecan.v1.WorkerAddress
-	(*HeldStream)(nil),       // 28: pecan.v1.HeldStream
-	(*HostLoad)(nil),         // 29: pecan.v1.HostLoad
-	(*CacheMetrics)(nil),     // 30: pecan.v1.CacheMetrics
-	(*JobOptions)(nil),       // 31: pecan.v1.JobOptions
-	(*Plan)(nil),             // 32: pecan.v1.Plan
-	(*Recovery)(nil),         // 33: pecan.v1.Recovery
+	(*CacheDecision)(nil),    // 26: pecan.v1.CacheDecision
+	(*NodeMetrics)(nil),      // 27: pecan.v1.NodeMetrics
+	(*WorkerAddress)(nil),    // 28: pecan.v1.WorkerAddress
+	(*HeldStream)(nil),       // 29: pecan.v1.HeldStream
+	(*HostLoad)(nil),         // 30: pecan.v1.HostLoad
+	(*CacheMetrics)(nil),     // 31: pecan.v1.CacheMetrics
+	(*StoreRates)(nil),       // 32: pecan.v1.StoreRates
+	(*JobOptions)(nil),       // 33: pecan.v1.JobOptions
+	(*Plan)(nil),             // 34: pecan.v1.Plan
+	(*Recovery)(nil),         // 35: pecan.v1.Recovery
 }
 var file_pecan_v1_status_proto_depIdxs = []int32{
 	17, // 0: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
@@ -2029,34 +2093,36 @@ var file_pecan_v1_status_proto_depIdxs = []int32{
 	24, // 9: pecan.v1.ExplainResponse.cache_candidates:type_name -> pecan.v1.CacheCandidate
 	13, // 10: pecan.v1.ExplainResponse.cache_status:type_name -> pecan.v1.CacheStatus
 	25, // 11: pecan.v1.ExplainResponse.wider:type_name -> pecan.v1.WiderTolerance
-	26, // 12: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
-	7,  // 13: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	8,  // 14: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	16, // 15: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	5,  // 16: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
-	6,  // 17: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
-	27, // 18: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	28, // 19: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	29, // 20: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
-	30, // 21: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
-	31, // 22: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	32, // 23: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	14, // 24: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	26, // 25: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	33, // 26: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	13, // 27: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	12, // 28: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
-	11, // 29: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
-	21, // 30: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
-	9,  // 31: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
-	10, // 32: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
-	29, // 33: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
-	15, // 34: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	26, // 12: pecan.v1.ExplainResponse.cache_decision:type_name -> pecan.v1.CacheDecision
+	27, // 13: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	7,  // 14: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	8,  // 15: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	16, // 16: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	5,  // 17: pecan.v1.StatusResponse.provider:type_name -> pecan.v1.ProviderStatus
+	6,  // 18: pecan.v1.StatusResponse.tenants:type_name -> pecan.v1.TenantStatus
+	28, // 19: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 20: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	30, // 21: pecan.v1.WorkerStatus.host:type_name -> pecan.v1.HostLoad
+	31, // 22: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
+	32, // 23: pecan.v1.WorkerStatus.store:type_name -> pecan.v1.StoreRates
+	33, // 24: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	34, // 25: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	14, // 26: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	27, // 27: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	35, // 28: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	13, // 29: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	12, // 30: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	11, // 31: pecan.v1.JobStatus.consumers:type_name -> pecan.v1.ConsumerStatus
+	21, // 32: pecan.v1.JobStatus.placement:type_name -> pecan.v1.Placement
+	9,  // 33: pecan.v1.JobStatus.fleet:type_name -> pecan.v1.JobFleet
+	10, // 34: pecan.v1.JobFleet.prices:type_name -> pecan.v1.JobPrices
+	30, // 35: pecan.v1.ConsumerStatus.host:type_name -> pecan.v1.HostLoad
+	15, // 36: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_status_proto_init() }

@@ -272,3 +272,16 @@ func (x *StopStreams) Stops() ([]*StopStream, error) {
 	}
 	return stops, nil
 }
+
+// CacheSteps returns the steps that a job with this plan may cache: that of pecan.cache(), or else its candidates.
+func (p *Plan) CacheSteps() (steps []*CachePlan) {
+	if p.GetCache() != nil {
+		return []*CachePlan{p.Cache}
+	}
+	for _, c := range p.GetCacheCandidates() {
+		if c.Plan != nil {
+			steps = append(steps, c.Plan)
+		}
+	}
+	return steps
+}

@@ -511,26 +511,29 @@ const (
 	CacheRefusal_CACHE_REFUSAL_NOT_LAST CacheRefusal = 13
 	// The job has cache="off".
 	CacheRefusal_CACHE_REFUSAL_OFF CacheRefusal = 14
+	// A step downstream draws random values by the index of the element, which differs from its number there.
+	CacheRefusal_CACHE_REFUSAL_INDEX CacheRefusal = 100
 )
 
 // Enum value maps for CacheRefusal.
 var (
 	CacheRefusal_name = map[int32]string{
-		0:  "CACHE_REFUSAL_UNSPECIFIED",
-		1:  "CACHE_REFUSAL_RANDOM",
-		2:  "CACHE_REFUSAL_UNREPEATABLE",
-		3:  "CACHE_REFUSAL_UNDIVIDED",
-		4:  "CACHE_REFUSAL_PARTIAL",
-		5:  "CACHE_REFUSAL_REMAINDERS",
-		6:  "CACHE_REFUSAL_ENDLESS",
-		7:  "CACHE_REFUSAL_DTYPE",
-		8:  "CACHE_REFUSAL_SHARDING",
-		9:  "CACHE_REFUSAL_LISTED_FILES",
-		10: "CACHE_REFUSAL_COMPUTED_FILES",
-		11: "CACHE_REFUSAL_REMOTE_FILES",
-		12: "CACHE_REFUSAL_FUNCTION",
-		13: "CACHE_REFUSAL_NOT_LAST",
-		14: "CACHE_REFUSAL_OFF",
+		0:   "CACHE_REFUSAL_UNSPECIFIED",
+		1:   "CACHE_REFUSAL_RANDOM",
+		2:   "CACHE_REFUSAL_UNREPEATABLE",
+		3:   "CACHE_REFUSAL_UNDIVIDED",
+		4:   "CACHE_REFUSAL_PARTIAL",
+		5:   "CACHE_REFUSAL_REMAINDERS",
+		6:   "CACHE_REFUSAL_ENDLESS",
+		7:   "CACHE_REFUSAL_DTYPE",
+		8:   "CACHE_REFUSAL_SHARDING",
+		9:   "CACHE_REFUSAL_LISTED_FILES",
+		10:  "CACHE_REFUSAL_COMPUTED_FILES",
+		11:  "CACHE_REFUSAL_REMOTE_FILES",
+		12:  "CACHE_REFUSAL_FUNCTION",
+		13:  "CACHE_REFUSAL_NOT_LAST",
+		14:  "CACHE_REFUSAL_OFF",
+		100: "CACHE_REFUSAL_INDEX",
 	}
 	CacheRefusal_value = map[string]int32{
 		"CACHE_REFUSAL_UNSPECIFIED":    0,
@@ -548,6 +551,7 @@ var (
 		"CACHE_REFUSAL_FUNCTION":       12,
 		"CACHE_REFUSAL_NOT_LAST":       13,
 		"CACHE_REFUSAL_OFF":            14,
+		"CACHE_REFUSAL_INDEX":          100,
 	}
 )
 
@@ -689,6 +693,58 @@ func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
+type PlanStep_Counts int32
+
+const (
+	// Measurements say how many elements it gives for those that it gets.
+	PlanStep_MEASURED PlanStep_Counts = 0
+	// It gives as many as it gets.
+	PlanStep_SAME PlanStep_Counts = 1
+	// It gives those that it gets.
+	PlanStep_PASSED PlanStep_Counts = 2
+)
+
+// Enum value maps for PlanStep_Counts.
+var (
+	PlanStep_Counts_name = map[int32]string{
+		0: "MEASURED",
+		1: "SAME",
+		2: "PASSED",
+	}
+	PlanStep_Counts_value = map[string]int32{
+		"MEASURED": 0,
+		"SAME":     1,
+		"PASSED":   2,
+	}
+)
+
+func (x PlanStep_Counts) Enum() *PlanStep_Counts {
+	p := new(PlanStep_Counts)
+	*p = x
+	return p
+}
+
+func (x PlanStep_Counts) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlanStep_Counts) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[11].Descriptor()
+}
+
+func (PlanStep_Counts) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[11]
+}
+
+func (x PlanStep_Counts) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlanStep_Counts.Descriptor instead.
+func (PlanStep_Counts) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15, 0}
+}
+
 type Resume_Strategy int32
 
 const (
@@ -728,11 +784,11 @@ func (x Resume_Strategy) String() string {
 }
 
 func (Resume_Strategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[11].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (Resume_Strategy) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[11]
+	return &file_pecan_v1_types_proto_enumTypes[12]
 }
 
 func (x Resume_Strategy) Number() protoreflect.EnumNumber {
@@ -741,7 +797,7 @@ func (x Resume_Strategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resume_Strategy.Descriptor instead.
 func (Resume_Strategy) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type CacheCandidate_Origin int32
@@ -783,11 +839,11 @@ func (x CacheCandidate_Origin) String() string {
 }
 
 func (CacheCandidate_Origin) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[12].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (CacheCandidate_Origin) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[12]
+	return &file_pecan_v1_types_proto_enumTypes[13]
 }
 
 func (x CacheCandidate_Origin) Number() protoreflect.EnumNumber {
@@ -796,7 +852,56 @@ func (x CacheCandidate_Origin) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CacheCandidate_Origin.Descriptor instead.
 func (CacheCandidate_Origin) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18, 0}
+}
+
+type CacheCandidate_Role int32
+
+const (
+	CacheCandidate_ROLE_UNSPECIFIED CacheCandidate_Role = 0
+	CacheCandidate_SOURCE_CACHE     CacheCandidate_Role = 1
+	CacheCandidate_FULL_CACHE       CacheCandidate_Role = 2
+)
+
+// Enum value maps for CacheCandidate_Role.
+var (
+	CacheCandidate_Role_name = map[int32]string{
+		0: "ROLE_UNSPECIFIED",
+		1: "SOURCE_CACHE",
+		2: "FULL_CACHE",
+	}
+	CacheCandidate_Role_value = map[string]int32{
+		"ROLE_UNSPECIFIED": 0,
+		"SOURCE_CACHE":     1,
+		"FULL_CACHE":       2,
+	}
+)
+
+func (x CacheCandidate_Role) Enum() *CacheCandidate_Role {
+	p := new(CacheCandidate_Role)
+	*p = x
+	return p
+}
+
+func (x CacheCandidate_Role) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CacheCandidate_Role) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[14].Descriptor()
+}
+
+func (CacheCandidate_Role) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[14]
+}
+
+func (x CacheCandidate_Role) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CacheCandidate_Role.Descriptor instead.
+func (CacheCandidate_Role) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18, 1}
 }
 
 type Cut_Kind int32
@@ -846,11 +951,11 @@ func (x Cut_Kind) String() string {
 }
 
 func (Cut_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[13].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[15].Descriptor()
 }
 
 func (Cut_Kind) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[13]
+	return &file_pecan_v1_types_proto_enumTypes[15]
 }
 
 func (x Cut_Kind) Number() protoreflect.EnumNumber {
@@ -859,7 +964,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // One tensor of a flattened element.
@@ -2194,8 +2299,10 @@ type Plan struct {
 	// The steps whose elements may be cached, and those where a mark cannot be followed, from the source on. There are at
 	// most 12. The hash leaves them out.
 	CacheCandidates []*CacheCandidate `protobuf:"bytes,40,rep,name=cache_candidates,json=cacheCandidates,proto3" json:"cache_candidates,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The steps of the dataset, the last one first, if something can be cached. The hash leaves them out.
+	Steps         []*PlanStep `protobuf:"bytes,100,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
@@ -2410,6 +2517,75 @@ func (x *Plan) GetCacheCandidates() []*CacheCandidate {
 	return nil
 }
 
+func (x *Plan) GetSteps() []*PlanStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// A step of a dataset, as far as it decides how many elements reach the others.
+type PlanStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The nodes of its inputs.
+	Inputs        []string        `protobuf:"bytes,2,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	Counts        PlanStep_Counts `protobuf:"varint,3,opt,name=counts,proto3,enum=pecan.v1.PlanStep_Counts" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanStep) Reset() {
+	*x = PlanStep{}
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanStep) ProtoMessage() {}
+
+func (x *PlanStep) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanStep.ProtoReflect.Descriptor instead.
+func (*PlanStep) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PlanStep) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlanStep) GetInputs() []string {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *PlanStep) GetCounts() PlanStep_Counts {
+	if x != nil {
+		return x.Counts
+	}
+	return PlanStep_MEASURED
+}
+
 // How a stream begins at an index other than 0, and how much of it has to be recomputed.
 type Resume struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2424,7 +2600,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2612,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[15]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2625,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Resume) GetStrategy() Resume_Strategy {
@@ -2492,7 +2668,7 @@ type CachePlan struct {
 
 func (x *CachePlan) Reset() {
 	*x = CachePlan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2680,7 @@ func (x *CachePlan) String() string {
 func (*CachePlan) ProtoMessage() {}
 
 func (x *CachePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[16]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2693,7 @@ func (x *CachePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachePlan.ProtoReflect.Descriptor instead.
 func (*CachePlan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CachePlan) GetNode() string {
@@ -2568,14 +2744,18 @@ type CacheCandidate struct {
 	// Why the step cannot be cached. Unspecified: it can.
 	Refusal CacheRefusal `protobuf:"varint,5,opt,name=refusal,proto3,enum=pecan.v1.CacheRefusal" json:"refusal,omitempty"`
 	// A sentence about the refusal, or about what a user of the cache must know. Empty: there is nothing to say.
-	Why           string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	// How its elements are stored if it is chosen. Absent if it cannot be cached.
+	Plan *CachePlan `protobuf:"bytes,100,opt,name=plan,proto3" json:"plan,omitempty"`
+	// The published policy's name for it: the step after the source, or the end of the pipeline.
+	Role          CacheCandidate_Role `protobuf:"varint,101,opt,name=role,proto3,enum=pecan.v1.CacheCandidate_Role" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CacheCandidate) Reset() {
 	*x = CacheCandidate{}
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2767,7 @@ func (x *CacheCandidate) String() string {
 func (*CacheCandidate) ProtoMessage() {}
 
 func (x *CacheCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[17]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2780,7 @@ func (x *CacheCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCandidate.ProtoReflect.Descriptor instead.
 func (*CacheCandidate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CacheCandidate) GetName() string {
@@ -2645,6 +2825,313 @@ func (x *CacheCandidate) GetWhy() string {
 	return ""
 }
 
+func (x *CacheCandidate) GetPlan() *CachePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *CacheCandidate) GetRole() CacheCandidate_Role {
+	if x != nil {
+		return x.Role
+	}
+	return CacheCandidate_ROLE_UNSPECIFIED
+}
+
+// Which step of a job is cached from an epoch on, and why.
+type CacheDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the step in the registered graph. Empty: elements are computed.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// One sentence with the figures that decided.
+	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	// The first epoch with it. Streams of that epoch that had a lease before do not use the cache.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Epochs that the totals are over: those of this job and, as expected, of later ones.
+	Epochs float64 `protobuf:"fixed64,4,opt,name=epochs,proto3" json:"epochs,omitempty"`
+	// An epoch that computes, and the score of all epochs if they compute.
+	Compute *CacheEpoch `protobuf:"bytes,5,opt,name=compute,proto3" json:"compute,omitempty"`
+	Total   float64     `protobuf:"fixed64,6,opt,name=total,proto3" json:"total,omitempty"`
+	// In the order of the plan's candidates that can be cached.
+	Candidates    []*CachePrediction `protobuf:"bytes,7,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheDecision) Reset() {
+	*x = CacheDecision{}
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheDecision) ProtoMessage() {}
+
+func (x *CacheDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheDecision.ProtoReflect.Descriptor instead.
+func (*CacheDecision) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CacheDecision) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CacheDecision) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *CacheDecision) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *CacheDecision) GetEpochs() float64 {
+	if x != nil {
+		return x.Epochs
+	}
+	return 0
+}
+
+func (x *CacheDecision) GetCompute() *CacheEpoch {
+	if x != nil {
+		return x.Compute
+	}
+	return nil
+}
+
+func (x *CacheDecision) GetTotal() float64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *CacheDecision) GetCandidates() []*CachePrediction {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+// What is predicted of an epoch.
+type CacheEpoch struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Seconds float64                `protobuf:"fixed64,1,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// The value that the objective minimises.
+	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
+	// Price with that of the storage. 0 without prices.
+	Cost float64 `protobuf:"fixed64,3,opt,name=cost,proto3" json:"cost,omitempty"`
+	// What limits its speed, in words.
+	Bound string `protobuf:"bytes,4,opt,name=bound,proto3" json:"bound,omitempty"`
+	// The workers that suit it best.
+	Remote        uint32 `protobuf:"varint,5,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local         uint32 `protobuf:"varint,6,opt,name=local,proto3" json:"local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheEpoch) Reset() {
+	*x = CacheEpoch{}
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheEpoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheEpoch) ProtoMessage() {}
+
+func (x *CacheEpoch) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheEpoch.ProtoReflect.Descriptor instead.
+func (*CacheEpoch) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CacheEpoch) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *CacheEpoch) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *CacheEpoch) GetCost() float64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *CacheEpoch) GetBound() string {
+	if x != nil {
+		return x.Bound
+	}
+	return ""
+}
+
+func (x *CacheEpoch) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *CacheEpoch) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+// What is predicted of a candidate.
+type CachePrediction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// It could be chosen. `why` says why not, or what it saves.
+	Eligible bool   `protobuf:"varint,2,opt,name=eligible,proto3" json:"eligible,omitempty"`
+	Why      string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The share of its elements that would be stored, and the bytes of that share.
+	Share float64 `protobuf:"fixed64,4,opt,name=share,proto3" json:"share,omitempty"`
+	Bytes float64 `protobuf:"fixed64,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The next epoch, which writes, and every later one, which reads.
+	Put *CacheEpoch `protobuf:"bytes,6,opt,name=put,proto3" json:"put,omitempty"`
+	Get *CacheEpoch `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
+	// The score of all epochs.
+	Total         float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachePrediction) Reset() {
+	*x = CachePrediction{}
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachePrediction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachePrediction) ProtoMessage() {}
+
+func (x *CachePrediction) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachePrediction.ProtoReflect.Descriptor instead.
+func (*CachePrediction) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CachePrediction) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CachePrediction) GetEligible() bool {
+	if x != nil {
+		return x.Eligible
+	}
+	return false
+}
+
+func (x *CachePrediction) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *CachePrediction) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *CachePrediction) GetBytes() float64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CachePrediction) GetPut() *CacheEpoch {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+func (x *CachePrediction) GetGet() *CacheEpoch {
+	if x != nil {
+		return x.Get
+	}
+	return nil
+}
+
+func (x *CachePrediction) GetTotal() float64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 // The elements of one stream at a cached step, as a file in the cache directory; docs/formats/cache.md.
 type CacheSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2666,7 +3153,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +3165,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[18]
+	mi := &file_pecan_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +3178,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -2764,7 +3251,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +3263,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[19]
+	mi := &file_pecan_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +3276,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -2833,7 +3320,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +3332,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[20]
+	mi := &file_pecan_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +3345,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -2918,7 +3405,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3417,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[21]
+	mi := &file_pecan_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3430,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -3050,7 +3537,7 @@ type KeptRows struct {
 
 func (x *KeptRows) Reset() {
 	*x = KeptRows{}
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3549,7 @@ func (x *KeptRows) String() string {
 func (*KeptRows) ProtoMessage() {}
 
 func (x *KeptRows) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[22]
+	mi := &file_pecan_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3562,7 @@ func (x *KeptRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptRows.ProtoReflect.Descriptor instead.
 func (*KeptRows) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *KeptRows) GetEpoch() uint64 {
@@ -3120,7 +3607,7 @@ type EpochOrder struct {
 
 func (x *EpochOrder) Reset() {
 	*x = EpochOrder{}
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3619,7 @@ func (x *EpochOrder) String() string {
 func (*EpochOrder) ProtoMessage() {}
 
 func (x *EpochOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[23]
+	mi := &file_pecan_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3632,7 @@ func (x *EpochOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
 func (*EpochOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EpochOrder) GetHash() string {
@@ -3185,7 +3672,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3684,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[24]
+	mi := &file_pecan_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3697,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -3311,7 +3798,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3810,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[25]
+	mi := &file_pecan_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3823,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -3446,7 +3933,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3458,7 +3945,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[26]
+	mi := &file_pecan_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3471,7 +3958,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -3524,7 +4011,7 @@ type HostLoad struct {
 
 func (x *HostLoad) Reset() {
 	*x = HostLoad{}
-	mi := &file_pecan_v1_types_proto_msgTypes[27]
+	mi := &file_pecan_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +4023,7 @@ func (x *HostLoad) String() string {
 func (*HostLoad) ProtoMessage() {}
 
 func (x *HostLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[27]
+	mi := &file_pecan_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +4036,7 @@ func (x *HostLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
 func (*HostLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HostLoad) GetHostId() string {
@@ -3615,7 +4102,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[28]
+	mi := &file_pecan_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3627,7 +4114,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[28]
+	mi := &file_pecan_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3640,7 +4127,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -3793,7 +4280,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\tper_local\x18\x02 \x01(\x01R\bperLocal\x12\x1d\n" +
 	"\n" +
 	"per_remote\x18\x03 \x01(\x01R\tperRemote\x12\x1a\n" +
-	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xb2\a\n" +
+	"\bslowdown\x18\x04 \x01(\x01R\bslowdown\"\xdc\a\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -3827,7 +4314,17 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"order_hash\x18\x17 \x01(\tR\torderHash\x12\x14\n" +
 	"\x05carry\x18\x18 \x01(\bR\x05carry\x12\x1a\n" +
 	"\bshuffled\x18\x19 \x01(\bR\bshuffled\x12C\n" +
-	"\x10cache_candidates\x18( \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\"\xcc\x01\n" +
+	"\x10cache_candidates\x18( \x03(\v2\x18.pecan.v1.CacheCandidateR\x0fcacheCandidates\x12(\n" +
+	"\x05steps\x18d \x03(\v2\x12.pecan.v1.PlanStepR\x05steps\"\x97\x01\n" +
+	"\bPlanStep\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06inputs\x18\x02 \x03(\tR\x06inputs\x121\n" +
+	"\x06counts\x18\x03 \x01(\x0e2\x19.pecan.v1.PlanStep.CountsR\x06counts\",\n" +
+	"\x06Counts\x12\f\n" +
+	"\bMEASURED\x10\x00\x12\b\n" +
+	"\x04SAME\x10\x01\x12\n" +
+	"\n" +
+	"\x06PASSED\x10\x02\"\xcc\x01\n" +
 	"\x06Resume\x125\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x19.pecan.v1.Resume.StrategyR\bstrategy\x12\x1d\n" +
 	"\n" +
@@ -3843,21 +4340,55 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
 	"\x06packed\x18\x04 \x01(\bR\x06packed\x12\x1a\n" +
-	"\bupstream\x18< \x03(\tR\bupstream\"\x94\x02\n" +
+	"\bupstream\x18< \x03(\tR\bupstream\"\xb0\x03\n" +
 	"\x0eCacheCandidate\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x127\n" +
 	"\x06origin\x18\x03 \x01(\x0e2\x1f.pecan.v1.CacheCandidate.OriginR\x06origin\x12\x18\n" +
 	"\afreezes\x18\x04 \x01(\bR\afreezes\x120\n" +
 	"\arefusal\x18\x05 \x01(\x0e2\x16.pecan.v1.CacheRefusalR\arefusal\x12\x10\n" +
-	"\x03why\x18\x06 \x01(\tR\x03why\"C\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\x12'\n" +
+	"\x04plan\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04plan\x121\n" +
+	"\x04role\x18e \x01(\x0e2\x1d.pecan.v1.CacheCandidate.RoleR\x04role\"C\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06FORCED\x10\x01\x12\n" +
 	"\n" +
 	"\x06MARKED\x10\x02\x12\t\n" +
-	"\x05FOUND\x10\x03\"\xcc\x01\n" +
+	"\x05FOUND\x10\x03\">\n" +
+	"\x04Role\x12\x14\n" +
+	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fSOURCE_CACHE\x10\x01\x12\x0e\n" +
+	"\n" +
+	"FULL_CACHE\x10\x02\"\xe4\x01\n" +
+	"\rCacheDecision\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06epochs\x18\x04 \x01(\x01R\x06epochs\x12.\n" +
+	"\acompute\x18\x05 \x01(\v2\x14.pecan.v1.CacheEpochR\acompute\x12\x14\n" +
+	"\x05total\x18\x06 \x01(\x01R\x05total\x129\n" +
+	"\n" +
+	"candidates\x18\a \x03(\v2\x19.pecan.v1.CachePredictionR\n" +
+	"candidates\"\x94\x01\n" +
+	"\n" +
+	"CacheEpoch\x12\x18\n" +
+	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x14\n" +
+	"\x05score\x18\x02 \x01(\x01R\x05score\x12\x12\n" +
+	"\x04cost\x18\x03 \x01(\x01R\x04cost\x12\x14\n" +
+	"\x05bound\x18\x04 \x01(\tR\x05bound\x12\x16\n" +
+	"\x06remote\x18\x05 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x06 \x01(\rR\x05local\"\xe5\x01\n" +
+	"\x0fCachePrediction\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\beligible\x18\x02 \x01(\bR\beligible\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x01R\x05share\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x01R\x05bytes\x12&\n" +
+	"\x03put\x18\x06 \x01(\v2\x14.pecan.v1.CacheEpochR\x03put\x12&\n" +
+	"\x03get\x18\a \x01(\v2\x14.pecan.v1.CacheEpochR\x03get\x12\x14\n" +
+	"\x05total\x18\b \x01(\x01R\x05total\"\xcc\x01\n" +
 	"\fCacheSegment\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x18\n" +
@@ -4005,7 +4536,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*I\n" +
 	"\rTargetWorkers\x12\x1e\n" +
 	"\x1aTARGET_WORKERS_UNSPECIFIED\x10\x00\x12\x18\n" +
-	"\x14TARGET_WORKERS_LOCAL\x10\x01*\xbe\x03\n" +
+	"\x14TARGET_WORKERS_LOCAL\x10\x01*\xd7\x03\n" +
 	"\fCacheRefusal\x12\x1d\n" +
 	"\x19CACHE_REFUSAL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CACHE_REFUSAL_RANDOM\x10\x01\x12\x1e\n" +
@@ -4022,7 +4553,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x1aCACHE_REFUSAL_REMOTE_FILES\x10\v\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_FUNCTION\x10\f\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_NOT_LAST\x10\r\x12\x15\n" +
-	"\x11CACHE_REFUSAL_OFF\x10\x0e*\x83\x01\n" +
+	"\x11CACHE_REFUSAL_OFF\x10\x0e\x12\x17\n" +
+	"\x13CACHE_REFUSAL_INDEX\x10d*\x83\x01\n" +
 	"\rBatchStrategy\x12\x1e\n" +
 	"\x1aBATCH_STRATEGY_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BATCH_STRATEGY_EXACT\x10\x01\x12\x1c\n" +
@@ -4046,8 +4578,8 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_types_proto_rawDescData
 }
 
-var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),                  // 0: pecan.v1.Mode
 	(Sharding)(0),              // 1: pecan.v1.Sharding
@@ -4060,81 +4592,95 @@ var file_pecan_v1_types_proto_goTypes = []any{
 	(CacheRefusal)(0),          // 8: pecan.v1.CacheRefusal
 	(BatchStrategy)(0),         // 9: pecan.v1.BatchStrategy
 	(DeterminismClass)(0),      // 10: pecan.v1.DeterminismClass
-	(Resume_Strategy)(0),       // 11: pecan.v1.Resume.Strategy
-	(CacheCandidate_Origin)(0), // 12: pecan.v1.CacheCandidate.Origin
-	(Cut_Kind)(0),              // 13: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil),      // 14: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),        // 15: pecan.v1.DatasetSpec
-	(*NodeMetrics)(nil),        // 16: pecan.v1.NodeMetrics
-	(*OrderTrial)(nil),         // 17: pecan.v1.OrderTrial
-	(*OrderProduction)(nil),    // 18: pecan.v1.OrderProduction
-	(*WiderTolerance)(nil),     // 19: pecan.v1.WiderTolerance
-	(*OrderDifference)(nil),    // 20: pecan.v1.OrderDifference
-	(*JobOptions)(nil),         // 21: pecan.v1.JobOptions
-	(*PlacementOptions)(nil),   // 22: pecan.v1.PlacementOptions
-	(*Placement)(nil),          // 23: pecan.v1.Placement
-	(*PlacementCandidate)(nil), // 24: pecan.v1.PlacementCandidate
-	(*PlacementKnown)(nil),     // 25: pecan.v1.PlacementKnown
-	(*PlacementCurve)(nil),     // 26: pecan.v1.PlacementCurve
-	(*PlacementLoad)(nil),      // 27: pecan.v1.PlacementLoad
-	(*Plan)(nil),               // 28: pecan.v1.Plan
-	(*Resume)(nil),             // 29: pecan.v1.Resume
-	(*CachePlan)(nil),          // 30: pecan.v1.CachePlan
-	(*CacheCandidate)(nil),     // 31: pecan.v1.CacheCandidate
-	(*CacheSegment)(nil),       // 32: pecan.v1.CacheSegment
-	(*Cut)(nil),                // 33: pecan.v1.Cut
-	(*StreamId)(nil),           // 34: pecan.v1.StreamId
-	(*Position)(nil),           // 35: pecan.v1.Position
-	(*KeptRows)(nil),           // 36: pecan.v1.KeptRows
-	(*EpochOrder)(nil),         // 37: pecan.v1.EpochOrder
-	(*Token)(nil),              // 38: pecan.v1.Token
-	(*Checkpoint)(nil),         // 39: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil),      // 40: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),           // 41: pecan.v1.HostLoad
-	(*ErrorDetail)(nil),        // 42: pecan.v1.ErrorDetail
+	(PlanStep_Counts)(0),       // 11: pecan.v1.PlanStep.Counts
+	(Resume_Strategy)(0),       // 12: pecan.v1.Resume.Strategy
+	(CacheCandidate_Origin)(0), // 13: pecan.v1.CacheCandidate.Origin
+	(CacheCandidate_Role)(0),   // 14: pecan.v1.CacheCandidate.Role
+	(Cut_Kind)(0),              // 15: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil),      // 16: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),        // 17: pecan.v1.DatasetSpec
+	(*NodeMetrics)(nil),        // 18: pecan.v1.NodeMetrics
+	(*OrderTrial)(nil),         // 19: pecan.v1.OrderTrial
+	(*OrderProduction)(nil),    // 20: pecan.v1.OrderProduction
+	(*WiderTolerance)(nil),     // 21: pecan.v1.WiderTolerance
+	(*OrderDifference)(nil),    // 22: pecan.v1.OrderDifference
+	(*JobOptions)(nil),         // 23: pecan.v1.JobOptions
+	(*PlacementOptions)(nil),   // 24: pecan.v1.PlacementOptions
+	(*Placement)(nil),          // 25: pecan.v1.Placement
+	(*PlacementCandidate)(nil), // 26: pecan.v1.PlacementCandidate
+	(*PlacementKnown)(nil),     // 27: pecan.v1.PlacementKnown
+	(*PlacementCurve)(nil),     // 28: pecan.v1.PlacementCurve
+	(*PlacementLoad)(nil),      // 29: pecan.v1.PlacementLoad
+	(*Plan)(nil),               // 30: pecan.v1.Plan
+	(*PlanStep)(nil),           // 31: pecan.v1.PlanStep
+	(*Resume)(nil),             // 32: pecan.v1.Resume
+	(*CachePlan)(nil),          // 33: pecan.v1.CachePlan
+	(*CacheCandidate)(nil),     // 34: pecan.v1.CacheCandidate
+	(*CacheDecision)(nil),      // 35: pecan.v1.CacheDecision
+	(*CacheEpoch)(nil),         // 36: pecan.v1.CacheEpoch
+	(*CachePrediction)(nil),    // 37: pecan.v1.CachePrediction
+	(*CacheSegment)(nil),       // 38: pecan.v1.CacheSegment
+	(*Cut)(nil),                // 39: pecan.v1.Cut
+	(*StreamId)(nil),           // 40: pecan.v1.StreamId
+	(*Position)(nil),           // 41: pecan.v1.Position
+	(*KeptRows)(nil),           // 42: pecan.v1.KeptRows
+	(*EpochOrder)(nil),         // 43: pecan.v1.EpochOrder
+	(*Token)(nil),              // 44: pecan.v1.Token
+	(*Checkpoint)(nil),         // 45: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),      // 46: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),           // 47: pecan.v1.HostLoad
+	(*ErrorDetail)(nil),        // 48: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
-	14, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	20, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	16, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
+	22, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
 	4,  // 2: pecan.v1.WiderTolerance.tolerance:type_name -> pecan.v1.OrderTolerance
-	17, // 3: pecan.v1.WiderTolerance.trial:type_name -> pecan.v1.OrderTrial
+	19, // 3: pecan.v1.WiderTolerance.trial:type_name -> pecan.v1.OrderTrial
 	0,  // 4: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
 	1,  // 5: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
 	2,  // 6: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
 	0,  // 7: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
 	3,  // 8: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
 	4,  // 9: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	22, // 10: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	24, // 10: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
 	7,  // 11: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
 	5,  // 12: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
-	24, // 13: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
-	26, // 14: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
-	26, // 15: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
-	27, // 16: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
-	33, // 17: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	26, // 13: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	28, // 14: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	28, // 15: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	29, // 16: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	39, // 17: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
 	9,  // 18: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
 	10, // 19: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	14, // 20: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	29, // 21: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	16, // 20: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	32, // 21: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
 	0,  // 22: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	30, // 23: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	31, // 24: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
-	11, // 25: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	12, // 26: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
-	8,  // 27: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
-	13, // 28: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	37, // 29: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	36, // 30: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	36, // 31: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	0,  // 32: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	35, // 33: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 34: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	34, // 35: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	33, // 23: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	34, // 24: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
+	31, // 25: pecan.v1.Plan.steps:type_name -> pecan.v1.PlanStep
+	11, // 26: pecan.v1.PlanStep.counts:type_name -> pecan.v1.PlanStep.Counts
+	12, // 27: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	13, // 28: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
+	8,  // 29: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
+	33, // 30: pecan.v1.CacheCandidate.plan:type_name -> pecan.v1.CachePlan
+	14, // 31: pecan.v1.CacheCandidate.role:type_name -> pecan.v1.CacheCandidate.Role
+	36, // 32: pecan.v1.CacheDecision.compute:type_name -> pecan.v1.CacheEpoch
+	37, // 33: pecan.v1.CacheDecision.candidates:type_name -> pecan.v1.CachePrediction
+	36, // 34: pecan.v1.CachePrediction.put:type_name -> pecan.v1.CacheEpoch
+	36, // 35: pecan.v1.CachePrediction.get:type_name -> pecan.v1.CacheEpoch
+	15, // 36: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	43, // 37: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	42, // 38: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	42, // 39: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 40: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	41, // 41: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 42: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	40, // 43: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -4147,8 +4693,8 @@ func file_pecan_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
-			NumEnums:      14,
-			NumMessages:   29,
+			NumEnums:      16,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -850,8 +850,10 @@ type WorkerHeartbeat struct {
 	// Bytes of elements that were sent to readers.
 	SentBytes uint64 `protobuf:"varint,8,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
 	// Absent if the worker cannot read them.
-	Host          *HostLoad     `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
-	Cache         *CacheMetrics `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	Host  *HostLoad     `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	Cache *CacheMetrics `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Absent without a directory for caches, and before it is measured.
+	Store         *StoreRates `protobuf:"bytes,100,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -956,6 +958,164 @@ func (x *WorkerHeartbeat) GetCache() *CacheMetrics {
 	return nil
 }
 
+func (x *WorkerHeartbeat) GetStore() *StoreRates {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+// How fast a worker reads and writes its directory of caches.
+type StoreRates struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Probes and intervals of production, the newest last.
+	Reads  []*StoreTransfer `protobuf:"bytes,1,rep,name=reads,proto3" json:"reads,omitempty"`
+	Writes []*StoreTransfer `protobuf:"bytes,2,rep,name=writes,proto3" json:"writes,omitempty"`
+	// Bytes that the worker may still write: its bound and the free space of the file system. Negative: unknown.
+	FreeBytes int64 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	// Why nothing can be written now, for people. Empty: it can.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreRates) Reset() {
+	*x = StoreRates{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreRates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreRates) ProtoMessage() {}
+
+func (x *StoreRates) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreRates.ProtoReflect.Descriptor instead.
+func (*StoreRates) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StoreRates) GetReads() []*StoreTransfer {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+func (x *StoreRates) GetWrites() []*StoreTransfer {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
+}
+
+func (x *StoreRates) GetFreeBytes() int64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
+}
+
+func (x *StoreRates) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type StoreTransfer struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Elements uint64                 `protobuf:"varint,1,opt,name=elements,proto3" json:"elements,omitempty"`
+	Bytes    uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Seconds in which at least one transfer was in progress.
+	Seconds float64 `protobuf:"fixed64,3,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// Seconds that threads spent, those of waiting included.
+	WorkS float64 `protobuf:"fixed64,4,opt,name=work_s,json=workS,proto3" json:"work_s,omitempty"`
+	// A probe of one transfer, not production.
+	Probe         bool `protobuf:"varint,5,opt,name=probe,proto3" json:"probe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreTransfer) Reset() {
+	*x = StoreTransfer{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreTransfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreTransfer) ProtoMessage() {}
+
+func (x *StoreTransfer) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreTransfer.ProtoReflect.Descriptor instead.
+func (*StoreTransfer) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StoreTransfer) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *StoreTransfer) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StoreTransfer) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *StoreTransfer) GetWorkS() float64 {
+	if x != nil {
+		return x.WorkS
+	}
+	return 0
+}
+
+func (x *StoreTransfer) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
 // Cache counters of a worker since its process started.
 type CacheMetrics struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -971,7 +1131,7 @@ type CacheMetrics struct {
 
 func (x *CacheMetrics) Reset() {
 	*x = CacheMetrics{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[9]
+	mi := &file_pecan_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1143,7 @@ func (x *CacheMetrics) String() string {
 func (*CacheMetrics) ProtoMessage() {}
 
 func (x *CacheMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[9]
+	mi := &file_pecan_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1156,7 @@ func (x *CacheMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheMetrics.ProtoReflect.Descriptor instead.
 func (*CacheMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CacheMetrics) GetBytesWritten() uint64 {
@@ -1043,13 +1203,15 @@ type JobMetrics struct {
 	// Elements that failed, and how many of those were in streams with another order.
 	Failed        uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	OrderedFailed uint64 `protobuf:"varint,8,opt,name=ordered_failed,json=orderedFailed,proto3" json:"ordered_failed,omitempty"`
+	// The part of `nodes` that belongs to streams in the registered order that read a segment of a cache.
+	Cached        []*NodeMetrics `protobuf:"bytes,100,rep,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobMetrics) Reset() {
 	*x = JobMetrics{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[10]
+	mi := &file_pecan_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1223,7 @@ func (x *JobMetrics) String() string {
 func (*JobMetrics) ProtoMessage() {}
 
 func (x *JobMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[10]
+	mi := &file_pecan_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1236,7 @@ func (x *JobMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobMetrics.ProtoReflect.Descriptor instead.
 func (*JobMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JobMetrics) GetJobId() string {
@@ -1133,6 +1295,13 @@ func (x *JobMetrics) GetOrderedFailed() uint64 {
 	return 0
 }
 
+func (x *JobMetrics) GetCached() []*NodeMetrics {
+	if x != nil {
+		return x.Cached
+	}
+	return nil
+}
+
 // How streams continued that did not begin at index 0, or began again.
 type Recovery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1151,7 +1320,7 @@ type Recovery struct {
 
 func (x *Recovery) Reset() {
 	*x = Recovery{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[11]
+	mi := &file_pecan_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1332,7 @@ func (x *Recovery) String() string {
 func (*Recovery) ProtoMessage() {}
 
 func (x *Recovery) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[11]
+	mi := &file_pecan_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1345,7 @@ func (x *Recovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recovery.ProtoReflect.Descriptor instead.
 func (*Recovery) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Recovery) GetRecomputed() uint64 {
@@ -1231,7 +1400,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[12]
+	mi := &file_pecan_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1412,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[12]
+	mi := &file_pecan_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1425,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -1286,7 +1455,7 @@ type StreamsStarted struct {
 
 func (x *StreamsStarted) Reset() {
 	*x = StreamsStarted{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1467,7 @@ func (x *StreamsStarted) String() string {
 func (*StreamsStarted) ProtoMessage() {}
 
 func (x *StreamsStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1480,7 @@ func (x *StreamsStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamsStarted.ProtoReflect.Descriptor instead.
 func (*StreamsStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StreamsStarted) GetJobId() string {
@@ -1358,7 +1527,7 @@ type StreamsEnded struct {
 
 func (x *StreamsEnded) Reset() {
 	*x = StreamsEnded{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1539,7 @@ func (x *StreamsEnded) String() string {
 func (*StreamsEnded) ProtoMessage() {}
 
 func (x *StreamsEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[14]
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1552,7 @@ func (x *StreamsEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamsEnded.ProtoReflect.Descriptor instead.
 func (*StreamsEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamsEnded) GetJobId() string {
@@ -1442,7 +1611,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[15]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1623,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[15]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1636,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -1512,7 +1681,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1693,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1706,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -1578,7 +1747,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1759,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1772,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -1622,7 +1791,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1803,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1816,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 // A segment is durable under its name. The worker repeats the message until it gets a CacheSegmentAck.
@@ -1660,7 +1829,7 @@ type CacheSegmentWritten struct {
 
 func (x *CacheSegmentWritten) Reset() {
 	*x = CacheSegmentWritten{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1841,7 @@ func (x *CacheSegmentWritten) String() string {
 func (*CacheSegmentWritten) ProtoMessage() {}
 
 func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1854,7 @@ func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentWritten.ProtoReflect.Descriptor instead.
 func (*CacheSegmentWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CacheSegmentWritten) GetSegment() *CacheSegment {
@@ -1706,7 +1875,7 @@ type CacheSegmentInvalid struct {
 
 func (x *CacheSegmentInvalid) Reset() {
 	*x = CacheSegmentInvalid{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1887,7 @@ func (x *CacheSegmentInvalid) String() string {
 func (*CacheSegmentInvalid) ProtoMessage() {}
 
 func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1900,7 @@ func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentInvalid.ProtoReflect.Descriptor instead.
 func (*CacheSegmentInvalid) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CacheSegmentInvalid) GetSegment() *CacheSegment {
@@ -1759,7 +1928,7 @@ type OrderTried struct {
 
 func (x *OrderTried) Reset() {
 	*x = OrderTried{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +1940,7 @@ func (x *OrderTried) String() string {
 func (*OrderTried) ProtoMessage() {}
 
 func (x *OrderTried) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +1953,7 @@ func (x *OrderTried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderTried.ProtoReflect.Descriptor instead.
 func (*OrderTried) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OrderTried) GetId() string {
@@ -1811,7 +1980,7 @@ type CacheFiles struct {
 
 func (x *CacheFiles) Reset() {
 	*x = CacheFiles{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1992,7 @@ func (x *CacheFiles) String() string {
 func (*CacheFiles) ProtoMessage() {}
 
 func (x *CacheFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +2005,7 @@ func (x *CacheFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
 func (*CacheFiles) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CacheFiles) GetNames() []string {
@@ -1866,7 +2035,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +2047,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +2060,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2053,7 +2222,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2234,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2247,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Leave) GetWhy() string {
@@ -2118,7 +2287,7 @@ type TryOrder struct {
 
 func (x *TryOrder) Reset() {
 	*x = TryOrder{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2299,7 @@ func (x *TryOrder) String() string {
 func (*TryOrder) ProtoMessage() {}
 
 func (x *TryOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2312,7 @@ func (x *TryOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
 func (*TryOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TryOrder) GetId() string {
@@ -2221,7 +2390,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2402,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2415,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -2273,7 +2442,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2454,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2467,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -2321,7 +2490,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +2502,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +2515,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2409,7 +2578,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2590,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2603,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2572,7 +2741,7 @@ type StartStreams struct {
 
 func (x *StartStreams) Reset() {
 	*x = StartStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2753,7 @@ func (x *StartStreams) String() string {
 func (*StartStreams) ProtoMessage() {}
 
 func (x *StartStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2766,7 @@ func (x *StartStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
 func (*StartStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartStreams) GetJobId() string {
@@ -2632,14 +2801,18 @@ type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The segment to read. Absent: write one.
-	Segment       *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	Segment *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	// The step. Absent, from dispatchers of earlier versions: the plan's cached step.
+	Step *CachePlan `protobuf:"bytes,100,opt,name=step,proto3" json:"step,omitempty"`
+	// What the segment belongs to: the share of the source that the stream reads in its epoch. Only valid with `step`.
+	Share         uint32 `protobuf:"varint,101,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +2824,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +2837,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -2679,6 +2852,20 @@ func (x *CacheAction) GetSegment() *CacheSegment {
 		return x.Segment
 	}
 	return nil
+}
+
+func (x *CacheAction) GetStep() *CachePlan {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *CacheAction) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
 }
 
 // An element of the stream may crash workers, so the worker marks elements before it computes them. The last worker
@@ -2696,7 +2883,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +2895,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +2908,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -2763,7 +2950,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +2962,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +2975,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2853,7 +3040,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3052,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3065,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2917,7 +3104,7 @@ type StopStreams struct {
 
 func (x *StopStreams) Reset() {
 	*x = StopStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3116,7 @@ func (x *StopStreams) String() string {
 func (*StopStreams) ProtoMessage() {}
 
 func (x *StopStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3129,7 @@ func (x *StopStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
 func (*StopStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StopStreams) GetJobId() string {
@@ -3003,7 +3190,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3202,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3349,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xfc\x04\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xa8\x05\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
@@ -3175,7 +3362,8 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"sent_bytes\x18\b \x01(\x04R\tsentBytes\x12&\n" +
 	"\x04host\x18\t \x01(\v2\x12.pecan.v1.HostLoadR\x04host\x12,\n" +
-	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x1a\x86\x02\n" +
+	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x12*\n" +
+	"\x05store\x18d \x01(\v2\x14.pecan.v1.StoreRatesR\x05store\x1a\x86\x02\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -3187,13 +3375,26 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"cleanBelow\x12\x18\n" +
 	"\adrained\x18\a \x01(\bR\adrained\x12\x16\n" +
 	"\x06unread\x18\b \x01(\bR\x06unread\x12\x16\n" +
-	"\x06opened\x18\t \x01(\bR\x06opened\"\xa4\x01\n" +
+	"\x06opened\x18\t \x01(\bR\x06opened\"\xa5\x01\n" +
+	"\n" +
+	"StoreRates\x12-\n" +
+	"\x05reads\x18\x01 \x03(\v2\x17.pecan.v1.StoreTransferR\x05reads\x12/\n" +
+	"\x06writes\x18\x02 \x03(\v2\x17.pecan.v1.StoreTransferR\x06writes\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x03R\tfreeBytes\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x88\x01\n" +
+	"\rStoreTransfer\x12\x1a\n" +
+	"\belements\x18\x01 \x01(\x04R\belements\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x15\n" +
+	"\x06work_s\x18\x04 \x01(\x01R\x05workS\x12\x14\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xa4\x01\n" +
 	"\fCacheMetrics\x12#\n" +
 	"\rbytes_written\x18\x01 \x01(\x04R\fbytesWritten\x12\x1d\n" +
 	"\n" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
 	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12)\n" +
-	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\"\xac\x02\n" +
+	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\"\xdb\x02\n" +
 	"\n" +
 	"JobMetrics\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1e\n" +
@@ -3205,7 +3406,8 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\brecovery\x18\x05 \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12/\n" +
 	"\aordered\x18\x06 \x03(\v2\x15.pecan.v1.NodeMetricsR\aordered\x12\x16\n" +
 	"\x06failed\x18\a \x01(\x04R\x06failed\x12%\n" +
-	"\x0eordered_failed\x18\b \x01(\x04R\rorderedFailed\"\xad\x01\n" +
+	"\x0eordered_failed\x18\b \x01(\x04R\rorderedFailed\x12-\n" +
+	"\x06cached\x18d \x03(\v2\x15.pecan.v1.NodeMetricsR\x06cached\"\xad\x01\n" +
 	"\bRecovery\x12\x1e\n" +
 	"\n" +
 	"recomputed\x18\x01 \x01(\x04R\n" +
@@ -3323,10 +3525,12 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
-	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"Q\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\x90\x01\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"P\n" +
+	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12'\n" +
+	"\x04step\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04step\x12\x14\n" +
+	"\x05share\x18e \x01(\rR\x05share\"P\n" +
 	"\n" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
@@ -3364,7 +3568,7 @@ func file_pecan_v1_worker_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_proto_rawDescData
 }
 
-var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_pecan_v1_worker_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -3375,111 +3579,119 @@ var file_pecan_v1_worker_proto_goTypes = []any{
 	(*WorkerHello)(nil),                // 6: pecan.v1.WorkerHello
 	(*HeldStream)(nil),                 // 7: pecan.v1.HeldStream
 	(*WorkerHeartbeat)(nil),            // 8: pecan.v1.WorkerHeartbeat
-	(*CacheMetrics)(nil),               // 9: pecan.v1.CacheMetrics
-	(*JobMetrics)(nil),                 // 10: pecan.v1.JobMetrics
-	(*Recovery)(nil),                   // 11: pecan.v1.Recovery
-	(*StreamStarted)(nil),              // 12: pecan.v1.StreamStarted
-	(*StreamsStarted)(nil),             // 13: pecan.v1.StreamsStarted
-	(*StreamsEnded)(nil),               // 14: pecan.v1.StreamsEnded
-	(*StreamEnded)(nil),                // 15: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),               // 16: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),              // 17: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),              // 18: pecan.v1.WorkerGoodbye
-	(*CacheSegmentWritten)(nil),        // 19: pecan.v1.CacheSegmentWritten
-	(*CacheSegmentInvalid)(nil),        // 20: pecan.v1.CacheSegmentInvalid
-	(*OrderTried)(nil),                 // 21: pecan.v1.OrderTried
-	(*CacheFiles)(nil),                 // 22: pecan.v1.CacheFiles
-	(*WorkerCommand)(nil),              // 23: pecan.v1.WorkerCommand
-	(*Leave)(nil),                      // 24: pecan.v1.Leave
-	(*TryOrder)(nil),                   // 25: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil),            // 26: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),               // 27: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                    // 28: pecan.v1.Welcome
-	(*StartStream)(nil),                // 29: pecan.v1.StartStream
-	(*StartStreams)(nil),               // 30: pecan.v1.StartStreams
-	(*CacheAction)(nil),                // 31: pecan.v1.CacheAction
-	(*CrashGuard)(nil),                 // 32: pecan.v1.CrashGuard
-	(*RemainderSource)(nil),            // 33: pecan.v1.RemainderSource
-	(*StopStream)(nil),                 // 34: pecan.v1.StopStream
-	(*StopStreams)(nil),                // 35: pecan.v1.StopStreams
-	(*WorkerHeartbeat_StreamLoad)(nil), // 36: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 37: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 38: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),                   // 39: pecan.v1.HostLoad
-	(*NodeMetrics)(nil),                // 40: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 41: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 42: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 43: pecan.v1.OrderTrial
-	(*Plan)(nil),                       // 44: pecan.v1.Plan
-	(*JobOptions)(nil),                 // 45: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),              // 46: pecan.v1.ComponentSpec
+	(*StoreRates)(nil),                 // 9: pecan.v1.StoreRates
+	(*StoreTransfer)(nil),              // 10: pecan.v1.StoreTransfer
+	(*CacheMetrics)(nil),               // 11: pecan.v1.CacheMetrics
+	(*JobMetrics)(nil),                 // 12: pecan.v1.JobMetrics
+	(*Recovery)(nil),                   // 13: pecan.v1.Recovery
+	(*StreamStarted)(nil),              // 14: pecan.v1.StreamStarted
+	(*StreamsStarted)(nil),             // 15: pecan.v1.StreamsStarted
+	(*StreamsEnded)(nil),               // 16: pecan.v1.StreamsEnded
+	(*StreamEnded)(nil),                // 17: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),               // 18: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),              // 19: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),              // 20: pecan.v1.WorkerGoodbye
+	(*CacheSegmentWritten)(nil),        // 21: pecan.v1.CacheSegmentWritten
+	(*CacheSegmentInvalid)(nil),        // 22: pecan.v1.CacheSegmentInvalid
+	(*OrderTried)(nil),                 // 23: pecan.v1.OrderTried
+	(*CacheFiles)(nil),                 // 24: pecan.v1.CacheFiles
+	(*WorkerCommand)(nil),              // 25: pecan.v1.WorkerCommand
+	(*Leave)(nil),                      // 26: pecan.v1.Leave
+	(*TryOrder)(nil),                   // 27: pecan.v1.TryOrder
+	(*CacheSegmentAck)(nil),            // 28: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),               // 29: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                    // 30: pecan.v1.Welcome
+	(*StartStream)(nil),                // 31: pecan.v1.StartStream
+	(*StartStreams)(nil),               // 32: pecan.v1.StartStreams
+	(*CacheAction)(nil),                // 33: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                 // 34: pecan.v1.CrashGuard
+	(*RemainderSource)(nil),            // 35: pecan.v1.RemainderSource
+	(*StopStream)(nil),                 // 36: pecan.v1.StopStream
+	(*StopStreams)(nil),                // 37: pecan.v1.StopStreams
+	(*WorkerHeartbeat_StreamLoad)(nil), // 38: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 39: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 40: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 41: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 42: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 43: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 44: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 45: pecan.v1.OrderTrial
+	(*Plan)(nil),                       // 46: pecan.v1.Plan
+	(*JobOptions)(nil),                 // 47: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),              // 48: pecan.v1.ComponentSpec
+	(*CachePlan)(nil),                  // 49: pecan.v1.CachePlan
 }
 var file_pecan_v1_worker_proto_depIdxs = []int32{
-	37, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	39, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	36, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	37, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	38, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	39, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	15, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	16, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	18, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	12, // 9: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	17, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	10, // 11: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
-	19, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
-	20, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
-	22, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	21, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
-	13, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
-	14, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
-	38, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	17, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	18, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	20, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	14, // 9: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	19, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	12, // 11: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
+	21, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
+	22, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
+	24, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	23, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
+	15, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
+	16, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
+	40, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	37, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	36, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	39, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
-	9,  // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
-	40, // 24: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
-	11, // 25: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	40, // 26: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	37, // 27: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	37, // 28: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	37, // 29: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	41, // 30: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	37, // 31: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	42, // 32: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	42, // 33: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	43, // 34: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	28, // 35: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	29, // 36: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	34, // 37: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	26, // 38: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	27, // 39: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	25, // 40: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	30, // 41: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
-	35, // 42: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
-	24, // 43: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
-	44, // 44: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	45, // 45: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	46, // 46: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	37, // 47: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	44, // 48: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	45, // 49: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	33, // 50: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	46, // 51: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	31, // 52: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	32, // 53: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	29, // 54: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
-	29, // 55: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	42, // 56: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	38, // 57: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	37, // 58: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	37, // 59: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	39, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	38, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	41, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	11, // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
+	9,  // 24: pecan.v1.WorkerHeartbeat.store:type_name -> pecan.v1.StoreRates
+	10, // 25: pecan.v1.StoreRates.reads:type_name -> pecan.v1.StoreTransfer
+	10, // 26: pecan.v1.StoreRates.writes:type_name -> pecan.v1.StoreTransfer
+	42, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	13, // 28: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
+	42, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	42, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
+	39, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	39, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	39, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	43, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	39, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	44, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	44, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	45, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	30, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	31, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	36, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	28, // 42: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	29, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	27, // 44: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	32, // 45: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	37, // 46: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	26, // 47: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
+	46, // 48: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	47, // 49: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	48, // 50: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	39, // 51: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	46, // 52: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	47, // 53: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	35, // 54: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	48, // 55: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	33, // 56: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	34, // 57: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	31, // 58: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	31, // 59: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	44, // 60: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
+	49, // 61: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
+	40, // 62: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	39, // 63: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	39, // 64: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	65, // [65:65] is the sub-list for method output_type
+	65, // [65:65] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }
@@ -3504,7 +3716,7 @@ func file_pecan_v1_worker_proto_init() {
 		(*WorkerMessage_StreamsStarted)(nil),
 		(*WorkerMessage_StreamsEnded)(nil),
 	}
-	file_pecan_v1_worker_proto_msgTypes[23].OneofWrappers = []any{
+	file_pecan_v1_worker_proto_msgTypes[25].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -3521,7 +3733,7 @@ func file_pecan_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_proto_rawDesc), len(file_pecan_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -83,6 +83,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.tenants, "tenants", "", "table of tenants (YAML) with their weights and quotas; jobs of other tenants are refused; empty: all tenants are equal")
 	f.Int64Var(&c.CacheQuota, "cache-quota", c.CacheQuota, "most bytes of all recorded caches; those that save least per byte are evicted; 0: no bound")
 	f.DurationVar(&c.CacheTTL, "cache-ttl", c.CacheTTL, "time after which a cache that no epoch has used is evicted; 0: never")
+	f.StringVar((*string)(&c.CacheMode), "cache-mode", string(c.CacheMode), `what streams do at cached steps, for comparisons: "auto" reads what is stored and writes the rest, "compute" uses no cache, "put" only writes, "get" only reads`)
 	f.BoolVar(&c.CacheShared, "cache-shared", c.CacheShared, "let jobs read caches that jobs of other tenants wrote")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
 	f.StringVar(&o.learnedDir, "learned-dir", "", "directory, which several dispatchers of one user may share, for what jobs teach about datasets: profiles, orders, placements; empty: only the state of this dispatcher has it")

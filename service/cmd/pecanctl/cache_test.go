@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func TestFilesWithOldNamesAreNamedAndRemoved(t *testing.T) {
 			t.Errorf("%q, %v, want %q", out.String(), err, want)
 		}
 	}
-	if got := namesIn(t, path); len(got) != 4 || strings.Contains(strings.Join(got, " "), "key-0-1-1-w.seg ") {
+	if got := namesIn(t, path); len(got) != 4 || slices.Contains(got, "key-0-1-1-w.seg") {
 		t.Errorf("%v are left", got)
 	}
 }

@@ -30,6 +30,9 @@ func showCache(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	if status != nil {
 		facts = append(facts, []string{"stored", fmt.Sprintf("%s, %d of %d segments, %s", status.GetState(), status.GetSegments(), status.GetStreams(), size(status.GetBytes()))})
 	}
+	if text := decisionText(e); text != "" {
+		facts = append(facts, []string{"decision", text})
+	}
 	if problem := e.GetCacheProblem(); !strings.Contains(status.GetState(), problem) {
 		facts = append(facts, []string{"problem", problem})
 	}
@@ -39,6 +42,21 @@ func showCache(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 		fmt.Fprintln(out)
 		grid(out, cacheRows(e, width), width)
 	}
+}
+
+// decisionText describes the newest decision on the job's cache, or what the first one waits for; empty if there is nothing to
+// decide.
+func decisionText(e *pecanv1.ExplainResponse) string {
+	d := e.GetCacheDecision()
+	switch {
+	case d == nil && e.GetCacheWaitsFor() != "":
+		return "waits: " + e.GetCacheWaitsFor()
+	case d == nil:
+		return ""
+	case d.GetNode() == "":
+		return fmt.Sprintf("from epoch %d on, nothing is cached: %s", d.GetEpoch(), d.GetWhy())
+	}
+	return fmt.Sprintf("from epoch %d on, the elements of %s are cached: %s", d.GetEpoch(), d.GetNode(), d.GetWhy())
 }
 
 func cacheRows(e *pecanv1.ExplainResponse, width int) [][]string {
@@ -55,12 +73,12 @@ func cacheRows(e *pecanv1.ExplainResponse, width int) [][]string {
 		case pecanv1.CacheCandidate_FOUND:
 			step = orElse(labels[step], step)
 		}
-		elements, why := "computed", orElse(c.GetWhy(), "no decision to store it")
+		elements, why := "computed", orElse(orElse(c.GetWhy(), predictedWhy(e, c)), "no decision to store it")
 		switch {
 		case c.GetRefusal() != pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED:
 			elements, why = "not cacheable", pecanv1.Word(c.GetRefusal(), "CACHE_REFUSAL_")+": "+c.GetWhy()
 		case isStored(e, c):
-			elements, why = "stored", orElse(c.GetWhy(), "-")
+			elements, why = "stored", orElse(orElse(c.GetWhy(), predictedWhy(e, c)), "-")
 		}
 		if c.GetFreezes() {
 			elements += ", frozen"
@@ -70,7 +88,18 @@ func cacheRows(e *pecanv1.ExplainResponse, width int) [][]string {
 	return rows
 }
 
+// predictedWhy says what the newest decision expects of a candidate; empty if it says nothing.
+func predictedWhy(e *pecanv1.ExplainResponse, c *pecanv1.CacheCandidate) string {
+	for _, p := range e.GetCacheDecision().GetCandidates() {
+		if p.GetNode() == c.GetNode() {
+			return p.GetWhy()
+		}
+	}
+	return ""
+}
+
 // isStored reports whether workers store the elements of a candidate, or are about to.
 func isStored(e *pecanv1.ExplainResponse, c *pecanv1.CacheCandidate) bool {
-	return c.GetOrigin() == pecanv1.CacheCandidate_FORCED && e.GetCacheStatus() != nil && !strings.HasPrefix(e.GetCacheStatus().GetState(), "off")
+	chosen := c.GetOrigin() == pecanv1.CacheCandidate_FORCED || c.GetNode() == e.GetCacheDecision().GetNode()
+	return chosen && e.GetCacheStatus() != nil && !strings.HasPrefix(e.GetCacheStatus().GetState(), "off")
 }

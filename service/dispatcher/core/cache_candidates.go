@@ -2,7 +2,6 @@ package core
 
 import (
 	"cmp"
-	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -10,9 +9,7 @@ import (
 
 // usesCaches reports whether what a job stores may depend on the directories of its workers.
 func usesCaches(job *durable.Job) bool {
-	return job.Plan.GetCache().GetKey() != "" || slices.ContainsFunc(job.Plan.GetCacheCandidates(), func(c *pecanv1.CacheCandidate) bool {
-		return c.Refusal == pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED
-	})
+	return len(job.Plan.CacheSteps()) > 0
 }
 
 // candidatesProblem says why nothing can be cached at the candidates of a job, and how to change that; empty if something
@@ -40,7 +37,10 @@ func (c *Core) candidatesProblem(job *durable.Job) string {
 func (c *Core) explainCache(job *durable.Job, response *pecanv1.ExplainResponse) {
 	response.Cache = cacheOption(job.Options)
 	response.CacheCandidates, response.CacheStatus = job.Plan.GetCacheCandidates(), c.cacheStatus(job)
-	response.CacheProblem = cmp.Or(c.cacheProblem(job), c.candidatesProblem(job))
+	response.CacheProblem, response.CacheDecision = cmp.Or(c.cacheProblem(job), c.candidatesProblem(job)), job.CacheDecision
+	if decidesCache(job) && job.CacheDecision == nil {
+		response.CacheWaitsFor = c.decisionWaitsFor(job)
+	}
 }
 
 // cacheOption says which steps a job may cache. Jobs of older dispatchers do not say.

@@ -43,13 +43,17 @@ type cachesState struct {
 	waitsSince time.Duration
 	// unwanted has caches that are not written, because the quotas keep others, and why.
 	unwanted map[string]string
-	// keys has the keys of the caches of jobs, by the jobs' ids. The plan and the options of a job do not change.
-	keys map[string]string
+	// keys has the keys of the caches of steps. The plan and the options of a job do not change.
+	keys map[jobStep]string
+	// decisions has the decisions on cached steps that jobs wait for.
+	decisions map[string]*cachingState
 }
 
 func newCachesState() cachesState {
 	// The quotas may be others than those of the process before.
-	return cachesState{read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, keys: map[string]string{}, due: true}
+	return cachesState{
+		read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, keys: map[jobStep]string{}, decisions: map[string]*cachingState{}, due: true,
+	}
 }
 
 // stepCaches does what follows from time alone.
@@ -113,7 +117,8 @@ func (c *Core) recordUses(passed time.Duration) {
 func (c *Core) cacheJobs() map[string]*durable.Job {
 	jobs := map[string]*durable.Job{}
 	for _, job := range c.state.Jobs() {
-		if key := c.cacheKey(job); key != "" {
+		for _, step := range cachedSteps(job) {
+			key := c.cacheKey(job, step)
 			jobs[key] = preferReader(jobs[key], job)
 		}
 	}
@@ -263,7 +268,7 @@ func (c *Core) removeFiles(names []string) {
 func (c *Core) savedSeconds(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
 	elements := float64(c.state.CacheSize(cache.Key).Elements)
 	if job != nil {
-		if each, measured := upstreamSeconds(job, c.profiles[job.JobId].Totals().Nodes); measured {
+		if each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), c.profiles[job.JobId].Totals().Nodes); measured {
 			return each * elements, true
 		}
 	}
@@ -272,31 +277,31 @@ func (c *Core) savedSeconds(cache *pecanv1.StoredCache, job *durable.Job) (secon
 	}
 	earlier := jobmetrics.Profile{}
 	earlier.Add(c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint()).GetNodes())
-	each, measured := upstreamSeconds(job, earlier)
+	each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), earlier)
 	return each * elements, measured
 }
 
 // upstreamSeconds returns the CPU seconds that the steps upstream of the cached step have spent for one element of it.
-func upstreamSeconds(job *durable.Job, nodes jobmetrics.Profile) (each float64, measured bool) {
-	plan := job.Plan.GetCache()
-	for _, name := range plan.GetUpstream() {
+func upstreamSeconds(step *pecanv1.CachePlan, nodes jobmetrics.Profile) (each float64, measured bool) {
+	for _, name := range step.GetUpstream() {
 		if s := nodes[name].GetSelfCpuS(); s >= 0 && !math.IsInf(s, 0) {
 			each += s
 		}
 	}
-	n := nodes[plan.GetNode()].GetElements()
+	n := nodes[step.GetNode()].GetElements()
 	return each / float64(max(n, 1)), n > 0
 }
 
-// measureCache records what the cache of a job saves, if that is new.
-func (c *Core) measureCache(job *durable.Job) {
-	cache := c.state.Cache(c.cacheKey(job))
-	if cache == nil {
-		return
+// measureCaches records what the caches of a job save, if that is new.
+func (c *Core) measureCaches(job *durable.Job) {
+	for _, step := range cachedSteps(job) {
+		cache := c.state.Cache(c.cacheKey(job, step))
+		if cache == nil {
+			continue
+		}
+		seconds, measured := c.savedSeconds(cache, job)
+		if measured && (seconds > cache.ComputeS*measuredRatio || seconds < cache.ComputeS/measuredRatio) {
+			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheMeasured{CacheMeasured: &pecanv1.CacheMeasured{Key: cache.Key, ComputeS: seconds}}})
+		}
 	}
-	seconds, measured := c.savedSeconds(cache, job)
-	if !measured || seconds <= cache.ComputeS*measuredRatio && seconds >= cache.ComputeS/measuredRatio {
-		return
-	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheMeasured{CacheMeasured: &pecanv1.CacheMeasured{Key: cache.Key, ComputeS: seconds}}})
 }

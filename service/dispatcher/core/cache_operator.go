@@ -19,7 +19,10 @@ func (c *Core) Caches(req *pecanv1.CachesRequest) (*pecanv1.CachesResponse, erro
 	answer := &pecanv1.CachesResponse{ClusterId: c.state.ClusterID(), Quota: c.cfg.CacheQuota}
 	jobs, names := c.cacheJobs(), map[string][]string{}
 	for _, job := range c.state.Jobs() {
-		names[c.cacheKey(job)] = append(names[c.cacheKey(job)], cmp.Or(job.Name, job.JobId))
+		for _, step := range cachedSteps(job) {
+			key := c.cacheKey(job, step)
+			names[key] = append(names[key], cmp.Or(job.Name, job.JobId))
+		}
 	}
 	for _, key := range c.state.CacheKeys() {
 		if req.Key != "" && req.Key != key {

@@ -12,12 +12,14 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// A cache holds what the streams of a dataset produced at its cached step, one segment for each stream. A worker
+// A cache holds what the streams of a dataset produced at a cached step, one segment for each share of the source. A worker
 // writes a segment where its StartStream says so, and reports it when it is durable. The core records the
-// segment, and commits the cache with the last one. Workers read only committed caches. The files belong to the
-// workers: when one reports an unusable segment, the core removes its record, and the next epoch writes it again.
+// segment, and commits the cache with the last one. A stream whose segment is recorded reads it, whether the cache is
+// committed or not. The files belong to the workers: when one reports an unusable segment, the core removes its record, and
+// the next stream with that share writes it again.
 
 const (
 	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file. The sum of
@@ -30,31 +32,45 @@ const (
 	partialSuffix = ".tmp"
 )
 
-// cacheKey returns the key of a job's cache; empty without a cache.
-func (c *Core) cacheKey(job *durable.Job) string {
-	key, known := c.caches.keys[job.JobId]
+// jobStep is a step of a job.
+type jobStep struct{ job, node string }
+
+// cacheKey returns the key of the cache of a step of a job; empty without a step.
+func (c *Core) cacheKey(job *durable.Job, step *pecanv1.CachePlan) string {
+	at := jobStep{job.JobId, step.GetNode()}
+	key, known := c.caches.keys[at]
 	if !known {
-		key = c.cfg.CacheKey(job.Plan, job.Options)
-		c.caches.keys[job.JobId] = key
+		key = c.cfg.CacheKey(step, job.Options)
+		c.caches.keys[at] = key
 	}
 	return key
 }
 
-// jobOfCache returns a job of a key, one that reads if there is one; nil without a job.
+// stepOfCache returns the step of a job that a cache has; nil if the job does not use the cache.
+func (c *Core) stepOfCache(job *durable.Job, key string) *pecanv1.CachePlan {
+	for _, step := range cachedSteps(job) {
+		if key != "" && c.cacheKey(job, step) == key {
+			return step
+		}
+	}
+	return nil
+}
+
+// jobOfCache returns a job that uses a cache, one that reads if there is one; nil without a job.
 func (c *Core) jobOfCache(key string) (found *durable.Job) {
 	for _, job := range c.state.Jobs() {
-		if key != "" && c.cacheKey(job) == key {
+		if c.stepOfCache(job, key) != nil {
 			found = preferReader(found, job)
 		}
 	}
 	return found
 }
 
-// CacheKey returns the key of the cache of a job with a plan and options; empty without a cache. Tenants have keys of their
-// own, unless they share caches.
-func (c Config) CacheKey(plan *pecanv1.Plan, options *pecanv1.JobOptions) string {
-	key := plan.GetCache().GetKey()
-	if plan.GetCache().GetSeeded() {
+// CacheKey returns the key of the cache of a step in a job with these options; empty without a step. Tenants have keys of
+// their own, unless they share caches.
+func (c Config) CacheKey(step *pecanv1.CachePlan, options *pecanv1.JobOptions) string {
+	key := step.GetKey()
+	if step.GetSeeded() {
 		sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+key), options.GetSeed()))
 		key = hex.EncodeToString(sum[:])
 	}
@@ -66,28 +82,31 @@ func (c Config) CacheKey(plan *pecanv1.Plan, options *pecanv1.JobOptions) string
 }
 
 // cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
-func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
-	key := c.cacheKey(job)
-	if key == "" || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil {
+func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
+	job, step := epoch.Job, cachedStep(epoch)
+	if step == nil || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil || c.cfg.CacheMode == CacheCompute {
 		return nil
 	}
-	worker := c.workers[stream.Worker.WorkerId]
-	if worker == nil || !worker.caches {
+	if worker := c.workers[stream.Worker.WorkerId]; worker == nil || !worker.caches {
 		return nil
 	}
-	cache := c.state.Cache(key)
-	at, found := durable.FindSegment(cache, stream.Stream)
+	if epoch.CachedStep != "" && durable.HasOrder(epoch, stream.Stream) && !keepsPrefix(epoch.Order, step) {
+		return nil
+	}
+	share := split.ShareNumber(job.Plan, split.Run{Stream: int(stream.Stream), Epoch: epoch.Epoch, Seed: job.Options.GetSeed()})
+	action := &pecanv1.CacheAction{Key: c.cacheKey(job, step), Step: &pecanv1.CachePlan{Node: step.Node, Packed: step.Packed}, Share: share}
+	cache := c.state.Cache(action.Key)
+	at, found := durable.FindSegment(cache, share)
 	switch {
-	case cache.GetManifest() != "":
-		c.caches.read[key] = true
-		c.useCache(key)
-		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
-	case found, c.caches.unwanted[key] != "":
-		// The segment is recorded, and other streams' segments are missing, or the quotas have no room for the cache.
+	case found && c.cfg.CacheMode != CachePut:
+		action.Segment = cache.Segments[at]
+		c.caches.read[action.Key] = true
+	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "", epoch.CachedStep != "" && !shareIsKept(job, step, share):
+		// Nothing is written: an operator says so, the quotas have no room, or the decision keeps other shares.
 		return nil
 	}
-	c.useCache(key)
-	return &pecanv1.CacheAction{Key: key}
+	c.useCache(action.Key)
+	return action
 }
 
 // segmentWritten records a durable segment, and commits its cache if it was the last one. The first segment of a
@@ -120,7 +139,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Streams) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
-		c.measureCache(job)
+		c.measureCaches(job)
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
 	}
 	return true
@@ -210,10 +229,11 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 
 // cacheStatus returns what an operator sees of a job's cache.
 func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
-	key := c.cacheKey(job)
-	if key == "" {
+	step := stepNamed(job, job.CacheDecision.GetNode())
+	if step == nil {
 		return nil
 	}
+	key := c.cacheKey(job, step)
 	cache := c.state.Cache(key)
 	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
 	trouble := c.cacheProblem(job)
@@ -224,7 +244,7 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 		status.State = "off"
 	case c.caches.unwanted[key] != "":
 		status.State = "not kept"
-	case c.caches.read[key]:
+	case c.caches.read[key] && cache.GetManifest() != "":
 		status.State = "used"
 	case cache.GetManifest() != "":
 		status.State = "committed"
@@ -249,10 +269,11 @@ func (c *Core) workersWithCache() (n int) {
 
 // cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
 func (c *Core) cacheProblem(job *durable.Job) string {
-	key := c.cacheKey(job)
-	if key == "" {
+	step := stepNamed(job, job.CacheDecision.GetNode())
+	if step == nil {
 		return ""
 	}
+	key := c.cacheKey(job, step)
 	dropped, have, all := uint64(0), 0, 0
 	for id, worker := range c.workers {
 		if !c.placements.Serves(id, job) {

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/multierr"
@@ -47,11 +48,25 @@ type Config struct {
 	// CacheQuota bounds the bytes of all caches; 0: no bound. A cache that no epoch has used for CacheTTL is evicted; 0: never.
 	CacheQuota int64
 	CacheTTL   time.Duration
+	// CacheMode is what streams do at cached steps.
+	CacheMode CacheMode
 	// CacheShared: jobs read caches that jobs of other tenants wrote.
 	CacheShared bool
 	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.
 	Tenants map[string]schedule.Tenant
 }
+
+// CacheMode is what streams do at cached steps. Modes other than CacheAuto are for comparisons.
+type CacheMode string
+
+// The modes: a stream reads its segment if there is one and writes one otherwise; uses no cache; writes in any case; reads or
+// computes.
+const (
+	CacheAuto    CacheMode = "auto"
+	CacheCompute CacheMode = "compute"
+	CachePut     CacheMode = "put"
+	CacheGet     CacheMode = "get"
+)
 
 // DefaultConfig returns the defaults of pecan-dispatcher's flags.
 func DefaultConfig() Config {
@@ -59,7 +74,7 @@ func DefaultConfig() Config {
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
 		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
 		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000, MaxEpochs: 1000,
-		CacheTTL: 7 * 24 * time.Hour,
+		CacheTTL: 7 * 24 * time.Hour, CacheMode: CacheAuto,
 	}
 }
 
@@ -88,6 +103,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
 		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
+	}
+	if !slices.Contains([]CacheMode{"", CacheAuto, CacheCompute, CachePut, CacheGet}, c.CacheMode) {
+		err = multierr.Append(err, fmt.Errorf("--cache-mode %q: must be %s, %s, %s or %s", c.CacheMode, CacheAuto, CacheCompute, CachePut, CacheGet))
 	}
 	if f := c.Fleet; f.Provider != "" && (f.Min < 0 || f.Max < max(f.Min, 1) || f.Idle < 0 || f.Drain < 0) {
 		err = multierr.Append(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and --max-workers must be at least 1 and at least --min-workers", f.Min, f.Max, f.Idle, f.Drain))

@@ -172,6 +172,9 @@ func (c *Core) handle(input any) (any, error) {
 	case placement.Placed:
 		c.placements.Placed(in)
 		return nil, nil
+	case CachingDecided:
+		c.cachingDecided(in)
+		return nil, nil
 	case *pecanv1.MergeLearnedRequest:
 		return reply(c.mergeLearned(in))
 	case fleet.Answer:
@@ -233,6 +236,7 @@ func (c *Core) tick() {
 	}
 	c.placements.LeaveOtherHosts()
 	c.stepCaches()
+	c.stepCaching()
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()

@@ -43,6 +43,7 @@
 //	                                                  ProfileKept
 //	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
 //	OrderRefused                 package rollout      OrderJudged
+//	CachingDecided               cache_decision.go    CacheDecided                       CachingRequest
 //	placement.Placed             package placement    PlacementDecided, PlacementKept    placement.Request
 //	                             placement_host.go    LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)

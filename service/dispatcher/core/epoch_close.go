@@ -110,11 +110,13 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 		c.orders.KeepProfile(job, epoch)
 		c.orders.EpochEnded(job, epoch)
 	}
-	c.measureCache(job)
+	c.measureCaches(job)
 	c.caches.due = true
-	if len(job.Epochs) == 1 && c.state.Cache(c.cacheKey(job)).GetManifest() != "" {
-		// The cache of this job is not in use any more, so others may be worth more than it.
-		clear(c.caches.unwanted)
+	for _, step := range cachedSteps(job) {
+		if len(job.Epochs) == 1 && c.state.Cache(c.cacheKey(job, step)).GetManifest() != "" {
+			// The cache of this job is not in use any more, so others may be worth more than it.
+			clear(c.caches.unwanted)
+		}
 	}
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },

@@ -5,6 +5,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
 // SessionID names one connection of a worker, WatchID one watch of a client. The caller never uses a number
@@ -45,6 +46,12 @@ type (
 	RemoveGraph struct{ Fingerprint string }
 	// KeepLearned keeps what is known of a graph for other dispatchers, if something does: the state has learned more.
 	KeepLearned struct{ Fingerprint string }
+	// CachingRequest asks which step of a job is cached. The answer is CachingDecided.
+	CachingRequest struct {
+		Number uint64
+		JobID  string
+		Facts  measure.Caching
+	}
 	// WorkerLeft reports the planned departure of a worker, after its goodbye.
 	WorkerLeft struct {
 		Worker, Tcp string
@@ -142,6 +149,14 @@ type (
 	}
 	// SessionEnded reports that a worker's connection has ended.
 	SessionEnded struct{ Session SessionID }
+	// CachingDecided answers the CachingRequest with the same number. The decision is nil if none was possible, and WaitsFor says
+	// what is missing.
+	CachingDecided struct {
+		Number   uint64
+		JobID    string
+		Decision *pecanv1.CacheDecision
+		WaitsFor string
+	}
 	// Tick lets time pass. It must come a few times per second.
 	Tick struct{}
 )

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -164,8 +165,9 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 		c.endEpoch(job, epoch)
 	}
 	// Metrics may have come after the end of the last epoch.
-	c.measureCache(job)
-	delete(c.caches.keys, job.JobId)
+	c.measureCaches(job)
+	maps.DeleteFunc(c.caches.keys, func(at jobStep, _ string) bool { return at.job == job.JobId })
+	delete(c.caches.decisions, job.JobId)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)

@@ -69,7 +69,13 @@ func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
 		// The client that read the stream to its end has left. The stream is sent again.
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.ID(), ClientId: stream.Consumer}}})
 	}
-	c.sendStart(id, c.startOf(job, epoch, stream))
+	start := c.startOf(job, epoch, stream)
+	if state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch}); start.Cache.GetSegment() != nil {
+		state.gets++
+	} else if start.Cache != nil {
+		state.puts++
+	}
+	c.sendStart(id, start)
 	if !epoch.KeepsAll() {
 		return
 	}
@@ -87,7 +93,7 @@ func (c *Core) startOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.S
 		Id: key.ID(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
 		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).ackedBelow,
-		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
+		Cache: c.cacheAction(epoch, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
 		start.DeliveredBelow = stream.Count

@@ -52,7 +52,7 @@ func (h placementHost) Move(job *durable.Job, epoch *durable.Epoch, stream *peca
 	closing := job.Plan.IsClosing(stream.Stream)
 	strategy := job.Plan.GetResume().GetStrategy()
 	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
-	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || job.Plan.GetCache() != nil {
+	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || cachedStep(epoch) != nil {
 		return !closing
 	}
 	key := keyOf(job, epoch, stream)

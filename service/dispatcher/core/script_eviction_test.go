@@ -42,6 +42,9 @@ func showCacheRecord(record *pecanv1.Record) string {
 		return "record cache committed " + k.CacheCommitted.Key
 	case *pecanv1.Record_CacheSegmentDropped:
 		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
+	case *pecanv1.Record_CacheDecided:
+		d := k.CacheDecided.Decision
+		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why)
 	case *pecanv1.Record_CacheEvicted:
 		return fmt.Sprintf("record cache evicted %s (%s)", k.CacheEvicted.Key, k.CacheEvicted.Why)
 	case *pecanv1.Record_CachePinned:

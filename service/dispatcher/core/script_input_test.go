@@ -78,6 +78,8 @@ func (s *script) clientInput(command string, a args) any {
 			placed.Known = &pecanv1.PlacementKnown{Remote: placed.Placement.Remote, Local: placed.Placement.Local}
 		}
 		return placed
+	case "decided":
+		return decided(a)
 	case "answer":
 		return answer(a)
 	case "goodbye":

@@ -91,6 +91,9 @@ func showRecord(record *pecanv1.Record) string {
 		if streams := k.EpochOpened.OrderStreams; streams != nil {
 			line += fmt.Sprintf(" in %v", streams)
 		}
+		if step := k.EpochOpened.CachedStep; step != "" {
+			line += " caching " + step
+		}
 		return line
 	case *pecanv1.Record_EpochJoined:
 		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
@@ -198,6 +201,8 @@ func showEffect(effect core.Effect) string {
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)
 	case core.WorkerLeft:
 		return fmt.Sprintf("worker %s left after %v, asked %v, its streams that can begin at any index: %v after %v", e.Worker, e.All, e.Asked, e.HadAtIndex, e.AtIndex)
+	case core.CachingRequest:
+		return showCaching(e)
 	case core.RemoveGraph:
 		return "forget graph " + e.Fingerprint
 	}
@@ -230,6 +235,9 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 			line += " read " + order.Segment.Name
 		} else if order != nil {
 			line += " write " + order.Key
+		}
+		if order := k.Start.Cache; order != nil && order.Share != k.Start.Id.Stream {
+			line += fmt.Sprintf(" share %d", order.Share)
 		}
 		if suspicion := k.Start.CrashGuard; suspicion.GetSerial() {
 			line += fmt.Sprintf(" serial until=%d", suspicion.Below)
@@ -305,6 +313,10 @@ func (s *script) showUpdate(update core.Update) string {
 	}
 	if u.Error != nil {
 		line += " error=" + u.Error.Message
+	}
+	if u.CacheDecision != "" && u.CacheDecision != s.decisions[update.Watch] {
+		line += " decided: " + u.CacheDecision
+		s.decisions[update.Watch] = u.CacheDecision
 	}
 	if u.CacheProblem != "" {
 		line += " cache: " + u.CacheProblem

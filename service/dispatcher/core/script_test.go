@@ -88,6 +88,8 @@ type script struct {
 	commons map[commonKey]*pecanv1.StartStream
 	// watched has the workers that updates have named, by watch.
 	watched map[core.WatchID][]*pecanv1.WorkerAddress
+	// decisions has the decision on a cache that was shown last, by watch.
+	decisions map[core.WatchID]string
 	// metricsSequence numbers the metrics of workers.
 	metricsSequence uint64
 }
@@ -95,7 +97,7 @@ type script struct {
 func newScript(t *testing.T) *script {
 	return &script{
 		t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState()),
-		commons: map[commonKey]*pecanv1.StartStream{}, watched: map[core.WatchID][]*pecanv1.WorkerAddress{},
+		commons: map[commonKey]*pecanv1.StartStream{}, watched: map[core.WatchID][]*pecanv1.WorkerAddress{}, decisions: map[core.WatchID]string{},
 	}
 }
 
@@ -216,6 +218,8 @@ func (s *script) run(line string) []string {
 		return s.hears(a)
 	case "caches":
 		return s.caches()
+	case "asks":
+		return s.asks(a)
 	}
 	if input := s.cacheInput(words[0], a); input != nil {
 		return s.show(s.decide(input))
@@ -251,6 +255,9 @@ func (s *script) configure(a args) []string {
 		s.cfg.CacheQuota = int64(a.number("cache_quota"))
 	}
 	s.cfg.CacheShared = a.has("cache_shared")
+	if a.has("cache_mode") {
+		s.cfg.CacheMode = core.CacheMode(a["cache_mode"])
+	}
 	if a.has("cache_ttl") {
 		s.cfg.CacheTTL, _ = time.ParseDuration(a["cache_ttl"])
 	}

@@ -36,7 +36,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	status := &pecanv1.WorkerStatus{
 		Address: worker.address, State: c.workerStateName(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
 		TensorflowVersion: worker.tensorflow, Kind: worker.kind, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
-		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Host: worker.host,
+		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Store: worker.store, Host: worker.host,
 	}
 	if rates, known := worker.totals.Rates("", c.now-placement.RecentTime); known {
 		status.Busy, status.Cpu, status.SentBytesS = rates.Busy, rates.CPU, rates.Bytes
@@ -75,7 +75,7 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{
 			Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsTruncated: closed.StreamsTruncated, Lost: closed.Lost,
-			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams, OrderedFrom: closed.OrderedFrom, OrderedBelow: closed.OrderedBelow,
+			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams, OrderedFrom: closed.OrderedFrom, OrderedBelow: closed.OrderedBelow, CachedStep: closed.CachedStep,
 		})
 	}
 	for _, epoch := range job.Epochs {
@@ -93,7 +93,10 @@ func (c *Core) jobStatus(job *durable.Job, busy func() int) *pecanv1.JobStatus {
 func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() int) *pecanv1.EpochStatus {
 	status := &pecanv1.EpochStatus{
 		Epoch: epoch.Epoch, StreamsTruncated: epoch.StreamsTruncated(), Lost: durable.Lost(job, epoch),
-		Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow,
+		Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow, CachedStep: epoch.CachedStep,
+	}
+	if state := c.epochs[passKey{job.JobId, epoch.Epoch}]; state != nil {
+		status.StreamsPut, status.StreamsGet = state.puts, state.gets
 	}
 	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
 	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), epoch.Elements()

@@ -126,7 +126,8 @@ func (c *Core) touchRecord(record *pecanv1.Record) {
 		c.touchList(kind.StreamsProduced)
 	case *pecanv1.Record_StreamsDelivered:
 		c.touchList(kind.StreamsDelivered)
-	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheEvicted:
+	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheEvicted,
+		*pecanv1.Record_CacheDecided:
 		c.touched.updates = true
 	}
 }

@@ -72,8 +72,10 @@ type workerState struct {
 	totals measure.Worker
 	host   *pecanv1.HostLoad
 	// caches: the worker has a cache directory. cacheMetrics counts what it did there.
+	// store is how fast that is.
 	caches       bool
 	cacheMetrics *pecanv1.CacheMetrics
+	store        *pecanv1.StoreRates
 	// crash is the cause of a crash that the worker reported; empty without a report.
 	crash string
 	// connection is the number of the worker's newest connection.
@@ -147,6 +149,8 @@ type epochState struct {
 	watches []WatchID
 	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.
 	orderedPlan *pecanv1.Plan
+	// puts and gets count the leases whose streams write a segment of a cache, and read one.
+	puts, gets uint32
 }
 
 // volatileEpoch returns the volatile state of an epoch. It creates the state when it is first needed.

@@ -123,6 +123,7 @@ func (c *Core) passUpdate(epoch *durable.Epoch, w *watchState, busy func() int) 
 		update.Error = job.Error
 	}
 	update.Waiting, update.NoWorkers = c.waitingReason(job, epoch, w.client, busy)
+	update.CacheDecision = decisionLine(job)
 	update.CacheProblem = cmp.Or(c.cacheProblem(job), c.candidatesProblem(job))
 	return update
 }

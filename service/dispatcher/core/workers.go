@@ -65,6 +65,9 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 	if heartbeat.Host != nil {
 		worker.host = heartbeat.Host
 	}
+	if heartbeat.Store != nil {
+		worker.store = heartbeat.Store
+	}
 	if worker.leaving = heartbeat.Leaving; worker.leaving {
 		c.beginDeparture(id, worker, false)
 	}

@@ -50,7 +50,7 @@ type Target struct {
 
 // Event describes the last decision on a job, whose request was r.
 func (p *Placer) Event(r Request, decided *pecanv1.Placement) Event {
-	goal, w := goalOf(r), autoscale.Window{}
+	goal, w := Goal(r), autoscale.Window{}
 	if s := p.jobs[r.JobID]; s != nil {
 		w = s.seen
 	}

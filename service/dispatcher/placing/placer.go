@@ -70,7 +70,7 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		p.jobs[r.JobID] = s
 	}
 	s.used = r.Now
-	goal := goalOf(r)
+	goal := Goal(r)
 	if err := goal.Validate(); err != nil {
 		return Unchanged(r, err.Error()), nil
 	}

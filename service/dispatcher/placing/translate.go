@@ -13,8 +13,8 @@ const (
 	leastBusy = 0.02
 )
 
-// goalOf returns what a job wants. No more workers are asked for than can be had.
-func goalOf(r Request) autoscale.Goal {
+// Goal returns what a job wants. No more workers are asked for than can be had.
+func Goal(r Request) autoscale.Goal {
 	o := r.Options
 	bound := func(least, most int32, attainable int) (int, int) {
 		limit := attainable

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -17,6 +18,24 @@ func CleanHeartbeat(heartbeat *pecanv1.WorkerHeartbeat) {
 	}
 	heartbeat.ResidentBytes = max(heartbeat.ResidentBytes, 0)
 	cleanHost(heartbeat.Host)
+	cleanStore(heartbeat.Store)
+}
+
+// maxSamples bounds the samples of a worker's store in each direction.
+const maxSamples = 64
+
+// cleanStore drops samples that cannot be. It may be nil.
+func cleanStore(store *pecanv1.StoreRates) {
+	if store == nil {
+		return
+	}
+	store.Problem = Shorten(store.Problem)
+	for _, list := range []*[]*pecanv1.StoreTransfer{&store.Reads, &store.Writes} {
+		kept := (*list)[max(0, len(*list)-maxSamples):]
+		*list = slices.DeleteFunc(kept, func(s *pecanv1.StoreTransfer) bool {
+			return s.GetBytes() == 0 || !(s.GetSeconds() > 0 && s.GetWorkS() >= 0) || math.IsInf(s.GetSeconds()+s.GetWorkS(), 0)
+		})
+	}
 }
 
 // maxSubWindows bounds the sub-windows of a heartbeat, maxSubWindow the seconds of one, maxLocalWorkers the local workers of

@@ -58,3 +58,24 @@ func (a *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
 	}
 	below(root)
 }
+
+// PassesIndex reports whether a step can return the index of an element as an additional component.
+func PassesIndex(s *graph.Step) bool {
+	switch s.Rule.Kind {
+	case ops.PassThrough, ops.Positional, ops.Asserted:
+		return true
+	case ops.OneToOne, ops.PerElement:
+		return ops.ElementFunctionAttr(s.Node.GetOp()) != "" || drops(s)
+	case ops.Shuffled:
+		return s.Node.GetOp() != "SnapshotDatasetV2"
+	}
+	return false
+}
+
+// KeepsIndex reports whether the index of an element is its number after the step, if it was before the step.
+func KeepsIndex(s *graph.Step) bool {
+	return s.Rule.Kind == ops.OneToOne && !drops(s) || s.Rule.Kind == ops.PassThrough || s.Rule.Kind == ops.Asserted
+}
+
+// drops reports whether a step leaves failed elements out.
+func drops(s *graph.Step) bool { return s.Node.GetOp() == "IgnoreErrorsDataset" }

@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
@@ -27,6 +28,8 @@ type Request struct {
 	Refusal Refusal
 	// Profile has the costs of the steps that an earlier job measured, nil without one.
 	Profile []*pecanv1.NodeMetrics
+	// Keyed has the steps that draw random values by the index of an element.
+	Keyed map[string]bool
 }
 
 // Refusal is a reason why a step cannot be cached; empty if it can.
@@ -91,6 +94,8 @@ type place struct {
 	end bool
 	// marked: a mark downstream has the elements of this step.
 	marked bool
+	// indexed: a step downstream draws random values by the index of these elements.
+	indexed bool
 }
 
 // finder walks through the steps of a dataset.
@@ -115,6 +120,8 @@ func (f *finder) visit(s *graph.Step, at place) {
 		up.end, up.marked = false, mark != nil
 	}
 	up.below = at.below || s == f.Batch
+	through := at.indexed && f.passesIndex(s)
+	up.indexed = through || f.Keyed[name]
 	partial := refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which may read it more than once, or not to its end. Move it after that step", name)
 	if up.refusal.None() && (!readsOnce(s) || len(s.In) != 1) {
 		up.refusal = partial
@@ -132,12 +139,32 @@ func (f *finder) visit(s *graph.Step, at place) {
 	if at.refusal.None() && !at.below {
 		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMAINDERS, "it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", f.Batch.Node.GetName())
 	}
+	if first := f.shiftsIndex(s); at.refusal.None() && through && first != nil {
+		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_INDEX, "a step after it draws random values by the number of the element, and %s leaves elements out. Move it before that step", first.Node.GetName())
+	}
 	switch {
 	case mark != nil:
 		f.addMark(s, mark, at)
 	case !passes && !at.marked:
 		f.addFound(s, at)
 	}
+}
+
+// passesIndex reports whether the index of an element passes a step. Downstream of all others it begins again.
+func (f *finder) passesIndex(s *graph.Step) bool {
+	_, cut := f.Cuts[s]
+	return !cut && s != f.Batch && !f.g.Freezes(s.Node) && analysis.PassesIndex(s)
+}
+
+// shiftsIndex returns the first step, from this one upstream, after which the index of an element is not its number; nil
+// if there is none before the index begins. Cached elements have no index, only numbers.
+func (f *finder) shiftsIndex(s *graph.Step) *graph.Step {
+	for ; f.passesIndex(s) && len(s.In) == 1; s = s.In[0] {
+		if !analysis.KeepsIndex(s) {
+			return s
+		}
+	}
+	return nil
 }
 
 // readsOnce reports whether a step reads its only input exactly once, to the end.

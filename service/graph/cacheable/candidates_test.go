@@ -64,23 +64,25 @@ func TestMarksAreLegalOrHaveAReason(t *testing.T) {
 		graph, mark string
 		want        []string
 	}{
-		"cache()":                        {"cached", "", []string{"forced TakeDataset frozen"}},
-		"cache() after noise":            {"cached_noise", "", []string{"forced TakeDataset frozen"}},
-		"two of them":                    {"cached_twice", "", []string{"forced TakeDataset frozen: not_last", "forced TakeDataset frozen"}},
-		"before take":                    {"cached_before_take", "", []string{"forced TakeDataset frozen: partial"}},
-		"before zip":                     {"cached_before_zip", "", []string{"forced TakeDataset frozen: partial"}},
-		"after a batch of filtered rows": {"cached_filter_batch", "", []string{"forced TakeDataset frozen: remainders"}},
-		"endless":                        {"cached_endless", "", []string{"forced TakeDataset frozen: endless"}},
-		"a clock":                        {"cached_clock", "", []string{"forced TakeDataset frozen: unrepeatable"}},
-		"listed files":                   {"cached_listed", "", []string{"forced TakeDataset frozen: listed_files"}},
-		"remote files":                   {"cached_remote_records", "", []string{"forced TakeDataset frozen: remote_files"}},
-		"in a function":                  {"cached_in_function", "", []string{"forced TakeDataset: function"}},
-		"a candidate":                    {"cached", candidate, []string{"marked here"}},
-		"a candidate after noise":        {"cached_noise", candidate, []string{"marked here: random"}},
-		"a candidate before noise":       {"cached_shuffled", candidate, []string{"marked here"}},
-		"a frozen candidate":             {"cached_noise", frozen, []string{"marked here frozen"}},
-		"a candidate over records":       {"cached_records", candidate, []string{"marked here"}},
-		"a candidate over named files":   {"cached_named_files", candidate, []string{"marked here"}},
+		"cache()":                                   {"cached", "", []string{"forced TakeDataset frozen"}},
+		"cache() after noise":                       {"cached_noise", "", []string{"forced TakeDataset frozen"}},
+		"two of them":                               {"cached_twice", "", []string{"forced TakeDataset frozen: not_last", "forced TakeDataset frozen"}},
+		"before take":                               {"cached_before_take", "", []string{"forced TakeDataset frozen: partial"}},
+		"before zip":                                {"cached_before_zip", "", []string{"forced TakeDataset frozen: partial"}},
+		"after a batch of filtered rows":            {"cached_filter_batch", "", []string{"forced TakeDataset frozen: remainders"}},
+		"endless":                                   {"cached_endless", "", []string{"forced TakeDataset frozen: endless"}},
+		"a clock":                                   {"cached_clock", "", []string{"forced TakeDataset frozen: unrepeatable"}},
+		"listed files":                              {"cached_listed", "", []string{"forced TakeDataset frozen: listed_files"}},
+		"remote files":                              {"cached_remote_records", "", []string{"forced TakeDataset frozen: remote_files"}},
+		"in a function":                             {"cached_in_function", "", []string{"forced TakeDataset: function"}},
+		"a candidate":                               {"cached", candidate, []string{"marked here"}},
+		"a candidate after noise":                   {"cached_noise", candidate, []string{"marked here: random"}},
+		"a candidate before noise":                  {"cached_shuffled", candidate, []string{"marked here"}},
+		"a frozen candidate":                        {"cached_noise", frozen, []string{"marked here frozen"}},
+		"after a filter, before noise":              {"cached_filtered", candidate, []string{"marked here: index"}},
+		"frozen after a filter":                     {"cached_filtered", frozen, []string{"marked here frozen"}},
+		"a candidate over records":                  {"cached_records", candidate, []string{"marked here"}},
+		"a candidate over named files":              {"cached_named_files", candidate, []string{"marked here"}},
 		"a candidate over files that nobody names":  {"cached_computed_files", candidate, []string{"marked here"}},
 		"a candidate before zip":                    {"cached_before_zip", candidate, []string{"marked here: partial"}},
 		"two candidates":                            {"cached_twice", candidate, []string{"marked here", "marked here"}},
@@ -216,5 +218,25 @@ func TestAFixedShuffleIsNotRandom(t *testing.T) {
 	got := show(graphtest.Plan(t, g, options(pecanv1.Cache_CACHE_AUTO), 0))
 	if want := []string{"found ParallelMapDatasetV2", "found ShuffleDatasetV3", "found BatchDatasetV2"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A take that moves upstream of a mark, and a repeat that is removed, change the elements at the mark. The rest downstream does not.
+func TestTheKeyOfACandidateCoversWhatMovesUpstream(t *testing.T) {
+	key := func(graph string) string {
+		opts := options(pecanv1.Cache_CACHE_CANDIDATES)
+		opts.Streams = 2
+		p := plan(t, graph, candidate, opts, split.Env{})
+		at := slices.IndexFunc(p.GetCacheCandidates(), func(c *pecanv1.CacheCandidate) bool { return c.GetPlan() != nil })
+		if at < 0 || p.GetNumStreams() != 2 {
+			t.Fatalf("%s: %d streams, %v", graph, p.GetNumStreams(), p.GetCacheCandidates())
+		}
+		return p.CacheCandidates[at].Plan.Key
+	}
+	if key("cached_shuffled") == key("cached_before_take") {
+		t.Error("a cache of 300 elements and one of the first 20 have the same key")
+	}
+	if key("cached_shuffled") != key("cached_repeated") {
+		t.Error("the key depends on steps that stay downstream")
 	}
 }

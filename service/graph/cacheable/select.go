@@ -18,6 +18,7 @@ const (
 func (f *finder) selected() (kept []*Candidate, omitted int) {
 	if f.Cache == pecanv1.Cache_CACHE_PAPER {
 		f.keepSourceAndEnd()
+		f.setRoles()
 	} else {
 		f.dropCheap()
 	}
@@ -50,6 +51,22 @@ func (f *finder) keepSourceAndEnd() {
 	found := filtered(f.found, func(c *Candidate) bool { return c.Origin == pecanv1.CacheCandidate_FOUND })
 	if len(found) > 2 {
 		f.found = filtered(f.found, func(c *Candidate) bool { return !slices.Contains(found[1:len(found)-1], c) })
+	}
+}
+
+// setRoles names the first candidate that can be cached, and the end of the dataset, as the published policy does.
+func (f *finder) setRoles() {
+	first := true
+	for _, c := range f.found {
+		switch {
+		case !c.Legal():
+			continue
+		case c.end:
+			c.Role = pecanv1.CacheCandidate_FULL_CACHE
+		case first:
+			c.Role = pecanv1.CacheCandidate_SOURCE_CACHE
+		}
+		first = false
 	}
 }
 

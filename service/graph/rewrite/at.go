@@ -24,10 +24,10 @@ type At struct {
 	// In the closing stream of a group, A pulls remainders under the handle Source. Relay is then the handle of the source
 	// that has the elements of graph A.
 	Relay int64
-	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.UpstreamOfCache has the cached step and
-	// all steps upstream. The other graph pulls their elements under the handle CacheSource.
-	SplitAtCache bool
-	CacheSource  int64
+	// Cached, if not nil, is a step at which the graph is divided: StreamGraphs.UpstreamOfCache has the step and all steps
+	// upstream. The other graph pulls their elements under the handle CacheSource.
+	Cached      *pecanv1.CachePlan
+	CacheSource int64
 	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job.
 	// Streams share a table only if both are equal, or if Files has the states of all files of the table.
 	Files map[string]string

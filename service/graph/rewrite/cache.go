@@ -10,11 +10,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// findCached returns the plan's cached step upstream of a step, with its position. The position records whether a
+// findCached returns the cached step upstream of a step, with its position. The position records whether a
 // tf.data cache is between the two steps.
-func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, position) {
+func findCached(top *graph.Step, cached *pecanv1.CachePlan, at position) (*graph.Step, position) {
 	for s := top; ; s = s.In[0] {
-		if s.Node.GetName() == plan.GetCache().GetNode() {
+		if s.Node.GetName() == cached.GetNode() {
 			return s, at
 		}
 		at.upstreamOfCache = at.upstreamOfCache || s.Rule.Kind == ops.Cached
@@ -24,10 +24,10 @@ func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, 
 	}
 }
 
-// splitAtCache writes the plan's cached step and all steps upstream as a separate graph. The rest of the graph
+// splitAtCache writes the cached step and all steps upstream as a separate graph. The rest of the graph
 // gets their elements from the worker. top is the last step of the rest.
 func (e *editor) splitAtCache(top *graph.Step, at position) error {
-	mark, at := findCached(top, e.cachePlan, at)
+	mark, at := findCached(top, e.cached, at)
 	if mark == nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	e.fileNames = mayBeFiles(graphs.A)
 	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
 	e.stop = mark
-	if !e.cachePlan.GetCache().GetPacked() {
+	if !e.cached.GetPacked() {
 		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
 		return nil
 	}

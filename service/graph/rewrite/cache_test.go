@@ -80,7 +80,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "cached")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	for _, start := range []uint64{0, 2} {
-		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: true, CacheSource: 77, Start: start})
+		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, Cached: p.GetCache(), CacheSource: 77, Start: start})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 	}
 	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
 	if err != nil || plain.UpstreamOfCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
-		t.Errorf("a stream without SplitAtCache is divided: %v", err)
+		t.Errorf("a stream without a cached step is divided: %v", err)
 	}
 }
 
@@ -126,7 +126,11 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "cached_noise")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	write := func(epoch uint64, keep bool) *rewrite.StreamGraphs {
-		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: keep, CacheSource: 7})
+		at := rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, CacheSource: 7}
+		if keep {
+			at.Cached = p.GetCache()
+		}
+		graphs, err := rewrite.Instantiate(g, p, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +152,7 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	g := graphtest.Parse(t, "cached_records")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
-	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, SplitAtCache: true, CacheSource: 6}
+	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, Cached: p.GetCache(), CacheSource: 6}
 	graphs, err := rewrite.Instantiate(g, p, at)
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ func TestCacheOffKeepsTheStreams(t *testing.T) {
 		if !equalStreams(streamsOf(t, g, on, 3), streamsOf(t, g, off, 3)) {
 			t.Errorf("%s: off changes the streams", name)
 		}
-		graphs, err := rewrite.Instantiate(g, off, rewrite.At{Stream: 0, Mode: off.Mode, Source: -1, SplitAtCache: true, CacheSource: 77})
+		graphs, err := rewrite.Instantiate(g, off, rewrite.At{Stream: 0, Mode: off.Mode, Source: -1, Cached: off.GetCache(), CacheSource: 77})
 		if err != nil || graphs.UpstreamOfCache != nil {
 			t.Errorf("%s: with off, a stream is divided at its cached step: %v", name, err)
 		}

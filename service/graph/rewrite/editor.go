@@ -21,10 +21,9 @@ type editor struct {
 	sequenced map[string]bool
 	// serial: the functions of such a step are being written.
 	serial bool
-	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. upstreamGraph is the
-	// graph upstream, fileNames the names of files in it. stop is the cached step, and stopOutput the node that
-	// replaces its output.
-	cachePlan     *pecanv1.Plan
+	// cached is the step at which the graph is divided; nil if it is not divided. upstreamGraph is the graph upstream,
+	// fileNames the names of files in it. stop is the cached step, and stopOutput the node that replaces its output.
+	cached        *pecanv1.CachePlan
 	upstreamGraph []byte
 	fileNames     []string
 	stop          *graph.Step

@@ -22,7 +22,7 @@ func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto)
 // writeTree writes a step and all steps upstream, divided at the cached step if there is one. like is the node
 // whose types and shapes the output has.
 func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
-	if e.cachePlan != nil {
+	if e.cached != nil {
 		if err := e.splitAtCache(root, at); err != nil {
 			return nil, err
 		}

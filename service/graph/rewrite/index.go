@@ -5,6 +5,7 @@ import (
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
@@ -29,8 +30,8 @@ func (e *editor) planIndex(root *graph.Step) {
 		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
 		// The index column begins again after a step that freezes. Cached elements have no index, and the elements
-		// must not depend on the cache.
-		through := !cut && s != e.plan.division.Batch && !e.g.Freezes(s.Node) && passesIndex(s)
+		// must not depend on the cache. Where a step is cached that does not freeze, both columns are equal.
+		through := !cut && s != e.plan.division.Batch && !e.g.Freezes(s.Node) && s.Node.GetName() != e.p.CachedStep && analysis.PassesIndex(s)
 		e.index.out[s] = wanted && through
 		e.index.number[s] = wanted && !through
 		e.index.in[s] = keyed || wanted && through
@@ -42,19 +43,6 @@ func (e *editor) planIndex(root *graph.Step) {
 		}
 	}
 	visit(root, false)
-}
-
-// passesIndex returns whether a step can return an additional component for each element.
-func passesIndex(s *graph.Step) bool {
-	switch s.Rule.Kind {
-	case ops.PassThrough, ops.Positional, ops.Asserted:
-		return true
-	case ops.OneToOne, ops.PerElement:
-		return ops.ElementFunctionAttr(s.Node.GetOp()) != "" || s.Node.GetOp() == "IgnoreErrorsDataset"
-	case ops.Shuffled:
-		return s.Node.GetOp() != "SnapshotDatasetV2"
-	}
-	return false
 }
 
 const (

@@ -72,8 +72,8 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	if e.plan.hint {
 		e.fillHints()
 	}
-	if at.SplitAtCache && plan.GetCache() != nil && at.Stream < int(plan.GetNumStreams()) {
-		e.cachePlan, e.p.CachedStep = plan, plan.GetCache().GetNode()
+	if at.Cached != nil && at.Stream < int(plan.GetNumStreams()) {
+		e.cached, e.p.CachedStep = at.Cached, at.Cached.GetNode()
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
 		top, _, err := e.streamEnd(root, split.Division{})

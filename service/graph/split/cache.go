@@ -1,6 +1,11 @@
 package split
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/cacheable"
@@ -10,11 +15,16 @@ import (
 // root is the tree that was cut.
 func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	rules := cacheable.New(p.g, p.Analysis)
-	asked := cacheable.Request{Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile}
+	asked := cacheable.Request{Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile, Keyed: p.Keyed}
 	asked.Division, asked.Refusal = p.divisionForCache(plan, root)
 	candidates, omitted := rules.Candidates(root, asked)
 	for _, c := range candidates {
 		plan.CacheCandidates = append(plan.CacheCandidates, c.CacheCandidate)
+	}
+	for _, c := range candidates {
+		if c.Legal() {
+			p.planStep(plan, rules, c)
+		}
 	}
 	if omitted > 0 {
 		addReason(plan, "Of the steps that may be cached, %d are left out. A plan has at most %d.", omitted, len(candidates))
@@ -36,14 +46,55 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	if last.Why != "" {
 		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
 	}
-	plan.Cache = &pecanv1.CachePlan{Node: last.Node, Seeded: rules.DrawsSeeds(last.Step), Packed: rules.FitsInPacks(last.Step)}
-	plan.Cache.Key = cacheable.Key(p.g, plan)
+	plan.Cache = last.Plan
 	again := ""
 	if plan.Cache.Seeded {
 		again = " and the same seed, because steps upstream of cache() draw from the seed"
 	}
 	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, and so do other jobs with the same dataset%s. "+
 		"Epochs are not prefetched.", last.Node, again)
+}
+
+// planStep says how the elements of a candidate are stored. A step that draws from seeds gives other elements in each stream,
+// so its elements cannot be those of a share that other streams read in other epochs.
+func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cacheable.Candidate) {
+	cached := &pecanv1.CachePlan{Node: c.Node, Seeded: rules.DrawsSeeds(c.Step), Packed: rules.FitsInPacks(c.Step)}
+	if cached.Seeded && movesShares(plan) {
+		c.Refusal, c.Why = pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "a step before it draws from seeds, and each epoch reads the source in another order. Give freeze_randomness=True to repeat the first epoch"
+		return
+	}
+	plan.Cache = cached
+	cached.Key = p.keyWithMoves(cacheable.Key(p.g, plan), c.Step)
+	plan.Cache, c.Plan = nil, cached
+}
+
+// keyWithMoves adds to the key of a cached step what the steps downstream of it change upstream: a take moves there, and an
+// outer repeat is removed. Otherwise datasets that differ only downstream would have one key, and other elements.
+func (p *Planner) keyWithMoves(key string, cached *graph.Step) string {
+	registered := map[string]bool{}
+	root, _ := p.g.Steps()
+	root.Walk(func(s *graph.Step) {
+		if s.Node.GetName() == cached.Node.GetName() {
+			s.Walk(func(upstream *graph.Step) { registered[upstream.Node.GetName()] = true })
+		}
+	})
+	changed := maps.Clone(registered)
+	cached.Walk(func(s *graph.Step) {
+		if name := s.Node.GetName(); registered[name] {
+			delete(changed, name)
+		} else {
+			changed[name] = false
+		}
+	})
+	if len(changed) == 0 {
+		return key
+	}
+	h, sum := graph.NewHasher(p.g), sha256.New()
+	graph.WriteHashPart(sum, []byte(key))
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		graph.WriteHashPart(sum, h.Node(name))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // divisionForCache returns the division of a plan, or the reason why nothing can be cached with it.

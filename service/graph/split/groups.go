@@ -41,16 +41,37 @@ func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
 	switch {
 	case group == 0:
 		return Share{stream, streams, noStop}
-	case shuffled || w.splitCount > maxDivided:
-		if shuffled && permutes(plan) {
-			stream = permuted(stream, streams, run.Seed, run.Epoch)
-		}
+	case shuffled:
+		return Share{shuffledShare(plan, run), streams, noStop}
+	case w.splitCount > maxDivided:
 		return Share{stream, streams, noStop}
 	}
 	first := stream / group * group
 	below := min(first+group, streams)
 	from := firstBlock(w.splitCount, streams, first)
 	return Share{from + stream - first, below - first, firstBlock(w.splitCount, streams, below)}
+}
+
+// shuffledShare returns the number of the share that a stream reads in an epoch of a plan with groups and a shuffle.
+func shuffledShare(plan *pecanv1.Plan, run Run) int64 {
+	if !permutes(plan) {
+		return int64(run.Stream)
+	}
+	return permuted(int64(run.Stream), int64(plan.GetNumStreams()), run.Seed, run.Epoch)
+}
+
+// ShareNumber returns the number of the share that a stream reads in an epoch. Streams of different epochs with the same
+// number read the same part of the source.
+func ShareNumber(plan *pecanv1.Plan, run Run) uint32 {
+	if movesShares(plan) {
+		return uint32(shuffledShare(plan, run))
+	}
+	return uint32(run.Stream)
+}
+
+// movesShares reports whether a stream reads another share in each epoch.
+func movesShares(plan *pecanv1.Plan) bool {
+	return plan.GetGroup() > 0 && plan.GetShuffled() && permutes(plan)
 }
 
 // permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch and

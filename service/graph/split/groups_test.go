@@ -99,6 +99,29 @@ func TestTheOrderOfStreamsIsAnotherOneInEachEpoch(t *testing.T) {
 	}
 }
 
+// A segment of a cache belongs to a share. Its number says which blocks a stream reads, in every epoch.
+func TestTheNumberOfAShareSaysWhatAStreamReads(t *testing.T) {
+	for _, plan := range []*pecanv1.Plan{
+		{NumStreams: 100, Group: 16, Shuffled: true}, {NumStreams: 100, Group: 16}, {NumStreams: 10, Shuffled: true},
+		{NumStreams: 100, Group: 16, Shuffled: true, CacheCandidates: []*pecanv1.CacheCandidate{{Freezes: true}}},
+	} {
+		read, moved := map[uint32][]int64{}, false
+		for epoch := range uint64(3) {
+			for stream, blocks := range sharesOf(1000, plan, plan.Shuffled, 7, epoch) {
+				share := ShareNumber(plan, Run{Stream: stream, Epoch: epoch, Seed: 7})
+				moved = moved || int(share) != stream
+				if before, known := read[share]; known && !slices.Equal(before, blocks) {
+					t.Fatalf("%v: share %d has blocks %v in epoch %d, and %v before", plan, share, blocks, epoch, before)
+				}
+				read[share] = blocks
+			}
+		}
+		if len(read) != int(plan.NumStreams) || moved != (plan.Group > 0 && plan.Shuffled && len(plan.CacheCandidates) == 0) {
+			t.Errorf("%v: %d shares, another order in each epoch: %v", plan, len(read), moved)
+		}
+	}
+}
+
 func TestAPermutationHoldsEachNumberOnce(t *testing.T) {
 	for _, n := range []int64{1, 2, 3, 16, 17, 100, 1024, 5000} {
 		seen := make([]bool, n)

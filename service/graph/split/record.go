@@ -17,7 +17,7 @@ func PlanHash(plan *pecanv1.Plan) string {
 	// Neither the resume strategy nor the cache nor the number of open streams changes an element. The order of the steps is decided per epoch,
 	// for the same plan.
 	bare.Hash, bare.OrderHash, bare.Reasons, bare.StreamsWhy, bare.Resume, bare.Order, bare.Shuffled = "", "", nil, "", nil, nil, false
-	bare.Cache, bare.CacheCandidates = nil, nil
+	bare.Cache, bare.CacheCandidates, bare.Steps = nil, nil, nil
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.

@@ -276,6 +276,7 @@ CASES = {
     ),
     "cached": lambda: cached(D.range(300).map(twice)).map(twice).batch(8),
     "cached_shuffled": lambda: cached(D.range(300).map(twice)).shuffle(20).map(noisy),
+    "cached_filtered": lambda: cached(D.range(300).filter(lambda x: x > 2)).map(noisy),
     "cached_one_more": lambda: cached(D.range(301).map(twice)).map(twice).batch(8),
     "cached_noise": lambda: cached(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
     "cached_noise_batched": lambda: cached(D.range(300).map(noisy)).batch(8),

@@ -37,9 +37,12 @@ type Directory struct {
 	Cluster func() string
 	// Compress compresses segments if that makes them smaller.
 	Compress bool
+	// Worker is the id of this worker.
+	Worker string
 	// OrphanAfter is the age at which a file that no cache needs is removed.
 	OrphanAfter time.Duration
 	dir         *cache.Dir
+	path        string
 	// Runtime returns the context of the graphs downstream of cached steps. They wait for the upstream graph, and
 	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
@@ -49,6 +52,9 @@ type Directory struct {
 
 	runs, written, read, dropped, invalid atomic.Uint64
 	warned                                sync.Once
+	// reading and writing measure the speed of the directory.
+	reading, writing transfers
+	health           health
 
 	mu sync.Mutex
 	// own are the segments that this worker writes, or that wait for their acknowledgement.
@@ -69,7 +75,7 @@ func Open(path string, bytes int64) (*Directory, error) {
 	if err != nil {
 		return nil, reason.New(reason.CacheUnsafe, "--cache-dir %s: %w", path, err)
 	}
-	return &Directory{dir: dir, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
+	return &Directory{dir: dir, path: path, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
 }
 
 // Close frees the context.

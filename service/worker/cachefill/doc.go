@@ -6,7 +6,8 @@
 // acknowledged by the dispatcher, or removed because no cache needs them.
 //
 // Files: source.go is the Source; upstream.go fetches the elements of the upstream graph and packs small ones; digest.go
-// names the files that elements come from; directory.go is the Directory.
+// names the files that elements come from; directory.go is the Directory; rates.go measures how
+// fast it is, and probe.go before anything is stored.
 //
 // TensorFlow calls Source.Pull from threads of its own, one at a time; these threads never send messages. A Source's lock
 // is taken before the Directory's.

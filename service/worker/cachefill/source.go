@@ -31,13 +31,11 @@ const mostSkipped = 4096
 type Source struct {
 	Directory *Directory
 	Action    *pecanv1.CacheAction
-	// ID, Streams and Lease describe the stream. Worker is the id of this worker.
-	ID      *pecanv1.StreamId
-	Streams uint32
-	Lease   uint64
-	Worker  string
-	// Packed: small elements travel in packs, as the downstream graph expects.
-	Packed bool
+	// Step is the cached step. Share is the part of the source, of Streams parts, that the segment belongs to.
+	Step           *pecanv1.CachePlan
+	Share, Streams uint32
+	// Lease is that of the stream.
+	Lease uint64
 	// Context ends with the run.
 	Context context.Context
 	Log     *slog.Logger
@@ -79,10 +77,11 @@ func (s *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iter
 	if err := s.open(); err != nil {
 		return err
 	}
-	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.ID.GetStream(), s.Lease, s.Directory.runs.Add(1), s.Worker)
+	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.Share, s.Lease, s.Directory.runs.Add(1), s.Directory.Worker)
 	s.Directory.begin(s.name)
 	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.Directory.Compress)
 	if err != nil {
+		s.Directory.health.failed(err)
 		s.Directory.drop(s.name, err)
 		return nil
 	}
@@ -98,7 +97,7 @@ func (s *Source) Runtime() (*tf.Context, error) {
 
 func (s *Source) segmentID() cache.ID {
 	return cache.ID{
-		Key: s.Action.GetKey(), Stream: s.ID.GetStream(), Streams: s.Streams, Source: s.source,
+		Key: s.Action.GetKey(), Stream: s.Share, Streams: s.Streams, Source: s.source,
 	}
 }
 
@@ -126,7 +125,7 @@ func (s *Source) open() error {
 	if err != nil {
 		return err
 	}
-	s.upstream, s.stop = &upstream{it: it, packed: s.Packed}, stop
+	s.upstream, s.stop = &upstream{it: it, packed: s.Step.GetPacked()}, stop
 	return nil
 }
 
@@ -168,7 +167,11 @@ func (s *Source) Pull() ([]*tf.Tensor, error) {
 		return nil, err
 	}
 	if s.writer != nil {
-		if err := s.writer.Append(&got.chunk); err != nil {
+		end := s.Directory.writing.begin()
+		err := s.writer.Append(&got.chunk)
+		end(got.chunk.Count, got.chunk.Size())
+		if err != nil {
+			s.Directory.health.failed(err)
 			s.drop(err)
 		}
 	}
@@ -178,7 +181,9 @@ func (s *Source) Pull() ([]*tf.Tensor, error) {
 
 // read returns the next elements of the segment.
 func (s *Source) read() ([]*tf.Tensor, error) {
+	end := s.Directory.reading.begin()
 	chunk, err := s.reader.Next()
+	end(chunk.Count, chunk.Size())
 	if err != nil {
 		s.over = errors.Is(err, io.EOF)
 		return nil, err
@@ -237,11 +242,15 @@ func (s *Source) commit() {
 		return
 	}
 	s.writer = nil
+	end := s.Directory.writing.begin()
 	segment, err := writer.Commit()
+	end(0, 0)
 	if err != nil {
+		s.Directory.health.failed(err)
 		s.Directory.drop(s.name, err)
 		return
 	}
+	s.Directory.health.succeeded()
 	s.written.Store(&pecanv1.CacheSegment{
 		Key: segment.Key, Stream: segment.Stream, Streams: segment.Streams, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
 	})

@@ -34,8 +34,8 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	o, graphs := cached(t)
 	again := func(given uint64) *Source {
 		s := &Source{
-			Directory: d, Action: &pecanv1.CacheAction{Key: o.GetCache().GetKey()}, ID: &pecanv1.StreamId{JobId: "job", Epoch: 1}, Streams: uint32(o.GetNumStreams()),
-			Lease: 1, Worker: "w", Packed: o.GetCache().GetPacked(), Context: t.Context(), Log: d.Log, delivered: given,
+			Directory: d, Action: &pecanv1.CacheAction{Key: o.GetCache().GetKey()}, Step: o.GetCache(), Streams: uint32(o.GetNumStreams()),
+			Lease: 1, Context: t.Context(), Log: d.Log, delivered: given,
 		}
 		t.Cleanup(s.Close)
 		return s
@@ -94,6 +94,7 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.Worker = "w"
 	d.Log, d.Send, d.Running, d.Cluster = slog.New(slog.DiscardHandler), func(...*pecanv1.WorkerMessage) {}, new(sync.WaitGroup), func() string { return "c" }
 	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
@@ -118,7 +119,7 @@ func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
 	if err != nil || plan.GetCache() == nil {
 		t.Fatal(plan.GetReasons(), err)
 	}
-	graphs, err := rewrite.Instantiate(parsed, plan, rewrite.At{Epoch: 1, Mode: plan.GetMode(), Source: -1, SplitAtCache: true, CacheSource: 1, Job: "job"})
+	graphs, err := rewrite.Instantiate(parsed, plan, rewrite.At{Epoch: 1, Mode: plan.GetMode(), Source: -1, Cached: plan.GetCache(), CacheSource: 1, Job: "job"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,8 @@ type Run interface {
 	Failed() uint64
 	// Reordered reports whether the steps run in another order than the registered one.
 	Reordered() bool
+	// ReadsCache reports whether the run was to read a segment of a cache.
+	ReadsCache() bool
 	// Recovery is what the run recomputed, and how it began.
 	Recovery() *pecanv1.Recovery
 }
@@ -82,11 +84,12 @@ func (t *Totals) Remove(r Run) {
 }
 
 // addRuns adds the metrics of runs to totals. Runs in another order of the steps are also summed separately,
-// because the costs of two orders cannot be compared from one sum.
+// because the costs of two orders cannot be compared from one sum. So are runs that read a cache, which leaves steps out.
 func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
-	all, ordered := byNode{}, byNode{}
+	all, ordered, cached := byNode{}, byNode{}, byNode{}
 	all.add(totals.Nodes)
 	ordered.add(totals.Ordered)
+	cached.add(totals.Cached)
 	for _, r := range runs {
 		nodes, failed := r.Nodes(), r.Failed()
 		all.add(nodes)
@@ -94,10 +97,12 @@ func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
 		if r.Reordered() {
 			ordered.add(nodes)
 			totals.OrderedFailed += failed
+		} else if r.ReadsCache() {
+			cached.add(nodes)
 		}
 		totals.Recovery.Add(r.Recovery())
 	}
-	totals.Nodes, totals.Ordered = all.list(), ordered.list()
+	totals.Nodes, totals.Ordered, totals.Cached = all.list(), ordered.list(), cached.list()
 }
 
 // byNode sums metrics by the names of nodes.

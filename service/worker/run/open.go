@@ -72,7 +72,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	}
 	if action := r.command.GetCache(); action != nil && w.Caches != nil {
 		kept = r.cacheSource(action)
-		at.SplitAtCache, at.CacheSource = true, tf.RegisterSource(kept)
+		at.Cached, at.CacheSource = kept.Step, tf.RegisterSource(kept)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.CacheSource) })
 	}
 	graphs, err := w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
@@ -186,8 +186,13 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Pro
 
 // cacheSource makes the source of the graph downstream of a cached step.
 func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
-	return &cachefill.Source{
-		Directory: r.stream.streams.Caches, Action: action, ID: r.command.GetId(), Streams: uint32(r.command.GetPlan().GetNumStreams()), Lease: r.command.GetLease(),
-		Worker: r.stream.streams.Identity.ID(), Packed: r.command.GetPlan().GetCache().GetPacked(), Context: r.ctx, Log: r.stream.log,
+	plan := r.command.GetPlan()
+	source := &cachefill.Source{
+		Directory: r.stream.streams.Caches, Action: action, Step: action.GetStep(), Share: action.GetShare(), Streams: uint32(plan.GetNumStreams()), Lease: r.command.GetLease(),
+		Context: r.ctx, Log: r.stream.log,
 	}
+	if source.Step == nil {
+		source.Step, source.Share = plan.GetCache(), r.command.GetId().GetStream()
+	}
+	return source
 }

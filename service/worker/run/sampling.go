@@ -104,3 +104,6 @@ func (r *run) Failed() uint64 { return r.failures.Load() }
 
 // Reordered reports whether the steps run in another order than the registered one.
 func (r *run) Reordered() bool { return len(r.command.GetPlan().GetOrder()) > 0 }
+
+// ReadsCache reports whether the run was to read a segment of a cache.
+func (r *run) ReadsCache() bool { return r.command.GetCache().GetSegment() != nil }

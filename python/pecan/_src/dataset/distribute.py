@@ -126,8 +126,8 @@ def distribute(
         cache: Which steps may be cached. "candidates" (the default): those that `cache_candidate` marks. "auto": also
             those that the service finds, and the end of the pipeline. "paper": also the step after the source and the
             end of the pipeline, as Graur et al. published it ("Cachew", USENIX ATC 2022), for comparison. "off": none,
-            and `pecan.cache` passes elements on. The choice never changes an element. This version stores elements at
-            `pecan.cache` only, and computes those of all other candidates. `explain` lists the candidates.
+            and `pecan.cache` passes elements on. It never changes an element. The service decides by measurements
+            which of them is cached, if any; the log and `explain` say why. With `pecan.cache`, nothing is decided.
         streams: Number of streams into which the dataset is divided. "auto" (the default) follows the data: each
             stream has enough work to be worth opening, and there are never more streams than the source has splits.
             A number overrides that, up to the number of splits. The number of workers does not change it. `explain`

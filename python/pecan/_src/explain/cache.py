@@ -28,8 +28,8 @@ class CacheCandidate:
         freezes: Whether random steps before it repeat the values of the first epoch.
         legal: Whether its elements can be cached.
         reason: Code of the reason why they cannot, such as "random"; "" if they can. The page of errors has all codes.
-        why: The same in a sentence, or what you must know before you rely on a cache there; "" if there is nothing to
-            say.
+        why: The same in a sentence, or what you must know before you rely on a cache there, or what the decision expects
+            of it; "" if there is nothing to say.
         stored: Whether workers store its elements.
     """
 
@@ -50,8 +50,9 @@ class CacheExplanation(shown.Shown):
     Attributes:
         cache: Option of the job: "candidates", "auto", "paper" or "off".
         candidates: The candidates, from the source on, at most 12.
-        state: State of the cache of `pecan.cache()`: "off", "filling", "committed" or "used", with the reason where it
-            helps; "" without one.
+        state: State of the job's cache: "off", "filling", "committed" or "used", with the reason where it helps; "" without
+            one.
+        decision: Which step is cached by decision and why, or what the decision waits for; "" if nothing is to be decided.
         problem: Why nothing can be cached, and the way out; "" if something can, or if there is no candidate.
         response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """
@@ -59,6 +60,7 @@ class CacheExplanation(shown.Shown):
     cache: str
     candidates: tuple[CacheCandidate, ...]
     state: str
+    decision: str
     problem: str
     response: dict[str, Any] = dataclasses.field(repr=False)
 
@@ -71,24 +73,37 @@ def from_json(response: dict[str, Any]) -> CacheExplanation:
     state = str(response.get("cache_status", {}).get("state", ""))
     return CacheExplanation(
         cache=fields.word(response, "cache", "CACHE_", "candidates"),
-        candidates=tuple(_candidate(one, state) for one in response.get("cache_candidates", ())),
+        candidates=tuple(_candidate(one, response, state) for one in response.get("cache_candidates", ())),
         state=state,
+        decision=_decision(response),
         problem=str(response.get("cache_problem", "")),
         response=response,
     )
 
 
-def _candidate(one: dict[str, Any], state: str) -> CacheCandidate:
+def _decision(response: dict[str, Any]) -> str:
+    decision = response.get("cache_decision")
+    if decision is None:
+        waits = str(response.get("cache_waits_for", ""))
+        return f"waits: {waits}" if waits else ""
+    node = str(decision.get("node", ""))
+    what = f"the elements of {node} are cached" if node else "nothing is cached"
+    return f"from epoch {fields.count(decision, 'epoch')} on, {what}: {decision.get('why', '')}"
+
+
+def _candidate(one: dict[str, Any], response: dict[str, Any], state: str) -> CacheCandidate:
+    node, decision = str(one.get("node", "")), response.get("cache_decision", {})
+    predicted = {str(each.get("node", "")): str(each.get("why", "")) for each in decision.get("candidates", ())}
     reason, origin = fields.word(one, "refusal", "CACHE_REFUSAL_", ""), fields.word(one, "origin", "", "found")
     return CacheCandidate(
         name=str(one.get("name", "")),
-        step=str(one.get("node", "")),
+        step=node,
         origin=origin,
         freezes=bool(one.get("freezes", False)),
         legal=not reason,
         reason=reason,
-        why=str(one.get("why", "")),
-        stored=not reason and origin == "forced" and state != "" and not state.startswith("off"),
+        why=str(one.get("why", "")) or predicted.get(node, ""),
+        stored=not reason and (origin == "forced" or node == decision.get("node")) and state != "" and not state.startswith("off"),
     )
 
 
@@ -103,6 +118,8 @@ def tables(found: CacheExplanation, width: int | None) -> list[list[list[str]]]:
     if status := found.response.get("cache_status"):
         segments = f"{fields.count(status, 'segments')} of {fields.count(status, 'streams')} segments"
         facts.append(["stored", f"{found.state}, {segments}, {grid.size(fields.count(status, 'bytes'))}"])
+    if found.decision:
+        facts.append(["decision", found.decision])
     if found.problem not in found.state:
         facts.append(["problem", found.problem])
     return [facts, _candidates(found, width)] if found.candidates else [facts]

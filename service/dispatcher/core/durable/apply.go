@@ -53,6 +53,8 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
 		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_EpochCarried, *pecanv1.Record_StreamAdded:
 		return s.applyEpoch(record)
+	case *pecanv1.Record_CacheDecided:
+		return s.applyCacheDecided(kind.CacheDecided)
 	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheRemoved,
 		*pecanv1.Record_CachePinned, *pecanv1.Record_CacheEvicted, *pecanv1.Record_CachesUsed, *pecanv1.Record_CacheMeasured:
 		return s.applyCache(record)

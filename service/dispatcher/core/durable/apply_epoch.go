@@ -48,7 +48,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *Epoch) bool { return e == epoch })
 		closed := &pecanv1.ClosedEpoch{
 			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsTruncated: r.StreamsTruncated, Lost: r.Lost,
-			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow,
+			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow, CachedStep: epoch.CachedStep,
 		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
@@ -100,6 +100,9 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	if err := checkOrderStreams(r.Epoch, r.Order, r.OrderStreams, r.Streams); err != nil {
 		return err
 	}
+	if err := checkCachedStep(job, r.CachedStep); err != nil {
+		return err
+	}
 	begun, next, err := r.Position.BegunStreams(r.Streams)
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 			epoch.After = r.After
 		}
 	}
-	epoch.Order, epoch.OrderStreams = r.Order, r.OrderStreams
+	epoch.Order, epoch.OrderStreams, epoch.CachedStep = r.Order, r.OrderStreams, r.CachedStep
 	if r.Position != nil {
 		// The same client may have read the epoch before, and copies of its calls may still arrive. They name the
 		// one assignment after the number of that time, and a lease granted since. This number is larger now, so

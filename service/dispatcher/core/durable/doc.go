@@ -11,9 +11,9 @@
 // Files: state.go holds the state, snapshot.go its snapshot, lookup.go what the core reads, questions.go answers about
 // jobs. epoch.go holds the streams of an epoch; change.go is the only place that changes one, and keeps sums and indexes.
 // apply.go takes each record to its file: apply_job.go, apply_epoch.go, apply_stream.go (leases and consumers),
-// apply_lists.go (the same for many streams), workers.go (numbers of workers), apply_cache.go, apply_order.go,
-// apply_placement.go and apply_learned.go (what other dispatchers have learned). knowledge.go has what jobs have taught about
-// graphs, and how long it stays.
+// apply_lists.go (the same for many streams), workers.go (numbers of workers), apply_cache.go, apply_cache_decision.go,
+// apply_order.go, apply_placement.go and apply_learned.go (what other dispatchers have learned). knowledge.go has what jobs
+// have taught about graphs, and how long it stays.
 // carry.go computes which rows an epoch leaves for the next one.
 //
 // The package has more than 15 files because the records of each subject have their own.

@@ -34,6 +34,8 @@ type Epoch struct {
 	// OrderStreams and the regular streams in [OrderFrom, OrderBelow) have the order; if there are none, all have it.
 	OrderStreams          []uint32
 	OrderFrom, OrderBelow uint32
+	// CachedStep is the node of the step that is cached by decision; empty if none is.
+	CachedStep string
 	// After is the open epoch whose batches go on in this one, until its rows are known; else nil. Joins are rows of
 	// earlier epochs, which the last closing stream joins first. Carried: Carry has the rows that are left for the next
 	// epoch. These fields are set in plans with a carry.

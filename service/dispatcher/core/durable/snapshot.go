@@ -79,6 +79,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 	e := newEpoch(job, stored.Epoch, stored.Opened, stored.Total)
 	e.Passes, e.Error, e.Order, e.OrderStreams, e.assignment = stored.Passes, stored.Error, stored.Order, stored.OrderStreams, stored.Assignment
 	e.OrderFrom, e.OrderBelow = stored.OrderFrom, stored.OrderBelow
+	e.CachedStep = stored.CachedStep
 	e.After, e.Joins, e.Carried, e.Carry = stored.After, stored.Joins, stored.Carried, stored.Carry
 	e.delivered = bitmap(bytes.Clone(stored.Delivered)).resized(e.total)
 	e.truncated = bitmap(bytes.Clone(stored.Truncated)).resized(e.total)
@@ -117,7 +118,7 @@ func (e *Epoch) stored() *pecanv1.StoredEpoch {
 	stored := &pecanv1.StoredEpoch{
 		Epoch: e.Epoch, Passes: e.Passes, Error: e.Error, Order: e.Order, OrderStreams: e.OrderStreams, Opened: e.Opened, Total: e.total,
 		Delivered: e.delivered, Truncated: e.truncated, Elements: e.sums.elements, Lost: e.sums.lost, Assignment: e.assignment,
-		After: e.After, Joins: e.Joins, Carried: e.Carried, Carry: e.Carry, OrderFrom: e.OrderFrom, OrderBelow: e.OrderBelow,
+		After: e.After, Joins: e.Joins, Carried: e.Carried, Carry: e.Carry, OrderFrom: e.OrderFrom, OrderBelow: e.OrderBelow, CachedStep: e.CachedStep,
 	}
 	for _, stream := range e.Active() {
 		stored.Elements -= elementsOf(stream)
@@ -149,7 +150,7 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 		job := s.jobs[id]
 		stored := &pecanv1.StoredJob{
 			JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Sequence: job.Sequence,
-			ClientIds: job.ClientIds, NextEpoch: job.NextEpoch, Closed: job.Closed, Error: job.Error, Placement: job.Placement,
+			ClientIds: job.ClientIds, NextEpoch: job.NextEpoch, Closed: job.Closed, Error: job.Error, Placement: job.Placement, CacheDecision: job.CacheDecision,
 		}
 		for _, epoch := range job.Epochs {
 			stored.Epochs = append(stored.Epochs, epoch.stored())

@@ -5,20 +5,21 @@ import pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 // Totals sums what workers did for a job.
 type Totals struct {
 	// Nodes has the metrics of all streams. Ordered has the part of streams that run their steps in another order than
-	// the registered one.
-	Nodes, Ordered Profile
-	Recovery       *pecanv1.Recovery
+	// the registered one. Cached has the part of streams in the registered order that read a cache.
+	Nodes, Ordered, Cached Profile
+	Recovery               *pecanv1.Recovery
 	// Failed counts failed elements of all streams, OrderedFailed those of streams in another order.
 	Failed, OrderedFailed uint64
 }
 
 func newTotals() *Totals {
-	return &Totals{Nodes: Profile{}, Ordered: Profile{}, Recovery: new(pecanv1.Recovery)}
+	return &Totals{Nodes: Profile{}, Ordered: Profile{}, Cached: Profile{}, Recovery: new(pecanv1.Recovery)}
 }
 
 func (t *Totals) add(report *pecanv1.JobMetrics) {
 	t.Nodes.Add(report.GetNodes())
 	t.Ordered.Add(report.GetOrdered())
+	t.Cached.Add(report.GetCached())
 	t.Recovery.Add(report.GetRecovery())
 	t.Failed += report.GetFailed()
 	t.OrderedFailed += report.GetOrderedFailed()
@@ -27,6 +28,7 @@ func (t *Totals) add(report *pecanv1.JobMetrics) {
 func (t *Totals) addTotals(other *Totals) {
 	t.Nodes.Add(other.Nodes.List())
 	t.Ordered.Add(other.Ordered.List())
+	t.Cached.Add(other.Cached.List())
 	t.Recovery.Add(other.Recovery)
 	t.Failed += other.Failed
 	t.OrderedFailed += other.OrderedFailed
@@ -37,5 +39,13 @@ func (t *Totals) Registered() []*pecanv1.NodeMetrics {
 	sum := Profile{}
 	sum.Add(t.Nodes.List())
 	sum.Subtract(t.Ordered.List())
+	return sum.List()
+}
+
+// Computed returns the metrics of streams that run all steps, in the registered order.
+func (t *Totals) Computed() []*pecanv1.NodeMetrics {
+	sum := Profile{}
+	sum.Add(t.Registered())
+	sum.Subtract(t.Cached.List())
 	return sum.List()
 }

@@ -5,7 +5,7 @@
 // rates of a worker follow from its own clock, so that a delayed heartbeat does not change them.
 //
 // Files: consumer.go holds the sub-windows of one trainer, worker.go the totals of one worker. window.go has the
-// measurement window of a job.
+// measurement window of a job, caching.go what a decision on its cache needs.
 //
 // The package is pure. It knows no jobs, leases or policies.
 package measure

@@ -119,8 +119,8 @@ func placeable(job *durable.Job) bool {
 	return job.Options.GetPlacement().GetObjective() != "" && job.Error == nil && !static && job.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
-// isRead reports whether a trainer has an iterator over the job.
-func isRead(job *durable.Job) bool {
+// IsRead reports whether a trainer has an iterator over the job.
+func IsRead(job *durable.Job) bool {
 	return job.Error == nil && slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return len(e.Passes) > 0 && !durable.AllPrefetched(e) })
 }
 
@@ -132,7 +132,7 @@ func (p *Placements) Step() {
 			continue
 		}
 		s := p.searches[job.JobId]
-		if s != nil && p.host.Now() < s.due || !placeable(job) || !isRead(job) {
+		if s != nil && p.host.Now() < s.due || !placeable(job) || !IsRead(job) {
 			continue
 		}
 		if s == nil {

@@ -54,6 +54,20 @@ func (p *Placements) fleetNow(job *durable.Job) *pecanv1.JobFleet {
 	return count
 }
 
+// Trainers returns what the trainers of a job have taken in the last seconds.
+func (p *Placements) Trainers(job *durable.Job) (list []measure.Trainer) {
+	for _, id := range slices.Sorted(slices.Values(job.ClientIds)) {
+		c := p.clients[id]
+		if c == nil {
+			continue
+		}
+		if subs := c.consumed.Since(p.host.Now() - RecentTime); len(subs) > 0 {
+			list = append(list, measure.Trainer{Subs: slices.Clone(subs)})
+		}
+	}
+	return list
+}
+
 // consumers returns the trainers of a job that have read in the last seconds, and how fast.
 func (p *Placements) consumers(job *durable.Job) (list []*pecanv1.ConsumerStatus) {
 	for _, id := range slices.Sorted(slices.Values(job.ClientIds)) {

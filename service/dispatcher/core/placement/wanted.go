@@ -8,7 +8,7 @@ func (p *Placements) WantedRemote() (wanted int, keep bool) {
 	least := 0
 	for _, job := range p.state.Jobs() {
 		switch {
-		case !isRead(job) || TargetsLocal(job):
+		case !IsRead(job) || TargetsLocal(job):
 			// The provider does not choose the trainer's host.
 		case !placeable(job):
 			keep, least = true, 1

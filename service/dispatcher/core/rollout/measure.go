@@ -30,11 +30,12 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 }
 
 // KeepProfile keeps what an epoch's steps cost for the plans of later jobs, whatever the job's order is. It writes no profile
-// that says nearly the same as the one before. An epoch in another order says nothing about the registered one. The
+// that says nearly the same as the one before. An epoch in another order says nothing about the registered one, and streams
+// that read a cache say nothing about the steps upstream of it. The
 // explanation of a decision needs a profile from which an order can be planned.
 func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
-	if fingerprint == "" || epoch.WhollyOrdered() {
+	if fingerprint == "" || epoch.WhollyOrdered() || len(r.host.Metrics(job.JobId).Cached) > 0 {
 		return
 	}
 	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)

@@ -1,0 +1,182 @@
+package caching_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/caching"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+)
+
+// decoding is a pipeline of read, decode, a mark, shuffle and batch. Decoding takes 20 ms. The trainer takes 32 elements in
+// 40 ms. The numbers are those of a run in the middle of the first epoch, in which the shuffle holds 1,000 elements.
+func decoding() measure.Caching {
+	decoded := &pecanv1.CacheCandidate{Name: "decoded", Node: "mark", Plan: &pecanv1.CachePlan{Node: "mark", Upstream: []string{"mark", "decode", "read"}}}
+	read := &pecanv1.CacheCandidate{Node: "read", Plan: &pecanv1.CachePlan{Node: "read", Upstream: []string{"read"}}}
+	store := &pecanv1.StoreRates{FreeBytes: -1, Reads: samples(1e9), Writes: samples(5e8)}
+	return measure.Caching{
+		Plan: &pecanv1.Plan{Repeat: 1, Steps: []*pecanv1.PlanStep{
+			{Node: "batch", Inputs: []string{"shuffle"}}, {Node: "shuffle", Inputs: []string{"mark"}, Counts: pecanv1.PlanStep_SAME},
+			{Node: "mark", Inputs: []string{"decode"}, Counts: pecanv1.PlanStep_PASSED}, {Node: "decode", Inputs: []string{"read"}, Counts: pecanv1.PlanStep_SAME},
+			{Node: "read"},
+		}},
+		Options: &pecanv1.JobOptions{}, Elements: 1000,
+		Nodes: []*pecanv1.NodeMetrics{
+			{Node: "batch", Elements: 10, SelfCpuS: 0.001, BytesOut: 48e6}, {Node: "shuffle", Elements: 320, SelfCpuS: 0.001, BytesOut: 48e6},
+			{Node: "decode", Elements: 1320, SelfCpuS: 26.4, BytesOut: 198e6}, {Node: "read", Elements: 1320, SelfCpuS: 0.132, BytesOut: 132e6},
+		},
+		Trainers: []measure.Trainer{{Subs: []measure.SubWindow{{Begin: 0, End: 10 * time.Second, Elements: 10, Waited: 9.6}}}},
+		Workers:  []measure.StoreUser{{Cores: 4, Rates: store}}, Remote: 1, Steps: []measure.CachedStep{{Candidate: read}, {Candidate: decoded}},
+		Quota: -1, UnixS: 1_800_000_000, KeptHours: 168,
+	}
+}
+
+// samples are probes of a store with so many bytes per second and 20 µs for each element.
+func samples(rate float64) (list []*pecanv1.StoreTransfer) {
+	for _, size := range []float64{4 << 10, 1 << 20} {
+		s := 100*20e-6 + 100*size/rate
+		list = append(list, &pecanv1.StoreTransfer{Elements: 100, Bytes: uint64(100 * size), Seconds: s, WorkS: s, Probe: true})
+	}
+	return list
+}
+
+func decide(t *testing.T, facts measure.Caching) *pecanv1.CacheDecision {
+	t.Helper()
+	d, waits := caching.Decide(facts, autoscale.Prices{})
+	if d == nil {
+		t.Fatalf("no decision: %s", waits)
+	}
+	return d
+}
+
+func near(got, want float64) bool { return math.Abs(got-want) <= 0.01*want }
+
+func TestTheCostsOfAnEpochDoNotDependOnFullBuffers(t *testing.T) {
+	d := decide(t, decoding())
+	// 32,000 elements of 20.1 ms on 4 threads.
+	if !near(d.Compute.Seconds, 32000*0.0201/4) || d.Compute.Bound != "the workers" {
+		t.Errorf("an epoch that computes: %v", d.Compute)
+	}
+	if d.Node != "mark" || !strings.Contains(d.Why, "the cache at decoded costs least") {
+		t.Errorf("chosen %q: %s", d.Node, d.Why)
+	}
+	mark := d.Candidates[1]
+	// The mark has no metrics of its own. Its elements are those of the step before it.
+	if !near(mark.Bytes, 32000*150e3) || mark.Share != 1 || !near(mark.Get.Seconds, 1000*0.04) || mark.Get.Bound != "the trainers" {
+		t.Errorf("the mark: %v", mark)
+	}
+}
+
+func TestTheTrainersAreTheBound(t *testing.T) {
+	facts := decoding()
+	// A trainer that takes 1 s for 32 elements waits for nobody.
+	facts.Trainers[0].Subs[0].Waited = 0
+	if d := decide(t, facts); d.Node != "" || !strings.Contains(d.Why, "the trainers are the bound") {
+		t.Errorf("chosen %q: %s", d.Node, d.Why)
+	}
+}
+
+// D14: a store that cannot be written is one without free space.
+func TestTheStoreDecides(t *testing.T) {
+	slow := decoding()
+	slow.Workers[0].Rates.Reads, slow.Workers[0].Rates.Writes = samples(20e6), samples(20e6)
+	if d := decide(t, slow); d.Node != "" {
+		t.Errorf("a store of 20 MB/s: chosen %q: %s", d.Node, d.Why)
+	}
+	stored := slow
+	stored.Workers = []measure.StoreUser{{Cores: 4, Rates: &pecanv1.StoreRates{FreeBytes: -1, Reads: samples(1e9), Writes: samples(20e6)}}}
+	stored.Steps = []measure.CachedStep{stored.Steps[0], {Candidate: stored.Steps[1].Candidate, Stored: 1, Held: 32000, Bytes: 3.2e9}}
+	if d := decide(t, stored); d.Node != "mark" || !near(d.Candidates[1].Bytes, 3.2e9) || !strings.Contains(d.Why, "to read what is stored") {
+		t.Errorf("all is stored: chosen %q: %s", d.Node, d.Why)
+	}
+	broken := decoding()
+	broken.Workers[0].Rates = &pecanv1.StoreRates{Problem: "disk full"}
+	if d := decide(t, broken); d.Node != "" || !strings.Contains(d.Candidates[1].Why, "no space is free") {
+		t.Errorf("a store that cannot be written: chosen %q: %s", d.Node, d.Candidates[1].Why)
+	}
+	short := decoding()
+	short.Workers[0].Rates.FreeBytes = 1.2e9
+	if d := decide(t, short); d.Node != "mark" || !near(d.Candidates[1].Share, 0.25) {
+		t.Errorf("a quarter fits: chosen %q, share %v", d.Node, d.Candidates[1].Share)
+	}
+	short.Quota = 0
+	if d := decide(t, short); d.Node != "" {
+		t.Errorf("the quota is used up: chosen %q: %s", d.Node, d.Why)
+	}
+	foreign := decoding()
+	foreign.Steps[1].Problem = "the quotas keep others"
+	if d := decide(t, foreign); d.Node == "mark" || d.Candidates[1].Why != "the quotas keep others" {
+		t.Errorf("unwanted: chosen %q: %s", d.Node, d.Candidates[1].Why)
+	}
+}
+
+func TestExpectedEpochsDecide(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*measure.Caching)
+		want   float64
+	}{
+		{"nothing is known", func(*measure.Caching) {}, 3},
+		{"repeat(2), and the second pass is next", func(f *measure.Caching) { f.Plan.Repeat, f.Begun = 2, 1 }, 1},
+		{"jobs of ten epochs", func(f *measure.Caching) {
+			f.Past = []*pecanv1.PastJob{{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600}, {JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
+		}, 6 + 10},
+		{"caches are kept for ever", func(f *measure.Caching) {
+			f.KeptHours, f.Past = 0, []*pecanv1.PastJob{{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
+		}, 4 + 5},
+	} {
+		facts := decoding()
+		c.change(&facts)
+		if d := decide(t, facts); d.Epochs != c.want {
+			t.Errorf("%s: %v epochs, want %v", c.name, d.Epochs, c.want)
+		}
+	}
+}
+
+func TestWhatADecisionWaitsFor(t *testing.T) {
+	for want, change := range map[string]func(*measure.Caching){
+		"out of step batch":          func(f *measure.Caching) { f.Nodes[0].Elements = 0 },
+		"has measured its directory": func(f *measure.Caching) { f.Workers[0].Rates = nil },
+		"of an earlier version":      func(f *measure.Caching) { f.Plan.Steps = nil },
+		"out of the last step":       func(f *measure.Caching) { f.Elements, f.Nodes[0].Elements = 0, 0 },
+	} {
+		facts := decoding()
+		change(&facts)
+		if d, waits := caching.Decide(facts, autoscale.Prices{}); d != nil || !strings.Contains(waits, want) {
+			t.Errorf("waits for %q, want %q", waits, want)
+		}
+	}
+}
+
+func TestThePublishedPolicyKnowsTwoPlaces(t *testing.T) {
+	facts := decoding()
+	facts.Options.Cache = pecanv1.Cache_CACHE_PAPER
+	facts.Steps[0].Candidate.Role, facts.Steps[1].Candidate.Role = pecanv1.CacheCandidate_SOURCE_CACHE, pecanv1.CacheCandidate_FULL_CACHE
+	if d := decide(t, facts); d.Node != "mark" || d.Why != "the cache at decoded is fastest" {
+		t.Errorf("chosen %q: %s", d.Node, d.Why)
+	}
+	facts.Steps[1].Candidate.Role = pecanv1.CacheCandidate_ROLE_UNSPECIFIED
+	if d := decide(t, facts); d.Node == "mark" {
+		t.Errorf("a step without a role was chosen: %s", d.Why)
+	}
+}
+
+func TestAnObjectiveDecidesWithItsPrices(t *testing.T) {
+	facts := decoding()
+	facts.Options.Placement = &pecanv1.PlacementOptions{Objective: "cost", MinRemote: 1}
+	facts.Remote = 8
+	for range 7 {
+		facts.Workers = append(facts.Workers, measure.StoreUser{Cores: 4})
+	}
+	d, waits := caching.Decide(facts, autoscale.Published)
+	if d == nil {
+		t.Fatal(waits)
+	}
+	if d.Node != "mark" || d.Compute.Remote <= d.Candidates[1].Get.Remote || d.Compute.Cost <= 0 {
+		t.Errorf("chosen %q; %v; %v", d.Node, d.Compute, d.Candidates[1].Get)
+	}
+}

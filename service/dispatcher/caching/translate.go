@@ -1,0 +1,183 @@
+package caching
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/pecan-ml/pecan/policies/autocache"
+	"github.com/pecan-ml/pecan/policies/autoscale"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
+)
+
+const secondsPerHour = 3600
+
+// inputOf returns the policy's input, or what is missing for it.
+func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
+	in = autocache.Input{Goal: goalOf(facts, prices), Workers: workersOf(facts), Current: autocache.None}
+	if in.Store, waitsFor = storeOf(facts); waitsFor != "" {
+		return in, waitsFor
+	}
+	if in.Pipeline, waitsFor = pipelineOf(facts); waitsFor != "" {
+		return in, waitsFor
+	}
+	in.Current = slices.IndexFunc(facts.Steps, func(s measure.CachedStep) bool { return s.Candidate.Node == facts.Current })
+	in.Own, in.Others = epochsOf(facts)
+	return in, ""
+}
+
+// goalOf returns what the job wants of its workers. If nobody chooses their number, they are those that exist.
+func goalOf(facts measure.Caching, prices autoscale.Prices) autoscale.Goal {
+	options := facts.Options.GetPlacement()
+	if options.GetObjective() == "" {
+		exist := autoscale.Configuration{Remote: facts.Remote, Local: facts.Local}
+		return autoscale.Goal{Objective: autoscale.Time, Limits: autoscale.Limits{Min: exist, Max: exist}, Trainers: len(facts.Trainers)}
+	}
+	goal := placing.Goal(placing.Request{Options: options, Remote: facts.Remote, Local: facts.Local, Prices: prices})
+	goal.Trainers = len(facts.Trainers)
+	return goal
+}
+
+// workersOf returns the processors of one worker of each kind.
+func workersOf(facts measure.Caching) (w autocache.Workers) {
+	for _, worker := range facts.Workers {
+		cores := float64(max(worker.Cores, 1))
+		if worker.Local {
+			w.Local += cores / float64(facts.Local)
+		} else {
+			w.Remote += cores / float64(facts.Remote)
+		}
+	}
+	return w
+}
+
+// epochsOf returns how many epochs the job is expected to begin from now on, and how many later jobs.
+func epochsOf(facts measure.Caching) (own, others float64) {
+	var past []autocache.PastJob
+	for _, job := range facts.Past {
+		past = append(past, autocache.PastJob{Ago: max(float64(facts.UnixS-job.FirstS), 0) / secondsPerHour, Epochs: float64(job.Epochs)})
+	}
+	own = autocache.ExpectOwn(float64(facts.Begun), past)
+	if left := facts.Plan.GetRepeat() - int64(facts.Begun); facts.Plan.GetRepeat() > 1 && left > 0 {
+		own = float64(left)
+	}
+	hours := facts.KeptHours
+	if hours == 0 {
+		hours = math.Inf(1)
+	}
+	return own, autocache.ExpectOthers(hours, past)
+}
+
+// flow has the counts of all steps in one epoch, and what was measured of them.
+type flow struct {
+	steps    map[string]*pecanv1.PlanStep
+	measured map[string]*pecanv1.NodeMetrics
+	// count is how many elements a step gives in an epoch.
+	count map[string]float64
+}
+
+// pipelineOf returns the costs of the steps in one epoch.
+func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
+	f := flow{steps: map[string]*pecanv1.PlanStep{}, measured: map[string]*pecanv1.NodeMetrics{}, count: map[string]float64{}}
+	for _, node := range facts.Nodes {
+		f.measured[node.Node] = node
+	}
+	for _, step := range facts.Plan.GetSteps() {
+		f.steps[step.Node] = step
+	}
+	if len(facts.Plan.GetSteps()) == 0 {
+		return p, "the plan is of an earlier version, which does not list the steps"
+	}
+	root := facts.Plan.Steps[0].Node
+	p.Elements = cmp.Or(float64(facts.Elements), float64(f.measured[root].GetElements()))
+	if p.Elements == 0 {
+		return p, "no element has come out of the last step yet"
+	}
+	if missing := f.spread(root, p.Elements); missing != "" {
+		return p, fmt.Sprintf("no element has come out of step %s yet", missing)
+	}
+	for _, step := range facts.Plan.Steps {
+		p.Seconds += f.seconds(step.Node)
+		if len(step.Inputs) == 0 {
+			p.SourceElements += f.count[step.Node]
+			p.SourceBytes += f.count[step.Node] * f.bytes(step.Node)
+		}
+	}
+	for _, s := range facts.Steps {
+		p.Candidates = append(p.Candidates, f.candidate(s))
+	}
+	p.Demand = demandOf(facts.Trainers)
+	return p, ""
+}
+
+// spread counts the elements of the steps upstream of a step that gives n. Where a step gives as many as it gets, that counts
+// and not the measurement: in the first epoch, buffers hold elements that steps upstream have given already. It returns a
+// step about which too little is known.
+func (f *flow) spread(node string, n float64) (missing string) {
+	f.count[node] += n
+	step := f.steps[node]
+	for _, input := range step.GetInputs() {
+		in := n
+		if step.Counts == pecanv1.PlanStep_MEASURED {
+			given, got := float64(f.measured[node].GetElements()), float64(f.measured[input].GetElements())
+			if given == 0 {
+				return node
+			}
+			in = n * got / given
+		}
+		if missing := f.spread(input, in); missing != "" {
+			return missing
+		}
+	}
+	return ""
+}
+
+// seconds returns the time of threads that a step itself takes in an epoch.
+func (f *flow) seconds(node string) float64 {
+	if m := f.measured[node]; m.GetElements() > 0 {
+		return m.SelfCpuS / float64(m.Elements) * f.count[node]
+	}
+	return 0
+}
+
+// bytes returns the mean size of an element of a step; 0 if it is not known. A step that passes elements on may have no
+// metrics.
+func (f *flow) bytes(node string) float64 {
+	if m := f.measured[node]; m.GetElements() > 0 && m.BytesOut > 0 {
+		return float64(m.BytesOut) / float64(m.Elements)
+	}
+	if step := f.steps[node]; step.GetCounts() == pecanv1.PlanStep_PASSED && len(step.Inputs) == 1 {
+		return f.bytes(step.Inputs[0])
+	}
+	return 0
+}
+
+func (f *flow) candidate(s measure.CachedStep) autocache.Candidate {
+	node := s.Candidate.Node
+	c := autocache.Candidate{Name: cmp.Or(s.Candidate.Name, node), Illegal: s.Problem, Elements: f.count[node], Bytes: f.bytes(node), Stored: min(s.Stored, 1)}
+	for _, upstream := range s.Candidate.Plan.GetUpstream() {
+		c.Seconds += f.seconds(upstream) / max(c.Elements, 1)
+	}
+	if s.Held > 0 {
+		c.Bytes = float64(s.Bytes) / float64(s.Held)
+	}
+	switch s.Candidate.Role {
+	case pecanv1.CacheCandidate_SOURCE_CACHE:
+		c.Role = autocache.SourceCache
+	case pecanv1.CacheCandidate_FULL_CACHE:
+		c.Role = autocache.FullCache
+	}
+	return c
+}
+
+// demandOf returns the time in which a trainer takes an element if it never waits; 0 if no trainer was measured.
+func demandOf(trainers []measure.Trainer) float64 {
+	var times []float64
+	for _, t := range trainers {
+		times = append(times, measure.Median(t.Subs, func(s measure.SubWindow) float64 { return max(s.ElementTime()*(1-s.Wait()), 0) }))
+	}
+	return autoscale.Median(times)
+}

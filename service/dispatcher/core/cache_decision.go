@@ -1,0 +1,306 @@
+package core
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
+)
+
+// A job without pecan.cache() caches at one of its candidates, or nowhere. The caller decides, because the decision needs
+// prices: it answers a CachingRequest by CachingDecided. The core asks once in a job's first epoch, when enough is measured.
+// Before each later epoch the caller asks CacheToDecide. An open epoch keeps its cached step, which EpochOpened or the first
+// decision records. So a dispatcher that restarts continues with the same step.
+
+const (
+	// decisionElements is how many elements of the busiest step are measured before a decision, decisionCPU how many CPU
+	// seconds of all steps.
+	decisionElements = 300
+	decisionCPU      = 0.05
+	// decisionPeriod is the time between two looks at a job.
+	decisionPeriod = 500 * time.Millisecond
+)
+
+// cachingState is the volatile state of a job's decision.
+type cachingState struct {
+	// asked is the number of the open request; 0 without one. due is the next look. waitsFor is what the last request lacked.
+	asked    uint64
+	due      time.Duration
+	waitsFor string
+}
+
+// cachedStep returns the step that is cached in an epoch, by pecan.cache() or by a decision; nil if none is.
+func cachedStep(epoch *durable.Epoch) *pecanv1.CachePlan {
+	return stepNamed(epoch.Job, epoch.CachedStep)
+}
+
+func stepNamed(job *durable.Job, node string) *pecanv1.CachePlan {
+	if job.Plan.GetCache() != nil {
+		return job.Plan.Cache
+	}
+	return durable.CandidateStep(job.Plan, node)
+}
+
+// cachedSteps returns the steps that are cached in the open epochs of a job, and by its newest decision, which comes first.
+func cachedSteps(job *durable.Job) (steps []*pecanv1.CachePlan) {
+	add := func(step *pecanv1.CachePlan) {
+		if step != nil && !slices.Contains(steps, step) {
+			steps = append(steps, step)
+		}
+	}
+	add(stepNamed(job, job.CacheDecision.GetNode()))
+	for _, epoch := range job.Epochs {
+		add(cachedStep(epoch))
+	}
+	return steps
+}
+
+// decidesCache reports whether the cached step of a job is decided by measurements.
+func decidesCache(job *durable.Job) bool {
+	return job.Error == nil && job.Plan.GetCache() == nil && len(job.Plan.CacheSteps()) > 0
+}
+
+// stepCaching asks for the first decision of each job that reads, when enough is measured.
+func (c *Core) stepCaching() {
+	for _, job := range c.state.Jobs() {
+		if job.CacheDecision != nil || !decidesCache(job) || !placement.IsRead(job) {
+			continue
+		}
+		s := c.caches.decisions[job.JobId]
+		if s == nil {
+			s = &cachingState{}
+			c.caches.decisions[job.JobId] = s
+		}
+		if s.asked != 0 || c.now < s.due {
+			continue
+		}
+		s.due = c.now + decisionPeriod
+		if facts, wait := c.cachingFacts(job); wait == "" {
+			c.versions++
+			s.asked = c.versions
+			c.effect(CachingRequest{Number: s.asked, JobID: job.JobId, Facts: facts})
+		}
+	}
+}
+
+// decisionWaitsFor says what the first decision on a job waits for, if a cache is possible.
+func (c *Core) decisionWaitsFor(job *durable.Job) string {
+	if c.candidatesProblem(job) != "" {
+		return ""
+	}
+	_, wait := c.cachingFacts(job)
+	if s := c.caches.decisions[job.JobId]; wait == "" && s != nil {
+		return s.waitsFor
+	}
+	return wait
+}
+
+// CacheToDecide asks which step is cached in the epoch that a request is about to open; nil if there is nothing to decide,
+// or too little is known.
+func (c *Core) CacheToDecide(req *pecanv1.OpenEpochRequest) *CachingRequest {
+	job := c.state.Job(req.GetJobId())
+	if job == nil || !decidesCache(job) {
+		return nil
+	}
+	facts, wait := c.cachingFacts(job)
+	if wait != "" {
+		return nil
+	}
+	return &CachingRequest{JobID: job.JobId, Facts: facts}
+}
+
+// cachingFacts returns what a decision on a job needs, or what it waits for.
+func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor string) {
+	if why := c.candidatesProblem(job); why != "" {
+		return facts, why
+	}
+	fingerprint := c.state.Dataset(job.DatasetId).GetFingerprint()
+	kept := c.state.Profile(fingerprint)
+	nodes := validNodes(c.profiles[job.JobId].Totals().Computed())
+	if elements, cpu := measured(nodes); elements < decisionElements || cpu < decisionCPU {
+		if nodes = validNodes(kept.GetNodes()); len(nodes) == 0 {
+			return facts, fmt.Sprintf("measured %d of %d elements of the busiest step and %.2g of %.2g s of CPU", min(elements, decisionElements), decisionElements, min(cpu, decisionCPU), decisionCPU)
+		}
+	}
+	facts = measure.Caching{
+		Plan: job.Plan, Options: job.Options, Nodes: nodes, Elements: c.elementsOf(job, kept), Quota: c.cacheRoom(job), Begun: c.state.EpochsBegun(job),
+		UnixS: c.unix(), KeptHours: c.cfg.CacheTTL.Hours(), Current: job.CacheDecision.GetNode(),
+		Trainers: c.placements.Trainers(job),
+	}
+	for _, past := range c.state.History(fingerprint).GetJobs() {
+		if past.JobId != job.JobId {
+			facts.Past = append(facts.Past, proto.CloneOf(past))
+		}
+	}
+	for _, id := range sortedKeys(c.workers) {
+		if worker := c.workers[id]; c.usable(worker) && c.placements.Serves(id, job) {
+			local := worker.kind == "local"
+			if local {
+				facts.Local++
+			} else {
+				facts.Remote++
+			}
+			facts.Workers = append(facts.Workers, measure.StoreUser{Local: local, Cores: int(worker.cores), Rates: worker.store})
+		}
+	}
+	if len(facts.Workers) == 0 {
+		return facts, "no worker can serve the job"
+	}
+	for _, candidate := range job.Plan.GetCacheCandidates() {
+		if candidate.Plan == nil {
+			continue
+		}
+		key := c.cacheKey(job, candidate.Plan)
+		step, cache := measure.CachedStep{Candidate: candidate, Problem: c.caches.unwanted[key]}, c.state.Cache(key)
+		if cache != nil {
+			size := c.state.CacheSize(key)
+			step.Stored, step.Bytes, step.Held = float64(len(cache.Segments))/float64(max(cache.Streams, 1)), uint64(size.Bytes), size.Elements
+		}
+		facts.Steps = append(facts.Steps, step)
+	}
+	return facts, ""
+}
+
+// validNodes leaves out metrics that nobody can have measured.
+func validNodes(nodes []*pecanv1.NodeMetrics) []*pecanv1.NodeMetrics {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *pecanv1.NodeMetrics) bool {
+		return n.Node == "" || !(n.SelfCpuS >= 0) || math.IsInf(n.SelfCpuS, 0)
+	})
+}
+
+// measured returns the elements of the most expensive step, and the CPU seconds of all steps.
+func measured(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
+	most := -1.0
+	for _, n := range nodes {
+		if cpu += n.SelfCpuS; n.SelfCpuS > most {
+			most, elements = n.SelfCpuS, n.Elements
+		}
+	}
+	return elements, cpu
+}
+
+// elementsOf returns how many elements an epoch of a job has: as the plan says, as an earlier epoch had, or as the streams
+// that have ended let expect; 0 if nothing is known.
+func (c *Core) elementsOf(job *durable.Job, kept *pecanv1.StoredProfile) uint64 {
+	if n := job.Plan.GetCardinality(); n > 0 {
+		return uint64(n)
+	}
+	for _, closed := range slices.Backward(job.Closed) {
+		if closed.Delivered && closed.Elements > 0 {
+			return closed.Elements
+		}
+	}
+	if kept.GetEpochElements() > 0 {
+		return kept.EpochElements
+	}
+	for _, epoch := range job.Epochs {
+		if done := epoch.DeliveredStreams(); done > 0 {
+			return epoch.Elements() * uint64(epoch.Total()) / uint64(done)
+		}
+	}
+	return 0
+}
+
+// cacheRoom returns the bytes that the quotas leave for caches of a job; negative without a quota. Caches that nobody pins
+// give way, if they are worth less.
+func (c *Core) cacheRoom(job *durable.Job) int64 {
+	quota, tenant := c.cfg.CacheQuota, job.Options.EffectiveTenant()
+	own := int64(c.cfg.Tenants[tenant].CacheBytes)
+	if quota <= 0 && own <= 0 {
+		return -1
+	}
+	jobs, mine := c.cacheJobs(), map[string]bool{}
+	for _, step := range cachedSteps(job) {
+		mine[c.cacheKey(job, step)] = true
+	}
+	pinned, ofTenant := int64(0), int64(0)
+	for _, key := range c.state.CacheKeys() {
+		if cache := c.state.Cache(key); !mine[key] && (cache.Pinned || reads(jobs[key])) {
+			bytes := c.state.CacheSize(key).Bytes
+			if pinned += bytes; cache.Tenant == tenant {
+				ofTenant += bytes
+			}
+		}
+	}
+	room := int64(math.MaxInt64)
+	if quota > 0 {
+		room = min(room, quota-pinned)
+	}
+	if own > 0 {
+		room = min(room, own-ofTenant)
+	}
+	return max(room, 0)
+}
+
+// cachingDecided records a decision that changes something. The first one is also for the open epochs, whose streams without a
+// lease follow it. A decision that repeats the last one is recorded when the job has begun twice as many epochs.
+func (c *Core) cachingDecided(in CachingDecided) {
+	if s := c.caches.decisions[in.JobID]; s != nil && s.asked == in.Number {
+		s.asked, s.waitsFor = 0, in.WaitsFor
+	}
+	job := c.state.Job(in.JobID)
+	if job == nil || in.Decision == nil || !decidesCache(job) || in.Decision.Node != "" && durable.CandidateStep(job.Plan, in.Decision.Node) == nil {
+		return
+	}
+	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)
+	decision.Epoch = job.NextEpoch
+	decided := &pecanv1.CacheDecided{JobId: job.JobId, Decision: decision}
+	switch {
+	case before == nil:
+		for _, epoch := range job.Epochs {
+			decided.OpenEpochs = append(decided.OpenEpochs, epoch.Epoch)
+			decision.Epoch = min(decision.Epoch, epoch.Epoch)
+		}
+	case before.Node == decision.Node && decision.Epoch <= 2*before.Epoch+1:
+		return
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheDecided{CacheDecided: decided}})
+	c.event("cache decided", "job", job.JobId, "epoch", decision.Epoch, "step", cmp.Or(decision.Node, "none"), "why", decision.Why)
+}
+
+// shareIsKept reports whether a share of the source belongs to what the newest decision keeps of a step.
+func shareIsKept(job *durable.Job, step *pecanv1.CachePlan, share uint32) bool {
+	for _, candidate := range job.CacheDecision.GetCandidates() {
+		if candidate.Node == step.Node && candidate.Share > 0 {
+			return float64(share) < candidate.Share*float64(job.Plan.GetNumStreams())
+		}
+	}
+	return true
+}
+
+// keepsPrefix reports whether the steps up to a cached one are the same in an order. Only then the order gives the elements
+// that the cache has.
+func keepsPrefix(order []string, step *pecanv1.CachePlan) bool {
+	at := slices.Index(order, step.GetNode())
+	if len(order) == 0 {
+		return true
+	}
+	var registered []string
+	for _, node := range slices.Backward(step.GetUpstream()) {
+		if slices.Contains(order, node) {
+			registered = append(registered, node)
+		}
+	}
+	return at >= 0 && slices.Equal(registered, order[:at+1])
+}
+
+// decisionLine describes the newest decision for the trainer's log; empty before the first one.
+func decisionLine(job *durable.Job) string {
+	d := job.CacheDecision
+	if d == nil {
+		return ""
+	}
+	what := "nothing is cached"
+	if d.Node != "" {
+		what = "the elements of " + d.Node + " are cached"
+	}
+	return fmt.Sprintf("from epoch %d on, %s: %s", d.Epoch, what, d.Why)
+}

@@ -1,0 +1,51 @@
+package measure
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Caching is what is known of a job when it is decided which of its steps is cached.
+type Caching struct {
+	Plan    *pecanv1.Plan
+	Options *pecanv1.JobOptions
+	// Nodes has the metrics of streams that run all steps in the registered order. Elements is the number of elements that
+	// trainers get in an epoch; 0: not known.
+	Nodes    []*pecanv1.NodeMetrics
+	Elements uint64
+	// Trainers are those that have read in the last seconds.
+	Trainers []Trainer
+	// Workers are those that may serve the job. Remote and Local are how many of each kind it may have.
+	Workers       []StoreUser
+	Remote, Local int
+	// Steps are the candidates that can be cached, from the source on.
+	Steps []CachedStep
+	// Quota is how many bytes the quotas leave to caches of the job; negative: no bound.
+	Quota int64
+	// Begun is the number of epochs that trainers of the job have begun to read. Past are the other jobs with the same
+	// dataset, and UnixS is the time.
+	Begun uint64
+	Past  []*pecanv1.PastJob
+	UnixS int64
+	// KeptHours is for how long an unused cache is kept; 0: for ever.
+	KeptHours float64
+	// Current is the node of the step that is cached by the newest decision; empty if none is.
+	Current string
+}
+
+// CachedStep is a step whose elements may be cached.
+type CachedStep struct {
+	Candidate *pecanv1.CacheCandidate
+	// Problem is why it cannot be cached now; empty if it can.
+	Problem string
+	// Stored is the share of its elements that the store has, Bytes the size of that share and Held its number of elements.
+	Stored      float64
+	Bytes, Held uint64
+}
+
+// StoreUser is a worker with a directory of caches, or without one.
+type StoreUser struct {
+	Local bool
+	Cores int
+	// Rates is nil before the worker has reported them.
+	Rates *pecanv1.StoreRates
+}

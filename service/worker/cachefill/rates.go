@@ -1,0 +1,160 @@
+package cachefill
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	// keptSamples bounds the samples of production, and leastSampleBytes is how many bytes one has at least.
+	keptSamples      = 8
+	leastSampleBytes = 1 << 20
+	// mostFailures is how many segments in a row fail before the directory counts as not writable.
+	mostFailures = 3
+)
+
+// transfers measures how fast a directory is read, or written. The zero value is ready. It is safe for concurrent use.
+type transfers struct {
+	mu sync.Mutex
+	// active counts the transfers in progress, since began.
+	active int
+	began  time.Time
+	// seconds is how long one was in progress at least, work the sum over all. These are since the last sample; total is
+	// since the start.
+	seconds, work, total time.Duration
+	elements, bytes      uint64
+	probes, samples      []*pecanv1.StoreTransfer
+}
+
+// begin begins a transfer. The function that it returns ends the transfer.
+func (t *transfers) begin() (end func(elements, bytes int)) {
+	start := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.active++; t.active == 1 {
+		t.began = start
+	}
+	return func(elements, bytes int) {
+		now := time.Now()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.active--; t.active == 0 {
+			t.seconds += now.Sub(t.began)
+			t.total += now.Sub(t.began)
+		}
+		t.work += now.Sub(start)
+		t.elements, t.bytes = t.elements+uint64(elements), t.bytes+uint64(bytes)
+	}
+}
+
+// sampled returns the samples, after it has made one of what was transferred since the last one, if that is enough.
+func (t *transfers) sampled() []*pecanv1.StoreTransfer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.active > 0 {
+		now := time.Now()
+		t.seconds, t.total, t.began = t.seconds+now.Sub(t.began), t.total+now.Sub(t.began), now
+	}
+	if t.bytes >= leastSampleBytes && t.seconds > 0 {
+		t.samples = append(t.samples, &pecanv1.StoreTransfer{Elements: t.elements, Bytes: t.bytes, Seconds: t.seconds.Seconds(), WorkS: t.work.Seconds()})
+		t.samples = t.samples[max(0, len(t.samples)-keptSamples):]
+		t.seconds, t.work, t.elements, t.bytes = 0, 0, 0, 0
+	}
+	return slices.Concat(t.probes, t.samples)
+}
+
+// probed replaces the samples of earlier probes.
+func (t *transfers) probed(samples []*pecanv1.StoreTransfer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.probes = samples
+}
+
+// busy returns for how long transfers were in progress since the start.
+func (t *transfers) busy() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total
+}
+
+// health says whether the directory can be written.
+type health struct {
+	mu sync.Mutex
+	// failures counts the writes that have failed in a row. problem is why nothing can be written; empty if it can.
+	failures int
+	problem  string
+	// free is how many bytes may still be written; negative if it is not known.
+	free int64
+}
+
+func (h *health) succeeded() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures, h.problem = 0, ""
+}
+
+func (h *health) failed(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failures++; h.failures >= mostFailures {
+		h.problem = err.Error()
+	}
+}
+
+// broken notes that the directory could not be measured.
+func (h *health) broken(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures, h.problem = mostFailures, err.Error()
+}
+
+func (h *health) setFree(bytes int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free = bytes
+}
+
+func (h *health) state() (problem string, free int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.problem, h.free
+}
+
+// Rates returns how fast the directory is; nil without a directory, and before it was measured.
+func (d *Directory) Rates() *pecanv1.StoreRates {
+	if d == nil {
+		return nil
+	}
+	rates := &pecanv1.StoreRates{Reads: d.reading.sampled(), Writes: d.writing.sampled()}
+	if rates.Problem, rates.FreeBytes = d.health.state(); rates.Problem == "" && len(rates.Reads) == 0 && len(rates.Writes) == 0 {
+		return nil
+	}
+	return rates
+}
+
+// Usage returns for how long the directory was read and written, and whether it can be written now.
+func (d *Directory) Usage() (read, written time.Duration, writable bool) {
+	problem, _ := d.health.state()
+	return d.reading.busy(), d.writing.busy(), problem == ""
+}
+
+// freeBytes returns how many bytes may still be written: below the bound of the directory, and in its file system. It is
+// negative if neither is known.
+func (d *Directory) freeBytes() int64 {
+	free := int64(-1)
+	var state unix.Statfs_t
+	if unix.Statfs(d.path, &state) == nil {
+		free = int64(state.Bavail) * state.Bsize
+	}
+	if room, bounded, err := d.dir.Room(); err == nil && bounded {
+		if free < 0 || room < free {
+			free = room
+		}
+	}
+	return free
+}

@@ -1,0 +1,99 @@
+package cachefill
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
+	d, _ := directory(t)
+	if d.Rates() != nil {
+		t.Error("a directory that was not measured has rates")
+	}
+	if err := d.probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rates := d.Rates()
+	if len(rates.GetReads()) != len(probeSizes) || len(rates.GetWrites()) != len(probeSizes) || rates.GetProblem() != "" {
+		t.Fatalf("the rates are %v", rates)
+	}
+	for i, size := range probeSizes {
+		for _, s := range []uint64{rates.Reads[i].Bytes, rates.Writes[i].Bytes} {
+			if s != uint64(size.bytes*size.elements) {
+				t.Errorf("a probe of %d elements of %d bytes has %d bytes", size.elements, size.bytes, s)
+			}
+		}
+		if r, w := rates.Reads[i], rates.Writes[i]; r.Seconds <= 0 || w.Seconds <= 0 || !r.Probe {
+			t.Errorf("the samples are %v and %v", r, w)
+		}
+	}
+	if left, err := os.ReadDir(d.path); err != nil || len(left) > 0 || len(d.own) > 0 {
+		t.Errorf("the probe left %v (%v)", left, err)
+	}
+	if free := d.freeBytes(); free <= 0 {
+		t.Errorf("%d bytes are free", free)
+	}
+}
+
+// D14: the directory is removed under the worker. It counts as not writable at once if it cannot be measured, and after three
+// segments in a row that could not be written.
+func TestADirectoryThatCannotBeWrittenIsReported(t *testing.T) {
+	d, _ := directory(t)
+	if err := os.RemoveAll(d.path); err != nil {
+		t.Fatal(err)
+	}
+	err := d.probe(t.Context())
+	if err == nil {
+		t.Fatal("a directory that is gone was measured")
+	}
+	for range mostFailures - 1 {
+		d.health.failed(err)
+	}
+	if _, _, writable := d.Usage(); !writable {
+		t.Error("two failures suffice")
+	}
+	d.health.failed(err)
+	if rates := d.Rates(); rates.GetProblem() != err.Error() {
+		t.Errorf("the rates are %v, the last error %v", rates, err)
+	}
+	d.health.succeeded()
+	if _, _, writable := d.Usage(); !writable {
+		t.Error("a segment that was written does not end the problem")
+	}
+	d.health.broken(err)
+	if _, _, writable := d.Usage(); writable {
+		t.Error("a failed probe does not count")
+	}
+}
+
+// Transfers that overlap count once in the time in which the directory is busy, and each in the time of threads.
+func TestOverlappingTransfersAreBusyOnce(t *testing.T) {
+	var both transfers
+	var wait sync.WaitGroup
+	const length = 50 * time.Millisecond
+	begun := make(chan struct{}, 2)
+	for range 2 {
+		wait.Go(func() {
+			end := both.begin()
+			begun <- struct{}{}
+			for len(begun) < 2 {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(length)
+			end(10, leastSampleBytes)
+		})
+	}
+	wait.Wait()
+	samples := both.sampled()
+	if len(samples) != 1 {
+		t.Fatalf("%d samples", len(samples))
+	}
+	if s := samples[0]; s.Elements != 20 || s.Bytes != 2*leastSampleBytes || s.Seconds < length.Seconds() || s.WorkS < 2*length.Seconds() || s.Seconds > 0.75*s.WorkS {
+		t.Errorf("the sample is %v", s)
+	}
+	if again := both.sampled(); len(again) != 1 {
+		t.Errorf("%d samples without another transfer", len(again))
+	}
+}

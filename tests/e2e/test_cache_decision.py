@@ -1,0 +1,167 @@
+"""Which step is cached, decided by measurements: the elements stay the same, and later epochs and jobs are faster where that pays."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import time
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src.client import session
+from cache_service import Service, until
+
+D = tf.data.Dataset
+ELEMENTS, STREAMS = 900, 60
+
+
+def expensive(x: tf.Tensor) -> tf.Tensor:
+    """Some milliseconds of integer arithmetic, and 4 kB of results that are equal on all hosts."""
+    numbers = tf.range(512, dtype=tf.int64) + x
+
+    def step(i: tf.Tensor, block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return i + 1, block * 6364136223846793005 + 1442695040888963407
+
+    _, block = tf.while_loop(lambda i, _: i < 300, step, (0, tf.tile(numbers[None], [16, 1])), parallel_iterations=1)
+    return tf.reduce_max(block, axis=0)
+
+
+def build() -> D:
+    return D.range(ELEMENTS).map(expensive, num_parallel_calls=2).batch(4, drop_remainder=True)
+
+
+def bytes_of(dataset: D) -> list[bytes]:
+    return [batch.numpy().tobytes() for batch in dataset]
+
+
+def timed(dataset: D) -> tuple[float, list[bytes]]:
+    began = time.monotonic()
+    got = bytes_of(dataset)
+    return time.monotonic() - began, got
+
+
+def decision(service: Service) -> dict:
+    """The decision on the newest job."""
+    job = service.job()["job_id"]
+    return session.connect(service.dispatcher.target, 10).explain(job).get("cache_decision", {})
+
+
+def computed(service: Service) -> int:
+    """Elements that the expensive step has computed for the newest job."""
+    return sum(int(node.get("elements", 0)) for node in service.job().get("nodes", []) if "ParallelMap" in node["op"])
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="pecan")
+    return caplog
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_expensive_step_is_cached_and_the_second_job_begins_with_it(tmp_path, log, deterministic):
+    local = bytes_of(build())
+    with Service(tmp_path, workers=1) as service:
+        def check(got: list[bytes]) -> None:
+            assert got == local if deterministic else sorted(got) == sorted(local)
+
+        dataset = service.read(build(), cache="auto", streams=STREAMS, deterministic=deterministic)
+        first_s, got = timed(dataset)
+        check(got)
+        until(lambda: "are cached: the cache at" in log.text, "the trainer's log does not say what is cached")
+        chosen = decision(service)
+        assert chosen["node"] and "to write, then" in chosen["why"], chosen
+        found = pecan.explain(dataset).cache
+        assert chosen["why"] in found.decision and chosen["why"] in " ".join(str(found).split())
+        assert [c.stored for c in found.candidates if c.step == chosen["node"]] == [True]
+        assert service.segments(), "streams that began after the decision wrote nothing"
+        check(bytes_of(dataset))
+        third_s, got = timed(dataset)
+        check(got)
+        assert len(service.segments()) == STREAMS
+        assert third_s < first_s / 2, f"the first epoch took {first_s:.2f} s, the third one {third_s:.2f} s"
+        # Another job over the same steps begins with what is stored.
+        other = service.read(build().map(lambda x: x + 1), cache="auto", streams=STREAMS, deterministic=deterministic)
+        assert sorted(bytes_of(other.map(lambda x: x - 1))) == sorted(local)
+        until(lambda: decision(service).get("node"), "the second job decides nothing")
+
+
+def test_random_steps_after_a_cached_step_draw_the_same_values_as_without(tmp_path):
+    """Keyed randomness draws by the number of an element, which a cache does not store."""
+    def noisy() -> D:
+        drawn = D.range(ELEMENTS).map(expensive, num_parallel_calls=2).apply(pecan.cache_candidate("expensive"))
+        return drawn.map(lambda x: x + tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)).shuffle(20).batch(4, drop_remainder=True)
+
+    with Service(tmp_path, workers=1) as service:
+        epochs = {}
+        for cache in ("candidates", "off"):
+            dataset = service.read(noisy(), cache=cache, streams=STREAMS, deterministic=True, seed=3)
+            epochs[cache] = [bytes_of(dataset) for _ in range(3)]
+            if cache == "candidates":
+                assert decision(service).get("node"), "nothing is cached"
+                until(lambda: service.metric("bytes_read") > 0, "nothing is read from the cache")
+        assert epochs["candidates"] == epochs["off"]
+        assert epochs["off"][0] != epochs["off"][1]
+
+
+def test_nothing_is_written_where_computing_is_cheaper(tmp_path, log):
+    with Service(tmp_path, workers=1) as service:
+        # A megabyte is filled sooner than it is read.
+        dataset = service.read(D.range(600).map(lambda x: tf.fill([1 << 17], x)), cache="auto")
+        for _ in range(3):
+            assert sum(1 for _ in dataset) == 600
+        until(lambda: "nothing is cached: computing costs least" in log.text, "the trainer's log does not say why nothing is cached")
+        assert "node" not in decision(service)
+        assert service.segments() == [] and service.metric("bytes_written") == 0
+
+
+def test_a_decision_survives_a_restart_of_the_dispatcher_and_deaths_of_workers(tmp_path):
+    local = sorted(bytes_of(build()))
+    with Service(tmp_path, workers=2, work_dir=tmp_path / "work") as service:
+        dataset = service.read(build(), cache="auto", streams=STREAMS)
+        got, chosen = [], {}
+        for n, batch in enumerate(dataset):
+            got.append(batch.numpy().tobytes())
+            if n >= ELEMENTS // 8 and not chosen and (chosen := decision(service)):
+                # Workers are writing.
+                service.kill(0)
+                service.restart()
+        assert sorted(got) == local and chosen["node"]
+        assert decision(service) == chosen
+        for _ in range(2):
+            assert sorted(bytes_of(dataset)) == local
+        until(lambda: service.job()["cache"]["segments"] == STREAMS, "segments are missing after two more epochs")
+
+
+def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, log):
+    """D14: the bound of the directory leaves room for a part of the cache only."""
+    local = sorted(bytes_of(build()))
+    with Service(tmp_path, workers=1, cache_bytes=2 << 20) as service:
+        dataset = service.read(build(), cache="auto", streams=STREAMS)
+        for _ in range(3):
+            assert sorted(bytes_of(dataset)) == local
+        # A part fits, and that part is kept.
+        until(lambda: decision(service), "nothing is decided")
+        assert sum(path.stat().st_size for path in service.caches.iterdir()) <= 2 << 20
+
+
+def test_a_directory_that_vanishes_while_it_is_written_changes_no_element(tmp_path):
+    """D14: the directory is removed while workers write."""
+    local = sorted(bytes_of(build()))
+    with Service(tmp_path, workers=1) as service:
+        dataset = service.read(build(), cache="auto", streams=STREAMS)
+        got, moved = [], False
+        for batch in dataset:
+            got.append(batch.numpy().tobytes())
+            if not moved and service.caches.exists() and list(service.caches.glob("*-[0-9]*.seg")) and decision(service):
+                remove(service.caches)
+                moved = True
+        assert sorted(got) == local
+        for _ in range(2):
+            assert sorted(bytes_of(dataset)) == local
+
+
+def remove(directory: pathlib.Path) -> None:
+    for path in directory.iterdir():
+        path.unlink(missing_ok=True)
+    directory.rmdir()
