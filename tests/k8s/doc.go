@@ -8,6 +8,7 @@
 //	cluster_test.go    the chart on the control plane: install, look, evict, replace; the trainer
 //	service_test.go    the chart with the real programs under a trainer; what the chart renders
 //	automatic_test.go  the same with a dispatcher that starts and stops its workers
+//	policy_test.go     whom the chart's network policies admit
 //	provider_test.go   service/provision with pods that sleep
 //	trainer.py         reads epochs and compares each with a local run
 //
