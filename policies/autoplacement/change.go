@@ -16,6 +16,8 @@ const (
 	clip      = 3.5
 	// realChange is the least change of a median that starts a search.
 	realChange = 0.05
+	// confirming is the number of windows that must show a change, each at least half of it. Fewer may be outliers.
+	confirming = 3
 	// baseWindows is the most windows that make up the baseline.
 	baseWindows = 10
 	// mostSeen bounds the windows that are kept.
@@ -65,6 +67,16 @@ func (s *signal) median(obs []observation) float64 {
 	return autoscale.Median(logs)
 }
 
+// showing counts the windows that show at least half of a change.
+func (s *signal) showing(obs []observation, normal, change float64) (n int) {
+	for _, o := range obs {
+		if v := s.value(o); v > 0 && (math.Log(v)-normal)/change >= 0.5 {
+			n++
+		}
+	}
+	return n
+}
+
 // next adds an observation. If something changed, it returns the observations since then and a sentence.
 func (m *monitor) next(o observation) (since []observation, why string) {
 	m.forget()
@@ -97,6 +109,9 @@ func (m *monitor) next(o observation) (since []observation, why string) {
 			from++
 		}
 		change := s.median(m.seen[from:]) - normal
+		if math.Abs(change) >= realChange && s.showing(m.seen[from:], normal, change) < confirming {
+			continue
+		}
 		s.up, s.down, s.upAt, s.downAt = 0, 0, now, now
 		if math.Abs(change) >= realChange {
 			return m.seen[from:], fmt.Sprintf("%s changed by %+.0f %%", s.name, 100*math.Expm1(change))

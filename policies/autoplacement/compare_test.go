@@ -81,7 +81,9 @@ func TestTheMonitorIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
 		{"outliers on both sides", []float64{1.3, 0.7, 1.3, 0.7, 1.3, 0.7}, false, 0},
 		{"twice as slow", []float64{1, 1, 2, 2, 2}, true, 3},
 		{"twice as fast", []float64{1, 1, 0.5, 0.5, 0.5}, true, 3},
-		{"twice as slow after a slow window", []float64{1, 1.06, 2, 2}, true, 2},
+		{"twice as slow after a slow window", []float64{1, 1.06, 2, 2, 2}, true, 3},
+		{"two outliers after a slow window", []float64{1, 1.06, 1.3, 1.3, 1, 1, 1}, false, 0},
+		{"two outliers before a slow window", []float64{1, 1.3, 1.3, 1.06, 1, 1, 1}, false, 0},
 		{"10 % slower", []float64{1.1, 1.1, 1.1, 1.1, 1.1, 1.1}, true, 3},
 		{"6 % faster", []float64{0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94}, true, 3},
 	} {

@@ -22,19 +22,22 @@ const (
 	ChangeAt      = 25
 	FollowWindows = 10
 	curveWindows  = 20
+	// preempted is the number of windows until a spot machine that was taken back is replaced.
+	preempted = 2
 )
 
-// Change is a change of a job.
+// Change is a change of a job. Undo, if there is one, happens After windows later.
 type Change struct {
-	Name string
-	Do   func(*World)
+	Name     string
+	Do, Undo func(*World)
+	After    int
 }
 
 // AllChanges are what policies must follow.
 var AllChanges = []Change{
-	{"trainer half as fast", func(w *World) { w.Surface.Demand *= 2 }},
-	{"trainer twice as fast", func(w *World) { w.Surface.Demand /= 2 }},
-	{"a worker is lost", func(w *World) {
+	{Name: "trainer half as fast", Do: func(w *World) { w.Surface.Demand *= 2 }},
+	{Name: "trainer twice as fast", Do: func(w *World) { w.Surface.Demand /= 2 }},
+	{Name: "a worker is lost", Do: func(w *World) {
 		// Nothing replaces it. More workers of the other kind may be had.
 		left := w.Goal.Limits.Max
 		if w.Workers.Remote > 0 {
@@ -44,10 +47,14 @@ var AllChanges = []Change{
 		}
 		w.Available = &left
 	}},
-	{"fewer remote workers exist", func(w *World) { w.Available = &autoscale.Configuration{Remote: 4, Local: 10} }},
-	{"remote workers cost double", func(w *World) { w.Goal.Prices.Remote *= 2 }},
-	{"the host gets other work", func(w *World) { w.Surface.TrainerCores += 30 }},
-	{"new plan, half the work", func(w *World) {
+	{Name: "half of the spot machines are replaced", Do: func(w *World) {
+		// Half of the remote workers go at once, and others replace them.
+		w.Available = &autoscale.Configuration{Remote: (w.Workers.Remote + 1) / 2, Local: w.Goal.Limits.Max.Local}
+	}, Undo: func(w *World) { w.Available = nil }, After: preempted},
+	{Name: "fewer remote workers exist", Do: func(w *World) { w.Available = &autoscale.Configuration{Remote: 4, Local: 10} }},
+	{Name: "remote workers cost double", Do: func(w *World) { w.Goal.Prices.Remote *= 2 }},
+	{Name: "the host gets other work", Do: func(w *World) { w.Surface.TrainerCores += 30 }},
+	{Name: "new plan, half the work", Do: func(w *World) {
 		w.Plan, w.Surface.Remote, w.Surface.Local = 1, 2*w.Surface.Remote, 2*w.Surface.Local
 	}},
 }
@@ -81,6 +88,9 @@ func ChangeScenarios() (all []Scenario) {
 			all = append(all, Scenario{change.Name, family, func(seed uint64) Job {
 				j := random(family, seed, ChangeAt+FollowWindows+1)
 				j.Events = []Event{{Window: ChangeAt, Change: change.Do}}
+				if change.Undo != nil {
+					j.Events = append(j.Events, Event{Window: ChangeAt + change.After, Change: change.Undo})
+				}
 				return j
 			}})
 		}

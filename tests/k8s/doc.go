@@ -5,7 +5,10 @@
 //	kubelet_test.go    a node: runs the containers of its pods as processes, probes them, reports, stops them
 //	container_test.go  one container: a root of its own over that of the host, with the pod's volumes and user
 //	names_test.go      the names of services, in place of a DNS server
-//	service_test.go    the chart with the real programs under a trainer
+//	cluster_test.go    the chart on the control plane: install, look, evict, replace; the trainer
+//	service_test.go    the chart with the real programs under a trainer; what the chart renders
+//	automatic_test.go  the same with a dispatcher that starts and stops its workers
+//	policy_test.go     whom the chart's network policies admit
 //	provider_test.go   service/provision with pods that sleep
 //	trainer.py         reads epochs and compares each with a local run
 //

@@ -187,8 +187,8 @@ func (k *kubelet) live(ctx context.Context, r *podRun) {
 			case policy != corev1.RestartPolicyAlways && r.run.code == 0:
 				phase = corev1.PodSucceeded
 			default:
+				r.run, restartAt = nil, time.Now().Add(pauseBefore(r.restarts))
 				r.restarts++
-				r.run, restartAt = nil, time.Now().Add(time.Second)
 			}
 		case r.run != nil:
 			k.probe(r)
@@ -196,6 +196,15 @@ func (k *kubelet) live(ctx context.Context, r *podRun) {
 		k.report(ctx, r, phase, "")
 		sleep(ctx, 200*time.Millisecond)
 	}
+}
+
+// pauseBefore returns how long a container waits for its next start: as in Kubernetes, ten seconds after the first restart, and
+// twice as long each time.
+func pauseBefore(restarts int32) time.Duration {
+	if restarts == 0 {
+		return time.Second
+	}
+	return min(10*time.Second<<(restarts-1), 5*time.Minute)
 }
 
 // stop sends SIGTERM, after the grace period SIGKILL, and reports true when the pod is gone.
@@ -302,6 +311,12 @@ func (k *kubelet) volume(ctx context.Context, r *podRun, name string) (string, e
 			return volume.Spec.HostPath.Path, shared(volume.Spec.HostPath.Path, group)
 		case v.HostPath != nil:
 			return v.HostPath.Path, nil
+		case v.ConfigMap != nil:
+			config, err := k.plane.client.CoreV1().ConfigMaps(r.pod.Namespace).Get(ctx, v.ConfigMap.Name, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			return dir, writeFiles(dir, config.Data)
 		case v.Projected != nil:
 			return dir, k.writeToken(ctx, r, dir)
 		}
@@ -332,11 +347,16 @@ func (k *kubelet) writeToken(ctx context.Context, r *podRun, dir string) error {
 	if err != nil {
 		return err
 	}
+	return writeFiles(dir, map[string]string{"token": answer.Status.Token, "ca.crt": string(ca), "namespace": r.pod.Namespace})
+}
+
+// writeFiles writes the files of a volume.
+func writeFiles(dir string, files map[string]string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for name, content := range map[string][]byte{"token": []byte(answer.Status.Token), "ca.crt": ca, "namespace": []byte(r.pod.Namespace)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}

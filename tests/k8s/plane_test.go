@@ -43,11 +43,7 @@ type plane struct {
 // startPlane starts a control plane that ends with the test.
 func startPlane(t *testing.T) *plane {
 	t.Helper()
-	programs := os.Getenv("PECAN_K8S_PROGRAMS")
-	if programs == "" {
-		t.Skip("run.sh starts these tests")
-	}
-	p := &plane{t: t, dir: scratch(t), programs: programs}
+	p := &plane{t: t, programs: programs(t), dir: scratch(t)}
 	p.writeKeys()
 	p.run("etcd", "etcd", "--data-dir", p.path("etcd"), "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
@@ -57,6 +53,16 @@ func startPlane(t *testing.T) *plane {
 		"--service-account-private-key-file", p.path("sa.key"), "--root-ca-file", p.path("api/apiserver.crt"), "--pvclaimbinder-sync-period", "1s")
 	p.run("scheduler", "kube-scheduler", "--kubeconfig", p.kubeconfig, "--leader-elect=false", "--bind-address", "127.0.0.1")
 	return p
+}
+
+// programs is the directory of the programs of the control plane.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("PECAN_K8S_PROGRAMS")
+	if dir == "" {
+		t.Skip("run.sh starts these tests")
+	}
+	return dir
 }
 
 // scratch is a directory in memory. It may not lie on the root's file system, over which containers get their own root.

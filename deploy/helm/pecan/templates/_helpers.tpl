@@ -41,6 +41,16 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
+{{- /* The tables that the dispatcher reads, by file name. */ -}}
+{{- define "pecan.tables" -}}
+{{- with .Values.dispatcher.prices }}
+prices.yaml: {{ toYaml . | quote }}
+{{- end }}
+{{- with .Values.dispatcher.tenants }}
+tenants.yaml: {{ toYaml . | quote }}
+{{- end }}
+{{- end }}
+
 {{- /* The cache's volume source. */ -}}
 {{- define "pecan.cacheSource" -}}
 {{- $c := .Values.cache }}
