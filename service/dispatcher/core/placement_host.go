@@ -16,8 +16,8 @@ type placementHost struct{ c *Core }
 // Now implements placement.Host.
 func (h placementHost) Now() time.Duration { return h.c.now }
 
-// Unix implements placement.Host.
-func (h placementHost) Unix() int64 { return h.c.unix() }
+// TimeOfDay implements placement.Host.
+func (h placementHost) TimeOfDay() int64 { return h.c.unix() }
 
 // Emit implements placement.Host.
 func (h placementHost) Emit(record *pecanv1.Record) { h.c.emit(record) }

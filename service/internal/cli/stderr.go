@@ -20,8 +20,9 @@ func unblockStderr() error {
 	}
 	own, err := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", stderrFd), syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		// Without a reader, or as another user than that of the pipe.
-		return fmt.Errorf("open the pipe again: %w", err)
+		// The pipe has no reader, or belongs to another user. Native code then waits for a reader, and no operator can change
+		// that, so there is no message.
+		return nil
 	}
 	defer syscall.Close(own)
 	earlier, _, failed := syscall.Syscall(syscall.SYS_FCNTL, stderrFd, syscall.F_DUPFD_CLOEXEC, 0)

@@ -26,8 +26,8 @@ const (
 type Host interface {
 	// Now is the time of the decision.
 	Now() time.Duration
-	// Unix is the time of day of the decision, in seconds since 1970.
-	Unix() int64
+	// TimeOfDay is the time of day of the decision, in seconds since 1970.
+	TimeOfDay() int64
 	// Emit applies a record and makes it part of the decision.
 	Emit(record *pecanv1.Record)
 	// Log writes an event.
@@ -259,7 +259,7 @@ func (p *Placements) Placed(in Placed) {
 	}
 	key := p.keyOf(job)
 	known := proto.CloneOf(in.Known)
-	known.Fingerprint, known.TrainerType, known.KeptS = key.Fingerprint, key.TrainerType, p.host.Unix()
+	known.Fingerprint, known.TrainerType, known.KeptS = key.Fingerprint, key.TrainerType, p.host.TimeOfDay()
 	kept := p.state.KnownPlacement(key)
 	if key.Fingerprint != "" && (kept == nil || kept.Remote != known.Remote || kept.Local != known.Local || before == nil || !before.Converged) {
 		p.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
