@@ -111,7 +111,7 @@ def test_a_position_names_only_orders_within_branches(ordergraph, tmp_path):
 
 
 def test_branches_of_branches(ordergraph, tmp_path):
-    dataset = D.zip((D.zip((badly(), D.range(8))), badly().concatenate(badly())))
+    dataset = D.zip((D.zip((badly(), D.range(8))), D.zip((badly(), badly()))))
     bad = [READ, LARGE, SMALL]
     proposal = propose(ordergraph, tmp_path, dataset, [SOURCE, *bad, READ, *bad, *bad, READ, SMALL])
     assert proposal.order == [0, 2, 1, 3, 4, 6, 5, 7, 9, 8, 10, 11], proposal
