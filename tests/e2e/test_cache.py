@@ -131,21 +131,20 @@ def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(s
         session.retire(dispatcher.target.removeprefix("pecan://"))
 
 
-def test_a_frozen_candidate_repeats_random_values_and_nothing_is_stored(shared):
+def test_a_frozen_candidate_repeats_random_values(shared):
     drawn = D.range(200).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
     drawn = drawn.apply(pecan.cache_candidate("drawn", freeze_randomness=True))
     drawn = drawn.map(lambda x, y: (x, y, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
-    written = len(shared.segments())
     dataset = shared.read(drawn.apply(pecan.cache_candidate("all")), cache="auto")
     first, second = (sorted(tuple(map(int, e)) for e in dataset.as_numpy_iterator()) for _ in range(2))
     assert [e[:2] for e in first] == [e[:2] for e in second], "elements upstream of the mark differ"
     assert [e[2] for e in first] != [e[2] for e in second], "a step downstream repeats its random values"
     found = pecan.explain(dataset).cache
-    assert [(one.name, one.freezes, one.reason, one.stored) for one in found.candidates] == [
-        ("drawn", True, "", False),
-        ("all", False, "random", False),
+    assert [(one.name, one.freezes, one.reason) for one in found.candidates] == [
+        ("drawn", True, ""),
+        ("all", False, "random"),
     ]
-    assert (found.cache, found.problem, len(shared.segments())) == ("auto", "", written)
+    assert (found.cache, found.problem) == ("auto", "")
 
 
 @pytest.mark.parametrize(("build", "why"), [

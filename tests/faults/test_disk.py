@@ -84,8 +84,8 @@ def test_a_dispatcher_with_a_full_disk_grants_no_leases_and_continues(tmp_path, 
         run.release()
 
 
-def test_a_full_cache_disk_caches_nothing(tmp_path, data, truth, small_disk):
-    """D5: the output of a cached step does not fit on the workers' disk. Nothing is cached, and every epoch is computed."""
+def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
+    """D5: the output of a cached step does not fit on the workers' disk. What does not fit is computed in every epoch."""
     disk = small_disk(tmp_path / "disk", 1 << 20)
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
         cluster.add_all(2)
@@ -96,7 +96,7 @@ def test_a_full_cache_disk_caches_nothing(tmp_path, data, truth, small_disk):
             (job,) = cluster.status()["jobs"]
             assert job["cache"]["state"].startswith("filling"), job["cache"]["state"]
             nodes = {node["op"]: int(node["elements"]) for node in job["nodes"]}
-            assert nodes["InterleaveDataset"] == 2 * data.total, "the second epoch was not read from the files"
+            assert data.total < nodes["InterleaveDataset"] <= 2 * data.total
         run.release()
 
 
