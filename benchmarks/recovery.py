@@ -33,8 +33,8 @@ iterator has saved its state; another thread writes the state to disk.
 
 *Caches*: the demo's photographs, decoded and resized, followed by `pecan.cache()`. Each sample has its own service and
 directory. Workers compute the first epoch, and write it to the cache if there is one. They read the second epoch
-from the cache. *automatic* has no `pecan.cache()`, but `cache="auto"`: the service decides in the first epoch what to store,
-after it has measured some hundred images. The third epoch reads the rest.
+from the cache. *automatic* has no `pecan.cache()`, but `cache="auto"`: the service decides in the first epoch what to
+store, after it has measured some hundred images. The third epoch reads the rest.
 """
 
 STREAMS, EACH, BUFFER, PAYLOAD = 4, 10_000, 4000, 8 << 10

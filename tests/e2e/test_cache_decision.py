@@ -9,8 +9,8 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src.client import session
 from cache_service import Service, until
+from pecan._src.client import session
 
 D = tf.data.Dataset
 ELEMENTS, STREAMS = 900, 60

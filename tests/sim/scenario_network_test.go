@@ -152,6 +152,7 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/cmd/pecanctl/profiles.go: Unix":                "of that date",
 		"service/cmd/pecanctl/show.go: Round":                   "of a duration, for people",
 		"service/dispatcher/commit.go: Round":                   "of a duration, for the log",
+		"service/dispatcher/core/cache_decision.go: Local":      "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/placement/status.go: Local":    "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/placement/placement.go: Local": "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/placement/window.go: Local":    "a number of workers on the trainers' hosts",

@@ -47,8 +47,9 @@ def cache_candidate(name: str, freeze_randomness: bool = False) -> Callable[[tf.
     A dataset may have any number of candidates, anywhere. The mark changes no element, here and on workers, unless
     `freeze_randomness` is True. `explain` lists the candidates, and says why one of them cannot be used.
 
-    The service measures what the steps cost and how fast the cache directory is. It stores the elements of one candidate,
-    or of none, so that the job is cheapest over the epochs that it expects. A dataset with `pecan.cache()` stores there.
+    The service measures what the steps cost and how fast the cache directory is. It stores the elements of one
+    candidate, or of none, so that the job is cheapest over the epochs that it expects. A dataset with `pecan.cache()`
+    stores there.
 
     A cache repeats what was random in the epoch that wrote it. Therefore a candidate after a random step, such as a
     `shuffle` or a random map, can be used only with `freeze_randomness=True`.

@@ -117,7 +117,8 @@ def distribute(
             within `order_tolerance`. Such trials use at most 2 % of the job's CPU, as far as its length is known or
             expected from earlier jobs. "off" runs the steps as written. "paper" orders them by how much they shrink or
             enlarge elements, as published, for comparison; "paper_unguarded" does so without a trial. The elements,
-            their number and their sequence never change. `keep_position` pins a step, and `explain` shows what moved and why.
+            their number and their sequence never change. `keep_position` pins a step, and `explain` shows what moved
+            and why.
         order_tolerance: Largest accepted difference between the values of the two orders. "approximate" (the default)
             accepts 1 for integers, 2 % for float16 and bfloat16, and 0.1 % for float32 and float64. Percentages refer
             to the range of the component in the sample. "exact" accepts no difference in any bit. It is the default

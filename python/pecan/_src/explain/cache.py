@@ -28,8 +28,8 @@ class CacheCandidate:
         freezes: Whether random steps before it repeat the values of the first epoch.
         legal: Whether its elements can be cached.
         reason: Code of the reason why they cannot, such as "random"; "" if they can. The page of errors has all codes.
-        why: The same in a sentence, or what you must know before you rely on a cache there, or what the decision expects
-            of it; "" if there is nothing to say.
+        why: The same in a sentence, or what you must know before you rely on a cache there, or what the decision
+            expects of it; "" if there is nothing to say.
         stored: Whether workers store its elements.
     """
 
@@ -50,9 +50,10 @@ class CacheExplanation(shown.Shown):
     Attributes:
         cache: Option of the job: "candidates", "auto", "paper" or "off".
         candidates: The candidates, from the source on, at most 12.
-        state: State of the job's cache: "off", "filling", "committed" or "used", with the reason where it helps; "" without
-            one.
-        decision: Which step is cached by decision and why, or what the decision waits for; "" if nothing is to be decided.
+        state: State of the job's cache: "off", "filling", "committed" or "used", with the reason where it helps; ""
+            without one.
+        decision: Which step is cached by decision and why, or what the decision waits for; "" if nothing is to be
+            decided.
         problem: Why nothing can be cached, and the way out; "" if something can, or if there is no candidate.
         response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """
@@ -95,6 +96,7 @@ def _candidate(one: dict[str, Any], response: dict[str, Any], state: str) -> Cac
     node, decision = str(one.get("node", "")), response.get("cache_decision", {})
     predicted = {str(each.get("node", "")): str(each.get("why", "")) for each in decision.get("candidates", ())}
     reason, origin = fields.word(one, "refusal", "CACHE_REFUSAL_", ""), fields.word(one, "origin", "", "found")
+    chosen = origin == "forced" or node == decision.get("node")
     return CacheCandidate(
         name=str(one.get("name", "")),
         step=node,
@@ -103,7 +105,7 @@ def _candidate(one: dict[str, Any], response: dict[str, Any], state: str) -> Cac
         legal=not reason,
         reason=reason,
         why=str(one.get("why", "")) or predicted.get(node, ""),
-        stored=not reason and (origin == "forced" or node == decision.get("node")) and state != "" and not state.startswith("off"),
+        stored=not reason and chosen and state != "" and not state.startswith("off"),
     )
 
 
