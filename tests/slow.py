@@ -8,6 +8,7 @@ combination, and a search that needs much data. CI runs both targets. `pytest FI
 SLOW = (
     "tests/e2e/test_cache_files.py::test_damaged_cache_files_do_not_change_elements",
     "tests/e2e/test_cache_files.py::test_workers_die_while_they_write_and_read_a_cache[True]",
+    "tests/e2e/test_cache_parts.py::test_deterministic_elements_are_equal_with_and_without_a_cache[5]",
     "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing",
     "tests/e2e/test_deterministic.py::test_workers_that_are_killed_and_added_change_nothing[many closing streams]",
     "tests/e2e/test_epochs.py::test_abandoned_passes_leave_a_file_cache_intact",
@@ -71,6 +72,8 @@ SLOW = (
     "tests/faults/test_thesis.py::test_getfail",
     "tests/faults/test_thesis.py::test_killall[deterministic]",
     "tests/faults/test_thesis.py::test_putfail[deterministic",
+    "tests/graph/test_parts.py::test_a_stream_gives_its_parts_one_after_another[deterministic]",
+    "tests/graph/test_parts.py::test_a_stream_gives_its_parts_one_after_another[exactly once]",
     "tests/graph/test_random_proposals.py::test_random_pipelines_in_proposed_orders",
     "tests/graph/test_random.py",
 )

@@ -8,13 +8,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
 
-var testID = ID{Key: strings.Repeat("ab", 32), Stream: 3, Streams: 8, Source: "a digest"}
+var testID = ID{Key: strings.Repeat("ab", 32), Part: 3, Parts: 8, Source: "a digest"}
+
+var testComponents = []Component{{DType: 9, Kind: Plain, Tensors: 1}, {DType: 1, Kind: Ragged, Tensors: 2}}
 
 const testName = "c-0-abab-3-17-1-0123456789abcdef.seg"
 
@@ -37,7 +40,7 @@ func whole(c *Chunk) []byte { return bytes.Join(c.Payload, nil) }
 
 func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool) Segment {
 	t.Helper()
-	w, err := d.Create(name, id, compress)
+	w, err := d.Create(name, id, testComponents, compress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +114,117 @@ func TestCompressionMakesASegmentSmaller(t *testing.T) {
 	}
 }
 
+func TestPayloadsAreAligned(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		path := t.TempDir()
+		d, list := open(t, path, 0), chunks(7, 60)
+		s := write(t, d, testName, testID, list, compress)
+		r, err := d.Open(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if !slices.Equal(r.Components(), testComponents) {
+			t.Errorf("components %v", r.Components())
+		}
+		for _, b := range r.blocks {
+			if b.flags == 0 && (b.offset+uint64(b.stored-b.raw))%alignment != 0 {
+				t.Errorf("the chunks of block %v begin at byte %d", b, b.offset+uint64(b.stored-b.raw))
+			}
+		}
+		for range list {
+			c, err := r.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at := int(r.blocks[r.next-1].raw) - len(r.rest) - aligned(c.Size()); at%alignment != 0 {
+				t.Errorf("compress=%v: a payload of %d bytes begins at byte %d of its block", compress, c.Size(), at)
+			}
+		}
+	}
+}
+
+func TestTheRemainderIsTheLastChunk(t *testing.T) {
+	d, list := open(t, t.TempDir(), 0), chunks(1, 3)
+	list[2].Remainder = true
+	r, err := d.Open(write(t, d, testName, testID, list, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range list {
+		if c, err := r.Next(); err != nil || c.Remainder != (i == 2) {
+			t.Errorf("chunk %d: remainder %v, %v", i, c.Remainder, err)
+		}
+	}
+	if _, err := r.Next(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	w, err := d.Create("c-0-abab-3-18-1-0123456789abcdef.seg", testID, testComponents, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Abort()
+	if err := w.Append(&list[2]); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Append(&list[0]); err == nil {
+		t.Error("a chunk is written after the remainder")
+	}
+	// A writer with another opinion: the reader refuses what follows.
+	for _, sameBlock := range []bool{true, false} {
+		other, err := d.Create(fmt.Sprintf("c-0-abab-3-%v-1-0123456789abcdef.seg", map[bool]int{true: 20, false: 21}[sameBlock]), testID, nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*Chunk{{Count: 1, Remainder: true}, {Count: 1}} {
+			if err := other.Append(c); err != nil {
+				t.Fatal(err)
+			}
+			if other.over = false; !sameBlock {
+				if err := other.flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s, err := other.Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r, err := d.Open(s); ; {
+			if err == nil {
+				_, err = r.Next()
+			}
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, errInvalid) {
+				t.Errorf("same block %v: %v", sameBlock, err)
+			}
+			break
+		}
+	}
+}
+
+func TestAComponentThatCannotBeStoredIsRefused(t *testing.T) {
+	d := open(t, t.TempDir(), 0)
+	for _, c := range []Component{{Kind: Sparse + 1, Tensors: 1}, {Kind: Plain}, {Kind: Plain, Tensors: 2}, {Kind: Ragged}} {
+		if _, err := d.Create(testName, testID, []Component{c}, false); err == nil {
+			t.Errorf("component %v was accepted", c)
+		}
+		if _, err := parseFooter(appendFooter(nil, footer{components: []Component{c}})); !errors.Is(err, errInvalid) {
+			t.Errorf("component %v was read: %v", c, err)
+		}
+	}
+}
+
 func TestTheBudgetIsKept(t *testing.T) {
 	path := t.TempDir()
 	if err := os.WriteFile(filepath.Join(path, "someone else's"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d := open(t, path, 3<<20)
-	w, err := d.Create(testName, testID, false)
+	w, err := d.Create(testName, testID, testComponents, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +283,11 @@ func TestANameBelongsToOneCluster(t *testing.T) {
 
 func TestOneNameIsWrittenOnce(t *testing.T) {
 	d := open(t, t.TempDir(), 0)
-	w, err := d.Create(testName, testID, false)
+	w, err := d.Create(testName, testID, testComponents, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Create(testName, testID, false); err == nil {
+	if _, err := d.Create(testName, testID, testComponents, false); err == nil {
 		t.Error("two write one file")
 	}
 	if _, err := w.Commit(); err != nil {
@@ -273,8 +380,8 @@ func FuzzOpen(f *testing.F) {
 				for i := range 4 {
 					tail[4+i] = byte(forged.Checksum >> (8 * i))
 				}
-				if id, elements, _, err := parseFooter(footer); err == nil {
-					forged.ID, forged.Elements = id, elements
+				if parsed, err := parseFooter(footer); err == nil {
+					forged.ID, forged.Elements = parsed.ID, parsed.elements
 				}
 			}
 		}

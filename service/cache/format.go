@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 )
 
 // Segment describes a complete segment. A reader needs it to open the file; Checksum is not in the file, so that no other file can
@@ -18,10 +19,36 @@ type Segment struct {
 
 // ID identifies the elements of a segment. The file contains it too.
 type ID struct {
-	Key             string
-	Stream, Streams uint32
+	Key         string
+	Part, Parts uint32
 	// Source identifies the source of the elements.
 	Source string
+}
+
+// Kind says how a value of an element is composed of tensors.
+type Kind uint32
+
+// The kinds of values. Ragged and sparse values are stored as the tensors that they consist of.
+const (
+	Plain Kind = iota
+	Ragged
+	Sparse
+)
+
+// Component describes one value of an element.
+type Component struct {
+	DType uint32
+	Kind  Kind
+	// Tensors is the number of tensors that the value consists of.
+	Tensors uint32
+}
+
+// footer is what the end of a segment says of it.
+type footer struct {
+	ID
+	elements   uint64
+	components []Component
+	blocks     []block
 }
 
 // Chunk has the elements of one Append: consecutive elements in a form that only the caller knows.
@@ -29,7 +56,9 @@ type Chunk struct {
 	// Count is the number of elements.
 	Count int
 	Flags uint32
-	Meta  []byte
+	// Remainder: the elements are rows that the part keeps back, because they do not fill a batch. No chunk follows.
+	Remainder bool
+	Meta      []byte
 	// Payload has one piece after reading.
 	Payload [][]byte
 }
@@ -43,13 +72,19 @@ func (c *Chunk) Size() (n int) {
 }
 
 const (
-	header      = "pecan-cache/1\n\x00\x00"
+	header      = "pecan-cache/2\n\x00\x00"
 	footerMagic = "PCNF"
 	tailBytes   = 12
 	chunkHeader = 24
 	entryBytes  = 32
+	// componentBytes is the size of a row in the table of components.
+	componentBytes = 12
+	// alignment is that of the first chunk of a block in the file, of chunks in a block, and of payloads. Zeros fill the gaps.
+	alignment = 64
 	// blockBytes is the size at which a block is full. A block with one larger chunk is larger.
 	blockBytes = 1 << 20
+	// maxBlock is the size of the largest block, so that its index entry has room for the zeros before it.
+	maxBlock = math.MaxUint32 - alignment
 	// maxRatio is an upper bound of snappy's compression ratio.
 	maxRatio = 64
 )
@@ -65,22 +100,39 @@ type block struct {
 	crc, flags       uint32
 }
 
-// snappyBlock is the flag of a compressed block.
-const snappyBlock = 1
+// snappyBlock is the flag of a compressed block, remainderChunk that of a chunk with the rows that a part keeps back.
+const (
+	snappyBlock    = 1
+	remainderChunk = 1
+)
 
-// appendFooter appends the footer: the ID of the segment and the index of its blocks.
-func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
+// aligned returns the first multiple of alignment that is not below n.
+func aligned[N int | uint64](n N) N { return (n + alignment - 1) / alignment * alignment }
+
+var zeros [alignment]byte
+
+// pad appends zeros up to the next multiple of alignment.
+func pad(dst []byte) []byte { return append(dst, zeros[:aligned(len(dst))-len(dst)]...) }
+
+// appendFooter appends the footer.
+func appendFooter(dst []byte, f footer) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, footerMagic...)
-	dst = le.AppendUint32(dst, id.Stream)
-	dst = le.AppendUint32(dst, id.Streams)
-	dst = le.AppendUint32(dst, uint32(len(blocks)))
-	dst = le.AppendUint64(dst, elements)
-	for _, text := range []string{id.Key, id.Source} {
+	for _, n := range []uint32{f.Part, f.Parts, uint32(len(f.blocks))} {
+		dst = le.AppendUint32(dst, n)
+	}
+	dst = le.AppendUint64(dst, f.elements)
+	for _, text := range []string{f.Key, f.Source} {
 		dst = le.AppendUint32(dst, uint32(len(text)))
 		dst = append(dst, text...)
 	}
-	for _, b := range blocks {
+	dst = le.AppendUint32(dst, uint32(len(f.components)))
+	for _, c := range f.components {
+		for _, n := range []uint32{c.DType, uint32(c.Kind), c.Tensors} {
+			dst = le.AppendUint32(dst, n)
+		}
+	}
+	for _, b := range f.blocks {
 		dst = le.AppendUint64(dst, b.offset)
 		dst = le.AppendUint64(dst, b.elements)
 		for _, n := range []uint32{b.stored, b.raw, b.crc, b.flags} {
@@ -91,44 +143,67 @@ func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
 }
 
 // parseFooter parses a footer. It allocates no more than the size of the footer allows.
-func parseFooter(data []byte) (id ID, elements uint64, blocks []block, err error) {
+func parseFooter(data []byte) (f footer, err error) {
 	le := binary.LittleEndian
 	short := fmt.Errorf("%w: its footer ends early", errInvalid)
 	if len(data) < 24 || string(data[:4]) != footerMagic {
-		return id, 0, nil, short
+		return f, short
 	}
-	id.Stream, id.Streams = le.Uint32(data[4:]), le.Uint32(data[8:])
+	f.Part, f.Parts, f.elements = le.Uint32(data[4:]), le.Uint32(data[8:]), le.Uint64(data[16:])
 	count := uint64(le.Uint32(data[12:]))
-	elements = le.Uint64(data[16:])
 	data = data[24:]
-	for _, text := range []*string{&id.Key, &id.Source} {
+	for _, text := range []*string{&f.Key, &f.Source} {
 		if len(data) < 4 || uint64(le.Uint32(data)) > uint64(len(data)-4) {
-			return id, 0, nil, short
+			return f, short
 		}
 		n := le.Uint32(data)
 		*text, data = string(data[4:4+n]), data[4+n:]
 	}
-	if uint64(len(data)) != count*entryBytes {
-		return id, 0, nil, short
+	if len(data) < 4 || uint64(le.Uint32(data))*componentBytes+count*entryBytes != uint64(len(data)-4) {
+		return f, short
 	}
-	blocks = make([]block, count)
-	for i := range blocks {
-		blocks[i] = block{
+	f.components, data = make([]Component, le.Uint32(data)), data[4:]
+	for i := range f.components {
+		f.components[i] = Component{DType: le.Uint32(data), Kind: Kind(le.Uint32(data[4:])), Tensors: le.Uint32(data[8:])}
+		data = data[componentBytes:]
+		if !f.components[i].valid() {
+			return f, fmt.Errorf("%w: its table of components is damaged", errInvalid)
+		}
+	}
+	f.blocks = make([]block, count)
+	for i := range f.blocks {
+		f.blocks[i] = block{
 			offset: le.Uint64(data), elements: le.Uint64(data[8:]), stored: le.Uint32(data[16:]), raw: le.Uint32(data[20:]),
 			crc: le.Uint32(data[24:]), flags: le.Uint32(data[28:]),
 		}
 		data = data[entryBytes:]
 	}
-	return id, elements, blocks, nil
+	return f, nil
 }
 
-func appendChunkHeader(dst []byte, c *Chunk) []byte {
-	le := binary.LittleEndian
-	dst = le.AppendUint32(dst, uint32(c.Count))
-	dst = le.AppendUint32(dst, c.Flags)
-	dst = le.AppendUint32(dst, uint32(len(c.Meta)))
-	dst = le.AppendUint32(dst, 0)
-	return le.AppendUint64(dst, uint64(c.Size()))
+// valid reports whether a segment may have the component: a plain value is one tensor.
+func (c Component) valid() bool {
+	return c.Kind <= Sparse && c.Tensors > 0 && (c.Kind != Plain || c.Tensors == 1)
+}
+
+// chunkBytes returns the bytes of a chunk in its block.
+func chunkBytes(c *Chunk) int { return aligned(chunkHeader+len(c.Meta)) + aligned(c.Size()) }
+
+// appendChunk appends a chunk to a block, whose length is a multiple of alignment before and afterwards.
+func appendChunk(dst []byte, c *Chunk) []byte {
+	le, flags := binary.LittleEndian, uint32(0)
+	if c.Remainder {
+		flags = remainderChunk
+	}
+	for _, n := range []uint32{uint32(c.Count), c.Flags, uint32(len(c.Meta)), flags} {
+		dst = le.AppendUint32(dst, n)
+	}
+	dst = le.AppendUint64(dst, uint64(c.Size()))
+	dst = pad(append(dst, c.Meta...))
+	for _, piece := range c.Payload {
+		dst = append(dst, piece...)
+	}
+	return pad(dst)
 }
 
 // takeChunk parses the first chunk of a block and returns the remaining bytes.
@@ -137,12 +212,12 @@ func takeChunk(data []byte) (c Chunk, rest []byte, err error) {
 	if len(data) < chunkHeader {
 		return c, nil, fmt.Errorf("%w: a block ends early", errInvalid)
 	}
-	meta, size := uint64(le.Uint32(data[8:])), le.Uint64(data[16:])
-	c.Count, c.Flags = int(le.Uint32(data)), le.Uint32(data[4:])
-	data = data[chunkHeader:]
-	if meta > uint64(len(data)) || size > uint64(len(data))-meta || c.Count == 0 {
+	meta, flags, size, have := uint64(le.Uint32(data[8:])), le.Uint32(data[12:]), le.Uint64(data[16:]), uint64(len(data))
+	c.Count, c.Flags, c.Remainder = int(le.Uint32(data)), le.Uint32(data[4:]), flags == remainderChunk
+	from := aligned(chunkHeader + meta)
+	if from > have || size > have-from || aligned(size) > have-from || c.Count == 0 || flags&^remainderChunk != 0 {
 		return c, nil, fmt.Errorf("%w: a chunk ends early", errInvalid)
 	}
-	c.Meta, c.Payload = data[:meta], [][]byte{data[meta : meta+size]}
-	return c, data[meta+size:], nil
+	c.Meta, c.Payload = data[chunkHeader:chunkHeader+meta], [][]byte{data[from : from+size]}
+	return c, data[from+aligned(size):], nil
 }

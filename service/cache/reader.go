@@ -10,16 +10,19 @@ import (
 
 // Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps errInvalid.
 type Reader struct {
-	name   string
-	file   Readable
-	size   int64
-	blocks []block
-	next   int
-	stored []byte
-	raw    []byte
+	name       string
+	file       Readable
+	size       int64
+	components []Component
+	blocks     []block
+	next       int
+	stored     []byte
+	raw        []byte
 	// rest has the unread bytes of the block, left the number of elements in them.
 	rest []byte
 	left uint64
+	// over: the chunk with the remainder was read, which is the last one.
+	over bool
 }
 
 // Open opens a segment. The file must match the description of its writer.
@@ -68,23 +71,25 @@ func (r *Reader) check(s Segment) error {
 	if checksum(footer) != crc {
 		return r.invalid("its footer is damaged")
 	}
-	id, elements, blocks, err := parseFooter(footer)
+	parsed, err := parseFooter(footer)
 	if err != nil {
 		return err
 	}
-	if id != s.ID || elements != s.Elements {
-		return r.invalid("it has elements of another stream, cache or source")
+	if parsed.ID != s.ID || parsed.elements != s.Elements {
+		return r.invalid("it has elements of another part, cache or source")
 	}
-	return r.checkBlocks(blocks, elements, uint64(r.size-tailBytes-length))
+	r.components = parsed.components
+	return r.checkBlocks(parsed.blocks, parsed.elements, uint64(r.size-tailBytes-length))
 }
 
 // checkBlocks checks that the blocks are contiguous and add up to the segment, before any block is read.
 func (r *Reader) checkBlocks(blocks []block, elements, end uint64) error {
 	at, sum := uint64(len(header)), uint64(0)
 	for _, b := range blocks {
+		gap := aligned(at) - at
 		switch {
-		case b.offset != at, uint64(b.stored) > end-at, b.elements > elements-sum, b.flags&^snappyBlock != 0,
-			b.flags == 0 && b.raw != b.stored, uint64(b.raw) > uint64(b.stored)*maxRatio:
+		case b.offset != at, uint64(b.stored) > end-at, uint64(b.stored) < gap, b.elements > elements-sum, b.flags&^snappyBlock != 0,
+			b.flags == 0 && uint64(b.raw) != uint64(b.stored)-gap, uint64(b.raw) > (uint64(b.stored)-gap)*maxRatio:
 			return r.invalid("its index does not match its blocks")
 		}
 		at += uint64(b.stored)
@@ -106,6 +111,9 @@ func (r *Reader) Next() (Chunk, error) {
 		if r.next == len(r.blocks) {
 			return Chunk{}, io.EOF
 		}
+		if r.over {
+			return Chunk{}, r.invalid("block %d comes after the remainder", r.next)
+		}
 		if err := r.load(r.blocks[r.next]); err != nil {
 			return Chunk{}, err
 		}
@@ -118,7 +126,10 @@ func (r *Reader) Next() (Chunk, error) {
 	if uint64(chunk.Count) > r.left {
 		return Chunk{}, r.invalid("block %d has more elements than its index says", r.next-1)
 	}
-	r.rest, r.left = rest, r.left-uint64(chunk.Count)
+	r.rest, r.left, r.over = rest, r.left-uint64(chunk.Count), chunk.Remainder
+	if r.over && len(rest) > 0 {
+		return Chunk{}, r.invalid("block %d goes on after the remainder", r.next-1)
+	}
 	return chunk, nil
 }
 
@@ -130,15 +141,16 @@ func (r *Reader) load(b block) error {
 	if checksum(r.stored) != b.crc {
 		return r.invalid("block %d is damaged", r.next)
 	}
-	r.rest, r.left = r.stored, b.elements
+	chunks := r.stored[aligned(b.offset)-b.offset:]
+	r.rest, r.left = chunks, b.elements
 	if b.flags&snappyBlock == 0 {
 		return nil
 	}
-	if n, err := snappy.DecodedLen(r.stored); err != nil || n != int(b.raw) {
+	if n, err := snappy.DecodedLen(chunks); err != nil || n != int(b.raw) {
 		return r.invalid("block %d has the wrong uncompressed length", r.next)
 	}
 	r.raw = grow(r.raw, int(b.raw))
-	out, err := snappy.Decode(r.raw, r.stored)
+	out, err := snappy.Decode(r.raw, chunks)
 	if err != nil {
 		return r.invalid("block %d: %v", r.next, err)
 	}
@@ -152,6 +164,9 @@ func grow(b []byte, n int) []byte {
 	}
 	return b[:n]
 }
+
+// Components returns the table of the elements' components.
+func (r *Reader) Components() []Component { return r.components }
 
 // Close closes the file.
 func (r *Reader) Close() error { return r.file.Close() }

@@ -88,7 +88,7 @@ const maxPlansForCache = 32
 // there is none. In mode deterministic, a cache must not change the order.
 func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
 	_, complete := caches[d.cfg.Core.CacheKey(plan, req.Options)]
-	if plan.GetCache() == nil || complete || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	if plan.GetCache() == nil || plan.Cache.Parts > 0 || complete || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		return plan, nil
 	}
 	tried := map[int]bool{int(plan.GetNumStreams()): true}

@@ -32,10 +32,22 @@ type Hasher struct {
 }
 
 // NewHasher hashes all nodes of a graph.
-func NewHasher(g *Graph) *Hasher {
+func NewHasher(g *Graph) *Hasher { return NewHasherWithout(g, nil) }
+
+// NewHasherWithout returns a Hasher that ignores some inputs of nodes, by the names of nodes and arguments.
+func NewHasherWithout(g *Graph, ignored map[string][]string) *Hasher {
 	h := &Hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
 	for _, n := range g.order {
+		left := map[string]bool{}
+		for _, arg := range ignored[n.GetName()] {
+			if at := g.InputIndex(n, arg); at >= 0 && at < len(n.GetInput()) {
+				left[n.GetInput()[at]] = true
+			}
+		}
 		h.nodes[n.GetName()] = h.hashNode(n, func(input string) []byte {
+			if left[input] {
+				return nil
+			}
 			name, index, control := nodedef.SplitInput(input)
 			if control {
 				return h.nodes[name]

@@ -72,16 +72,17 @@ func reported(w *Worker) (segments []*pecanv1.CacheSegment) {
 	return segments
 }
 
-// written acknowledges the last reported segment, as a dispatcher would, and returns it.
-func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
+// written acknowledges the reported segments, as a dispatcher would, and returns them.
+func written(t *testing.T, w *Worker) []*pecanv1.CacheSegment {
 	t.Helper()
 	segments := reported(w)
 	if len(segments) == 0 {
 		t.Fatal("no segment was reported")
 	}
-	segment := segments[len(segments)-1]
-	w.streams.Caches.Acknowledge(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
-	return segment
+	for _, segment := range segments {
+		w.streams.Caches.Acknowledge(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
+	}
+	return segments
 }
 
 func TestCachedElementsAreRead(t *testing.T) {
@@ -94,7 +95,7 @@ func TestCachedElementsAreRead(t *testing.T) {
 		if got := read(t, w, o, 2); got != want {
 			t.Errorf("%s: written beside, the elements are %.200s, without %.200s", name, got, want)
 		}
-		o.Cache.Segment = written(t, w)
+		o.Cache.Segments = written(t, w)
 		if got := read(t, w, o, 3); got != want {
 			t.Errorf("%s: read, the elements are %.200s, computed %.200s", name, got, want)
 		}
@@ -111,7 +112,7 @@ func TestStreamsWithACachedStepShareIterators(t *testing.T) {
 	if o.Plan.NumStreams < 3 {
 		t.Fatalf("there are %d streams", o.Plan.NumStreams)
 	}
-	want, segments := map[uint32]string{}, map[uint32]*pecanv1.CacheSegment{}
+	want, segments := map[uint32]string{}, map[uint32][]*pecanv1.CacheSegment{}
 	lease := uint64(0)
 	run := func(stream uint32, action *pecanv1.CacheAction) string {
 		lease++
@@ -132,7 +133,7 @@ func TestStreamsWithACachedStepShareIterators(t *testing.T) {
 		segments[stream] = written(t, w)
 	}
 	for stream := range uint32(3) {
-		if got := run(stream, &pecanv1.CacheAction{Key: key, Segment: segments[stream]}); got != want[stream] {
+		if got := run(stream, &pecanv1.CacheAction{Key: key, Segments: segments[stream]}); got != want[stream] {
 			t.Errorf("stream %d: read, the elements are %.200s, computed %.200s", stream, got, want[stream])
 		}
 	}
@@ -146,7 +147,8 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	w, path := withCache(t)
 	o := cachedStream(t, w, "cached")
 	want := read(t, w, o, 1)
-	segment := written(t, w)
+	segments := written(t, w)
+	segment := segments[len(segments)/2]
 	harm := map[string]func(data []byte) []byte{
 		"damaged": func(d []byte) []byte { d[40] ^= 1; return d },
 		"shorter": func(d []byte) []byte { return d[:len(d)-1] },
@@ -164,7 +166,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(path, segment.Name), hurt(bytes.Clone(good)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o.Cache.Segment = segment
+		o.Cache.Segments = segments
 		lease++
 		invalid++
 		if got := read(t, w, o, lease); got != want {

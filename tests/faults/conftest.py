@@ -86,13 +86,26 @@ def truth(data) -> dict[int, int]:
 @pytest.fixture(scope="session")
 def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     """The order of each epoch in mode deterministic without faults, with one worker. The scenarios have more workers."""
+    return quiet_order(data, truth, tmp_path_factory, data.dataset())
+
+
+@pytest.fixture(scope="session")
+def golden_cached(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """The same for a dataset with `pecan.cache()` at its end. The workers have no directory for caches."""
+    import pecan
+
+    return quiet_order(data, truth, tmp_path_factory, data.dataset().apply(pecan.cache()))
+
+
+def quiet_order(data, truth, tmp_path_factory: pytest.TempPathFactory, dataset) -> list[list[int]]:
+    """The order of each epoch of a dataset in mode deterministic, with one worker and without faults."""
     import cluster
     import ledger
     import run
 
     with cluster.running_cluster(cluster.Cluster(tmp_path_factory.mktemp("golden"))) as service:
         service.add_all(1)
-        with run.Run(service, data, "deterministic", GOLDEN_PASSES) as quiet:
+        with run.Run(service, data, "deterministic", GOLDEN_PASSES, dataset=dataset) as quiet:
             quiet.finish()
         entries = ledger.lines(quiet.path)
         ledger.check(entries, truth, GOLDEN_PASSES)

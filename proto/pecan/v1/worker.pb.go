@@ -2640,8 +2640,10 @@ func (x *StartStreams) GetStreams() []*StartStream {
 type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The segment to read. Absent: write one.
-	Segment       *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	// Earlier versions of the dispatcher set it in place of `segments`.
+	Segment *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	// The recorded segments of the parts that the stream has. The worker reads these parts and writes the others.
+	Segments      []*CacheSegment `protobuf:"bytes,120,rep,name=segments,proto3" json:"segments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2686,6 +2688,13 @@ func (x *CacheAction) GetKey() string {
 func (x *CacheAction) GetSegment() *CacheSegment {
 	if x != nil {
 		return x.Segment
+	}
+	return nil
+}
+
+func (x *CacheAction) GetSegments() []*CacheSegment {
+	if x != nil {
+		return x.Segments
 	}
 	return nil
 }
@@ -3333,10 +3342,11 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
-	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"Q\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\x85\x01\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"P\n" +
+	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x122\n" +
+	"\bsegments\x18x \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\"P\n" +
 	"\n" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
@@ -3482,14 +3492,15 @@ var file_pecan_v1_worker_proto_depIdxs = []int32{
 	29, // 54: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
 	29, // 55: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
 	42, // 56: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	38, // 57: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	37, // 58: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	37, // 59: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	42, // 57: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	38, // 58: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	37, // 59: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	37, // 60: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }

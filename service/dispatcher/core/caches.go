@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -11,12 +12,14 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// A cache holds what the streams of a dataset produced at its cached step, one segment for each stream. A worker
-// writes a segment where its StartStream says so, and reports it when it is durable. The core records the
-// segment, and commits the cache with the last one. Workers read only committed caches. The files belong to the
-// workers: when one reports an unusable segment, the core removes its record, and the next epoch writes it again.
+// A cache holds the elements at the cached step of a dataset, one segment for each part of its source. A worker writes a
+// segment where its StartStream says so, and reports it when it is durable. The core records the segment, and commits the
+// cache with the last one. If the plan has no parts, the share of each stream is one, and workers read only committed caches:
+// parts are read as soon as they are recorded. The files belong to the workers: when one reports an unusable segment, the core
+// removes its record, and the next epoch writes it again.
 
 const (
 	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name.
@@ -63,7 +66,7 @@ func (c Config) CacheKey(plan *pecanv1.Plan, options *pecanv1.JobOptions) string
 }
 
 // cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
-func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
+func (c *Core) cacheAction(job *durable.Job, epoch uint64, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := c.cacheKey(job)
 	if key == "" || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil {
 		return nil
@@ -73,11 +76,14 @@ func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *peca
 		return nil
 	}
 	cache := c.state.Cache(key)
+	if job.Plan.GetCache().GetParts() > 0 {
+		return c.partsAction(job, cache, key, split.Run{Stream: int(stream.Stream), Epoch: epoch, Seed: job.Options.GetSeed()})
+	}
 	at, found := durable.FindSegment(cache, stream.Stream)
 	switch {
 	case cache.GetManifest() != "":
 		c.caches.read[key], c.caches.used[key] = true, true
-		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
+		return &pecanv1.CacheAction{Key: key, Segments: cache.Segments[at : at+1 : at+1]}
 	case found, c.caches.unwanted[key] != "":
 		// The segment is recorded, and other streams' segments are missing, or the quotas have no room for the cache.
 		return nil
@@ -86,8 +92,29 @@ func (c *Core) cacheAction(job *durable.Job, stream *pecanv1.StoredStream) *peca
 	return &pecanv1.CacheAction{Key: key}
 }
 
+// partsAction says which parts of a stream are recorded. The worker reads these and writes the others.
+func (c *Core) partsAction(job *durable.Job, cache *pecanv1.StoredCache, key string, run split.Run) *pecanv1.CacheAction {
+	if c.caches.unwanted[key] != "" {
+		return nil
+	}
+	action := &pecanv1.CacheAction{Key: key}
+	for _, part := range split.PartsOf(job.Plan, run) {
+		if at, found := durable.FindSegment(cache, part); found {
+			action.Segments = append(action.Segments, cache.Segments[at])
+		}
+	}
+	c.caches.used[key] = true
+	c.caches.read[key] = c.caches.read[key] || len(action.Segments) > 0
+	return action
+}
+
+// partsOf returns the number of segments of a complete cache.
+func partsOf(plan *pecanv1.Plan) uint32 {
+	return cmp.Or(plan.GetCache().GetParts(), uint32(plan.GetNumStreams()))
+}
+
 // segmentWritten records a durable segment, and commits its cache if it was the last one. The first segment of a
-// stream stays, whoever wrote it: another run or another job produces the same elements.
+// part stays, whoever wrote it: another run or another job produces the same elements.
 func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{
 		Name: segment.GetName(), Accepted: c.recordSegment(workerID, segment),
@@ -97,12 +124,12 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
 	job := c.jobOfCache(segment.GetKey())
 	switch {
-	case job == nil, int64(segment.Streams) != int64(job.Plan.GetNumStreams()), segment.Stream >= segment.Streams,
+	case job == nil, segment.Parts != partsOf(job.Plan), segment.Part >= segment.Parts,
 		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, c.ownNames()+segment.Key+"-"):
 		return false
 	}
 	cache := c.state.Cache(segment.Key)
-	if at, taken := durable.FindSegment(cache, segment.Stream); taken {
+	if at, taken := durable.FindSegment(cache, segment.Part); taken {
 		return cache.Segments[at].Name == segment.Name
 	}
 	if cache == nil && !c.makeRoomForCache() {
@@ -114,7 +141,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	}}})
 	c.caches.due = true
 	cache = c.state.Cache(segment.Key)
-	if len(cache.Segments) == int(cache.Streams) {
+	if len(cache.Segments) == int(cache.Parts) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
 		c.measureCache(job)
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
@@ -145,16 +172,16 @@ func (c *Core) makeRoomForCache() bool {
 func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInvalid) {
 	segment := report.GetSegment()
 	cache := c.state.Cache(segment.GetKey())
-	at, found := durable.FindSegment(cache, segment.GetStream())
+	at, found := durable.FindSegment(cache, segment.GetPart())
 	if !found || cache.Segments[at].Name != segment.GetName() {
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentDropped{CacheSegmentDropped: &pecanv1.CacheSegmentDropped{
-		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: report.Why,
+		Key: cache.Key, Part: segment.Part, Name: segment.Name, Why: report.Why,
 	}}})
 	delete(c.caches.read, cache.Key)
 	clear(c.caches.unwanted)
-	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
+	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "part", segment.Part,
 		"file", segment.Name, "worker", workerID, "error", report.Why)
 }
 
@@ -204,7 +231,7 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 		return nil
 	}
 	cache := c.state.Cache(key)
-	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
+	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: partsOf(job.Plan), Bytes: cacheBytes(cache)}
 	trouble := c.cacheProblem(job)
 	switch {
 	case len(c.workers) == 0:
@@ -213,12 +240,12 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 		status.State = "off"
 	case c.caches.unwanted[key] != "":
 		status.State = "not kept"
+	case cache.GetManifest() == "":
+		status.State = "filling"
 	case c.caches.read[key]:
 		status.State = "used"
-	case cache.GetManifest() != "":
-		status.State = "committed"
 	default:
-		status.State = "filling"
+		status.State = "committed"
 	}
 	if trouble != "" {
 		status.State += ": " + trouble
@@ -262,7 +289,7 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 	case c.caches.unwanted[key] != "":
 		return "the quotas for caches keep others, by the CPU seconds that an epoch saves: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
-		return fmt.Sprintf("%d streams could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
+		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}
 	return ""
 }

@@ -87,7 +87,7 @@ func (c *Core) startOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.S
 		Id: key.ID(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
 		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).ackedBelow,
-		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
+		Cache: c.cacheAction(job, epoch.Epoch, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
 		start.DeliveredBelow = stream.Count

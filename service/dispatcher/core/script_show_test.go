@@ -216,8 +216,13 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 				line += " " + flag.name
 			}
 		}
-		if order := k.Start.Cache; order.GetSegment() != nil {
-			line += " read " + order.Segment.Name
+		if order := k.Start.Cache; order != nil && k.Start.Plan.GetCache().GetParts() > 0 {
+			line += " parts of " + order.Key
+			for _, segment := range order.Segments {
+				line += fmt.Sprintf(" %d:%s", segment.Part, segment.Name)
+			}
+		} else if len(order.GetSegments()) > 0 {
+			line += " read " + order.Segments[0].Name
 		} else if order != nil {
 			line += " write " + order.Key
 		}

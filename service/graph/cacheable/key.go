@@ -10,20 +10,33 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/analysis"
 )
 
-// Key hashes everything that decides which elements pass a stream's cached step, except the source files
-// and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. If steps
-// draw from seeds, the key covers the whole dataset, because seeds depend on the names of nodes.
+// ordersBy are the inputs of a step that only orders which say how it does that.
+var ordersBy = []string{
+	"buffer_size", "seed", "seed2", "seed_generator", "cycle_length", "block_length", "buffer_output_elements", "prefetch_input_elements", "num_parallel_calls",
+}
+
+// Key hashes everything that decides which elements pass the cached step in a part of the source, except the contents of the
+// source files and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. Steps that
+// only order have the same key in any order that they give. If steps draw from seeds, the key covers the whole dataset,
+// because seeds depend on the names of nodes.
 func Key(g *graph.Graph, plan *pecanv1.Plan) string {
-	h := graph.NewHasher(g)
+	free := map[string][]string{}
+	for _, name := range plan.GetCut().GetOrdering() {
+		free[name] = ordersBy
+	}
+	h := graph.NewHasherWithout(g, free)
 	sum := sha256.New()
-	graph.WriteHashPart(sum, []byte("pecan cache 1"))
+	graph.WriteHashPart(sum, []byte("pecan cache 2"))
 	graph.WriteHashPart(sum, h.Node(plan.GetCache().GetNode()))
 	if plan.GetCache().GetSeeded() {
 		graph.WriteHashPart(sum, []byte(g.Fingerprint()))
 		graph.WriteHashPart(sum, []byte(plan.GetCache().GetNode()))
 	}
 	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
-	number(int64(plan.GetNumStreams()))
+	byParts := plan.GetCache().GetParts() > 0
+	if number(int64(plan.GetCache().GetParts())); !byParts {
+		number(int64(plan.GetNumStreams()))
+	}
 	number(int64(plan.GetCut().GetKind()))
 	number(plan.GetCut().GetBlock())
 	for _, edge := range plan.GetCut().GetEdges() {
@@ -45,7 +58,7 @@ func Key(g *graph.Graph, plan *pecanv1.Plan) string {
 	if plan.GetCut().GetWholeFiles() {
 		graph.WriteHashPart(sum, []byte("whole files"))
 	}
-	if group := plan.GetGroup(); group > 0 {
+	if group := plan.GetGroup(); group > 0 && !byParts {
 		number(int64(group))
 	}
 	return hex.EncodeToString(sum.Sum(nil))

@@ -26,9 +26,11 @@ type editor struct {
 	// replaces its output.
 	cachePlan     *pecanv1.Plan
 	upstreamGraph []byte
-	fileNames     []string
-	stop          *graph.Step
-	stopOutput    string
+	// parts are those of the stream, if the cached step is stored by parts.
+	parts      []uint32
+	fileNames  []string
+	stop       *graph.Step
+	stopOutput string
 	// shared are the tables and variables that streams share by their names.
 	shared []Shared
 	// seededFunctions has the results of needsClone.
@@ -49,10 +51,12 @@ type planFacts struct {
 	// open is how many streams an epoch has open together. Their shuffle buffers hold the user's number of elements.
 	open     int64
 	division split.Division
-	// share is the part of the dataset that the stream reads.
-	share split.Share
-	hint  bool
-	off   bool
+	// share is what the stream reads of the dataset. ordering are the steps that the stream does not run, because they only
+	// order.
+	share    split.Share
+	ordering []string
+	hint     bool
+	off      bool
 	// carry: the rows that do not fill a batch in the last closing stream belong to the next epoch.
 	carry bool
 }

@@ -1,6 +1,8 @@
 package split
 
 import (
+	"fmt"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/cacheable"
@@ -36,14 +38,42 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	if last.Why != "" {
 		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
 	}
-	plan.Cache = &pecanv1.CachePlan{Node: last.Node, Seeded: rules.DrawsSeeds(last.Step), Packed: rules.FitsInPacks(last.Step)}
-	plan.Cache.Key = cacheable.Key(p.g, plan)
-	again := ""
-	if plan.Cache.Seeded {
-		again = " and the same seed, because steps upstream of cache() draw from the seed"
+	plan.Cache = &pecanv1.CachePlan{Node: last.Node, Packed: rules.FitsInPacks(last.Step)}
+	parts, why := p.partsAt(root, plan, last.Step)
+	if plan.Cache.Parts = parts; parts == 0 {
+		plan.Cache.Seeded = rules.DrawsSeeds(last.Step)
 	}
-	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, and so do other jobs with the same dataset%s. "+
-		"Epochs are not prefetched.", last.Node, again)
+	plan.Cache.Key = cacheable.Key(p.g, plan)
+	others := fmt.Sprintf("and so do other jobs with the same steps up to it. There is a segment for each of the %d parts of the source", parts)
+	if parts == 0 {
+		others = "and so do other jobs with the same dataset and number of streams"
+		if plan.Cache.Seeded {
+			others += " and the same seed, because steps upstream of cache() draw from the seed"
+		}
+		others += fmt.Sprintf(". There is a segment for each stream, because %s", why)
+	}
+	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, %s. Epochs are not prefetched.", last.Node, others)
+}
+
+// partsAt returns the number of parts if the elements of a step are stored by parts, else 0 and why they are not. root is the
+// tree that was cut.
+func (p *Planner) partsAt(root *graph.Step, plan *pecanv1.Plan, step *graph.Step) (parts uint32, why string) {
+	if plan.GetNumStreams() < 2 {
+		return 0, "the dataset is not divided"
+	}
+	w, err := p.FindDivision(root, plan)
+	if err != nil {
+		return 0, "the cut was not found"
+	}
+	found := p.partPrefix(root, w)
+	at, within := found.steps[step]
+	switch {
+	case !within:
+		return 0, found.why
+	case w.part == 0 || at > len(w.ordering):
+		return 0, "the source is divided for another step"
+	}
+	return uint32(w.splitCount), ""
 }
 
 // divisionForCache returns the division of a plan, or the reason why nothing can be cached with it.
@@ -63,7 +93,7 @@ func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (cachea
 		}
 		w = found
 	}
-	return cacheable.Division{Cuts: w.Cuts, Batch: w.Batch}, cacheable.Refusal{}
+	return cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, Ordering: w.ordering}, cacheable.Refusal{}
 }
 
 // cacheMarks counts the steps that pecan.cache() marks.

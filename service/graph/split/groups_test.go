@@ -119,7 +119,7 @@ func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		rows, block := rng.Int64N(200), 1+rng.Int64N(9)
-		share := Share{rng.Int64N(12), 1 + rng.Int64N(12), noStop}
+		share := Share{First: rng.Int64N(12), Step: 1 + rng.Int64N(12), Stop: noStop}
 		if rng.IntN(2) == 0 {
 			share.Stop = share.First + 1 + rng.Int64N(20)
 		}
@@ -131,7 +131,7 @@ func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
 			t.Fatalf("%d rows in blocks of %d: %+v counts %d and lists %d", rows, block, share, counted, listed)
 		}
 	}
-	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{1, 2, 4}))
+	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{First: 1, Step: 2, Stop: 4}))
 	if !ok || !slices.Equal(part.Int64Val, []int64{1, 3}) {
 		t.Errorf("share %v", part)
 	}

@@ -71,15 +71,15 @@ func (s *State) Caches() int { return len(s.caches) }
 // CacheKeys returns the keys of all recorded caches in ascending order.
 func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
 
-// CompleteCaches returns the number of streams of each committed cache by its key.
+// CompleteCaches returns the number of parts of each committed cache by its key.
 func (s *State) CompleteCaches() map[string]int {
-	streams := map[string]int{}
+	parts := map[string]int{}
 	for key, cache := range s.caches {
 		if cache.Manifest != "" {
-			streams[key] = int(cache.Streams)
+			parts[key] = int(cache.Parts)
 		}
 	}
-	return streams
+	return parts
 }
 
 // Decision returns the decision on an order by its key, or nil.
