@@ -102,10 +102,15 @@ func TestSimulation(t *testing.T) {
 // epochsRead is the number of epochs in each run.
 const epochsRead = 2
 
-// anyStreams returns a number of streams from 1 to 1,024. Small numbers are as frequent as large ones.
+// anyStreams returns a number of streams from 1 to 1,024, and to 127 in short runs, which the race detector makes slow. Small
+// numbers are as frequent as large ones.
 func anyStreams(rng *rand.Rand) int64 {
+	most := int64(1024)
+	if testing.Short() {
+		most = 127
+	}
 	n := int64(1) << rng.IntN(11)
-	return min(n+rng.Int64N(n), 1024)
+	return min(n+rng.Int64N(n), most)
 }
 
 // memoryDir returns a directory in memory, if the host has one. The disk would sync each of up to 1,024 segments in real time,
