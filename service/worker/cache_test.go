@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
-	"github.com/pecan-ml/pecan/service/graph/split"
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
@@ -47,6 +48,8 @@ func withCache(t *testing.T) (*Worker, string) {
 // read runs a stream under its own lease and returns its elements as text.
 func read(t *testing.T, w *Worker, o *pecanv1.StartStream, lease uint64) string {
 	t.Helper()
+	// A run that ends still reads its command.
+	o = proto.CloneOf(o)
 	o.Lease = lease
 	w.streams.Start(o)
 	r := dialTCP(t, w)
