@@ -135,10 +135,8 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		UnixS: c.unix(), KeptHours: c.cfg.CacheTTL.Hours(), Current: job.CacheDecision.GetNode(),
 		Trainers: c.placements.Trainers(job),
 	}
-	for _, past := range c.state.History(fingerprint).GetJobs() {
-		if past.JobId != job.JobId {
-			facts.Past = append(facts.Past, proto.CloneOf(past))
-		}
+	for _, past := range c.state.PastJobs(job) {
+		facts.Past = append(facts.Past, proto.CloneOf(past))
 	}
 	for _, id := range sortedKeys(c.workers) {
 		if worker := c.workers[id]; c.usable(worker) && c.placements.Serves(id, job) {

@@ -88,11 +88,6 @@ func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile {
 	return s.known(fingerprint).profile
 }
 
-// History returns the epochs that jobs have read of a graph; nil if none did. The caller must not change it.
-func (s *State) History(fingerprint string) *pecanv1.StoredHistory {
-	return s.known(fingerprint).history
-}
-
 func (s *State) job(id string) (*Job, error) {
 	if job, ok := s.jobs[id]; ok {
 		return job, nil
