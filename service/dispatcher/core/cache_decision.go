@@ -11,6 +11,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
@@ -124,9 +125,9 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	}
 	fingerprint := c.state.Dataset(job.DatasetId).GetFingerprint()
 	kept := c.state.Profile(fingerprint)
-	nodes := validNodes(c.profiles[job.JobId].Totals().Computed())
-	if elements, cpu := measured(nodes); elements < decisionElements || cpu < decisionCPU {
-		if nodes = validNodes(kept.GetNodes()); len(nodes) == 0 {
+	nodes := jobmetrics.Valid(c.profiles[job.JobId].Totals().Computed())
+	if elements, cpu := jobmetrics.Busiest(nodes); elements < decisionElements || cpu < decisionCPU {
+		if nodes = jobmetrics.Valid(kept.GetNodes()); len(nodes) == 0 {
 			return facts, fmt.Sprintf("measured %d of %d elements of the busiest step and %.2g of %.2g s of CPU", min(elements, decisionElements), decisionElements, min(cpu, decisionCPU), decisionCPU)
 		}
 	}
@@ -165,24 +166,6 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		facts.Steps = append(facts.Steps, step)
 	}
 	return facts, ""
-}
-
-// validNodes leaves out metrics that nobody can have measured.
-func validNodes(nodes []*pecanv1.NodeMetrics) []*pecanv1.NodeMetrics {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n *pecanv1.NodeMetrics) bool {
-		return n.Node == "" || !(n.SelfCpuS >= 0) || math.IsInf(n.SelfCpuS, 0)
-	})
-}
-
-// measured returns the elements of the most expensive step, and the CPU seconds of all steps.
-func measured(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
-	most := -1.0
-	for _, n := range nodes {
-		if cpu += n.SelfCpuS; n.SelfCpuS > most {
-			most, elements = n.SelfCpuS, n.Elements
-		}
-	}
-	return elements, cpu
 }
 
 // elementsOf returns how many elements an epoch of a job has: as the plan says, as an earlier epoch had, or as the streams

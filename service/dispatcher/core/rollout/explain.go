@@ -9,6 +9,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
 // Explained is what the core knows of the order of a job's steps.
@@ -51,7 +52,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	kept := r.state.Profile(key.Fingerprint).GetNodes()
 	if o := r.open[key]; o != nil && o.planned != nil {
 		e.Order, e.Nodes = o.planned.Order, o.metrics
-	} else if kept != nil && !isEnough(busiest(e.Nodes)) {
+	} else if kept != nil && !isEnough(jobmetrics.Busiest(e.Nodes)) {
 		e.Nodes = kept
 	}
 	if decided := r.state.Decision(key); decided != nil {

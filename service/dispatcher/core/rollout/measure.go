@@ -2,8 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,11 +14,11 @@ import (
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes, epochs := r.measured(u.jobs), r.epochsBegun(u.jobs)
-	if elements, cpu := busiest(nodes); !isEnough(elements, cpu) {
+	if elements, cpu := jobmetrics.Busiest(nodes); !isEnough(elements, cpu) {
 		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.1f s of CPU", min(elements, planElements), planElements, min(cpu, planCPU), planCPU)
 		kept := r.state.Profile(u.key.Fingerprint)
 		nodes, epochs = kept.GetNodes(), kept.GetEpochsBegun()
-		if !isEnough(busiest(nodes)) {
+		if !isEnough(jobmetrics.Busiest(nodes)) {
 			return
 		}
 	}
@@ -40,7 +38,7 @@ func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	}
 	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
 	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.measured(jobs), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther()}
-	switch elements, cpu := busiest(now.Nodes); {
+	switch elements, cpu := jobmetrics.Busiest(now.Nodes); {
 	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return
 	}
@@ -57,7 +55,7 @@ func differs(before, now *pecanv1.StoredProfile) bool {
 
 // perElement returns the CPU seconds and the bytes of all steps for each element of the most expensive one.
 func perElement(nodes []*pecanv1.NodeMetrics) (cost, size float64) {
-	elements, cpu := busiest(nodes)
+	elements, cpu := jobmetrics.Busiest(nodes)
 	if elements == 0 {
 		return 0, 0
 	}
@@ -92,22 +90,7 @@ func (r *Rollouts) measured(jobs []*durable.Job) []*pecanv1.NodeMetrics {
 	for _, job := range jobs {
 		sum.Add(r.host.Metrics(job.JobId).Registered())
 	}
-	// A node without a name belongs to nobody. An invalid time would make all others worthless.
-	return slices.DeleteFunc(sum.List(), func(n *pecanv1.NodeMetrics) bool {
-		return n.Node == "" || !(n.SelfCpuS >= 0) || math.IsInf(n.SelfCpuS, 0)
-	})
-}
-
-// busiest returns the elements of the most expensive node, and the CPU seconds of all nodes.
-func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
-	most := 0.0
-	for _, node := range nodes {
-		cpu += node.SelfCpuS
-		if node.SelfCpuS > most {
-			most, elements = node.SelfCpuS, node.Elements
-		}
-	}
-	return elements, cpu
+	return jobmetrics.Valid(sum.List())
 }
 
 // isEnough reports whether an order can be planned from metrics with so many elements and CPU seconds.

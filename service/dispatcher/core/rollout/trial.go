@@ -6,6 +6,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
 // startTrial starts a trial of the planned order, once the budget suffices and a worker runs the dataset.
@@ -38,8 +39,8 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 // be a small share of what the order would save, and all trials together a small share of the work.
 func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64, all work) {
 	nodes := r.measured(u.jobs)
-	_, spent := busiest(nodes)
-	if _, before := busiest(o.metrics); before > spent {
+	_, spent := jobmetrics.Busiest(nodes)
+	if _, before := jobmetrics.Busiest(o.metrics); before > spent {
 		nodes, spent = o.metrics, before
 	}
 	epoch, gain := 0.0, o.planned.gain()

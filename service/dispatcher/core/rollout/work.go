@@ -3,6 +3,7 @@ package rollout
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
 // firstEpochs is how many further epochs are expected of a job, if neither its data nor earlier jobs say how long it is.
@@ -14,7 +15,7 @@ type work struct{ done, left float64 }
 // workOf sums the work of jobs. epoch is what one epoch costs; 0 if that is unknown.
 func (r *Rollouts) workOf(jobs []*durable.Job, epoch float64) (sum work) {
 	for _, job := range jobs {
-		_, done := busiest(r.host.Metrics(job.JobId).Nodes.List())
+		_, done := jobmetrics.Busiest(r.host.Metrics(job.JobId).Nodes.List())
 		sum.done += done
 		sum.left += r.left(job, epoch, done)
 	}
