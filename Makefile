@@ -52,11 +52,11 @@ GO_PACKAGES = ./tests/sim $(filter-out ./tests/sim,$(ALL_GO))
 # tests/k8s is a module of its own.
 ALL_GO = $(call directories,git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
-PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
+LINKED := build/native/tensorflow/stamp
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
-# Go packages that use TensorFlow's C API find the headers and libraries of the installed wheel through these variables.
+# Test programs load TensorFlow's libraries from the installed wheel.
 # With -trimpath, checks and tests share compiled packages with `make build`, which needs the flag for the wheel.
-WITH_TENSORFLOW = GOFLAGS="$$(go env GOFLAGS) -trimpath" PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
+WITH_TENSORFLOW = GOFLAGS="$$(go env GOFLAGS) -trimpath" LD_LIBRARY_PATH=$(TENSORFLOW)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -78,10 +78,10 @@ check: lint build ## Run the quick checks: lint, rules, quick Go tests, one proc
 
 test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 minutes; the code of the guides runs in `make docs`)
 
-test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
+test-repo: .venv/ready $(LINKED) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo
 
-test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the quick Go tests
+test-go: .venv/ready $(LINKED) ## Run the quick Go tests
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(GO_PACKAGES)
 
 test-python: build ## Run the tests of the Python package and of the wheel
@@ -108,30 +108,30 @@ soak: build ## Run the tests for rare bugs, for an hour or more
 	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RANDOM_ORDERS=200 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
 	  $(PYTHON) -m pytest -q -rs tests/e2e tests/graph tests/faults
 
-mutate: .venv/ready $(PKG_CONFIG_FILE) ## Break each guard of AutoOrder in turn, and expect its test to fail (5 minutes)
+mutate: .venv/ready $(LINKED) ## Break each guard of AutoOrder in turn, and expect its test to fail (5 minutes)
 	$(PYTHON) tests/mutate.py
 
 damage: ## Flip every bit of a small dispatcher store, and 10,000 random bits of a large one
 	go test ./service/store -run TestD2 -count 1 -v -timeout 60m -stride 1 -flips 10000
 
-sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters with random faults, starting at seed FIRST
+sim: .venv/ready $(LINKED) ## Simulate SEEDS random clusters with random faults, starting at seed FIRST
 	$(WITH_TENSORFLOW) go test -timeout 24h ./tests/sim -run Simulation -seeds $(SEEDS) -first $(FIRST)
 
 orders: .venv/ready ## Reorder CASES random pipelines by random measurements, starting at seed FIRST, and compare their elements
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
 	  tests/graph/test_random_proposals.py
 
-race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests of packages with goroutines under the race detector, without their long computations
+race: .venv/ready $(LINKED) ## Run the Go tests of packages with goroutines under the race detector, without their long computations
 	$(WITH_TENSORFLOW) go $(GOTEST) -race -short $(CONCURRENT_GO)
 
 asan: .venv/ready ## Run the code between Go and C under AddressSanitizer, in Go and in Python with TensorFlow
 	$(PYTHON) bindings/asan.py
 
-fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each, two at a time
+fuzz: .venv/ready $(LINKED) ## Fuzz every parser of external bytes for FUZZTIME each, two at a time
 	@git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed -E 's,/[^/]*:func , ,' | sort -u | \
 	  FUZZTIME=$(FUZZTIME) $(WITH_TENSORFLOW) xargs -P 2 -n 2 tests/fuzz.sh
 
-lint: .venv/ready $(PKG_CONFIG_FILE) ## Check formatting, vet, staticcheck, ruff and types
+lint: .venv/ready $(LINKED) ## Check formatting, vet, staticcheck, ruff and types
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }
 	$(WITH_TENSORFLOW) go vet $(GO_PACKAGES)
 	$(WITH_TENSORFLOW) go tool staticcheck $(GO_PACKAGES)
@@ -198,6 +198,6 @@ clean: ## Remove build results; the records of the demo and .venv stay
 	.venv/bin/pip install --quiet --requirement docs/requirements.txt
 	@touch $@
 
-$(PKG_CONFIG_FILE): .venv/ready
-	@$(PYTHON) -c 'import sys; sys.path.insert(0, "bindings"); import build; build.write_pkg_config(build.tensorflow_directory())'
+$(LINKED): .venv/ready bindings/build.py
+	@$(PYTHON) bindings/build.py --only links
 	@touch $@

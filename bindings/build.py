@@ -7,6 +7,7 @@ on.
 
     python bindings/build.py             # into python/pecan/_native and python/pecan/_bin, so PYTHONPATH=python works
     python bindings/build.py --only object
+    python bindings/build.py --only links    # what `go test` needs: TensorFlow's headers and stubs of its libraries
     python bindings/build.py --asan     # a second package under build/asan, whose Go and C run under AddressSanitizer
 
 It needs Go, a C compiler, and, in the Python that runs it, pybindgen and any tensorflow package (for its headers and
@@ -70,37 +71,32 @@ def write_stub(library: pathlib.Path, target: pathlib.Path) -> None:
         os.replace(fresh, target / library.name)
 
 
-def write_pkg_config(directory: pathlib.Path) -> pathlib.Path:
-    """Write tensorflow.pc for the #cgo pkg-config lines, and the stubs that it names. Return its directory."""
-    target = WORK / "pkgconfig"
+def link_tensorflow() -> pathlib.Path:
+    """Write the headers and libraries that the #cgo lines of native/tf and native/op name, and return their directory.
+
+    The lines name it relative to their files, so a checkout's path is in the key of what Go's cache has compiled for it.
+    Flags of pkg-config are not in that key: another checkout on the same machine would link with this one's paths.
+    """
+    directory = tensorflow_directory()
+    target = WORK / "tensorflow"
     target.mkdir(parents=True, exist_ok=True)
     libraries = [directory / name for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")]
-    text = "\n".join(
-        (
-            *(f"# {library} {library.stat().st_size} {library.stat().st_mtime_ns}" for library in libraries),
-            "Name: tensorflow",
-            "Description: TensorFlow's C API, from an installed wheel",
-            "Version: 2",
-            f"Libs: -L{target} " + " ".join(f"-l:{library.name}" for library in libraries),
-            f"Cflags: -I{directory}/include",
-            "",
-        )
-    )
-    file = target / "tensorflow.pc"
-    if not file.exists() or file.read_text() != text:  # cgo's cache also depends on the file's age
+    described = "".join(f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}\n" for library in libraries)
+    stamp = target / "stamp"
+    if not stamp.exists() or stamp.read_text() != described:
+        include = target / "include"
+        include.unlink(missing_ok=True)
+        include.symlink_to(directory / "include")
         for library in libraries:
             write_stub(library, target)
-        file.write_text(text)
+        stamp.write_text(described)
     return target
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of the Go tool: cgo's flags come from pkg-config, other settings from outside."""
-    env = dict(os.environ)
-    config = str(write_pkg_config(tensorflow_directory()))
-    env["PKG_CONFIG_PATH"] = os.pathsep.join(filter(None, (config, env.get("PKG_CONFIG_PATH"))))
-    env.update(extra)
-    return env
+    """Return the environment of the Go tool, and make sure that cgo finds TensorFlow."""
+    link_tensorflow()
+    return dict(os.environ, **extra)
 
 
 def run(*command: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -206,11 +202,14 @@ def build_asan() -> pathlib.Path:
 def main() -> None:
     """Build in place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("object", "programs"), help="build only this")
+    parser.add_argument("--only", choices=("links", "object", "programs"), help="build only this")
     parser.add_argument("--asan", action="store_true", help="build for AddressSanitizer, into a separate package")
     arguments = parser.parse_args()
     if arguments.asan:
         sys.stderr.write(f"{build_asan()}\n")
+        return
+    if arguments.only == "links":
+        link_tensorflow()
         return
     if arguments.only != "programs":
         sys.stderr.write(f"{build_object()}\n")

@@ -1,6 +1,7 @@
 package op
 
-// #cgo pkg-config: tensorflow
+// #cgo CFLAGS: -I${SRCDIR}/../../build/native/tensorflow/include
+// #cgo LDFLAGS: -L${SRCDIR}/../../build/native/tensorflow -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2
 // #include "ops.h"
 import "C"
 

@@ -17,7 +17,8 @@
 // Iterator.calls is held for reading during every call into TensorFlow; it is taken before Iterator.fetching.
 package tf
 
-// #cgo pkg-config: tensorflow
+// #cgo CFLAGS: -I${SRCDIR}/../../build/native/tensorflow/include
+// #cgo LDFLAGS: -L${SRCDIR}/../../build/native/tensorflow -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2
 // #cgo CFLAGS: -O2 -std=gnu11
 // #include <stdlib.h>
 // #include "tensorflow.h"
