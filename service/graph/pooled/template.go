@@ -116,7 +116,7 @@ func (t *Template) Graph(names Names) ([]byte, error) {
 	number := []tf.DataType{tf.DataType_DT_INT64}
 	pull := &tf.NodeDef{Name: argumentsName, Op: "MapDataset", Input: []string{argumentsName + "/range"}, Attr: nodedef.DatasetAttrs(types, shapes)}
 	pull.Attr["f"], pull.Attr[capturedTypes] = nodedef.FuncAttr(argumentsName), nodedef.TypesAttr(nil)
-	pull.Attr["use_inter_op_parallelism"], pull.Attr["preserve_cardinality"] = nodedef.BoolAttr(true), nodedef.BoolAttr(false)
+	pull.Attr["use_inter_op_parallelism"], pull.Attr["preserve_cardinality"] = nodedef.BoolAttr(false), nodedef.BoolAttr(false)
 	flat := &tf.NodeDef{Name: streamName, Op: "FlatMapDataset", Input: []string{argumentsName}, Attr: elements()}
 	handles := make([]tf.DataType, len(t.captured))
 	for i := range handles {
