@@ -25,6 +25,18 @@ type step struct {
 	bytes uint64
 }
 
+// Tree is the tree of steps of a stream's graph. Nobody changes it, so the streams of a pooled graph share it.
+type Tree struct {
+	root *step
+	// steps are all steps, each after its inputs.
+	steps []*step
+	// metered are the nodes that the graph counts.
+	metered map[string]bool
+	// kept are the steps without a meter that the model keeps while the dataset is open, from the root on. All but the
+	// last of them return one element for each input.
+	kept []*step
+}
+
 // Profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters,
 // if it has some (see rewrite.MeteredNode). Otherwise they come from tf.data's model of the running iterator,
 // which also has the times.
@@ -33,15 +45,11 @@ type step struct {
 // runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are upstream of its node,
 // and their time counts as its own.
 type Profiler struct {
-	root *step
-	// steps are all steps, each after its inputs.
-	steps []*step
+	*Tree
 	// ops are the ops of the registered graph, by node.
 	ops map[string]string
-	// meters is the name under which the graph counts; empty without meters. metered are the nodes that it
-	// counts.
-	meters  string
-	metered map[string]bool
+	// meters is the name under which the graph counts; empty without meters.
+	meters string
 	// batch is the batch whose short last element is held back for the closing stream; nil if there is none.
 	// That element is subtracted from it and from the steps after it, because it counts where it is batched
 	// again.
@@ -50,9 +58,6 @@ type Profiler struct {
 	Relay bool
 	// nested: the steps run in a dataset that the first flat_map of the iterator opens.
 	nested bool
-	// kept are the steps without a meter that the model keeps while the dataset is open, from the root on. All but the
-	// last of them return one element for each input.
-	kept []*step
 
 	mu sync.Mutex
 	// before is what the meters counted before this run. usual is what the steps did in earlier runs.
@@ -92,41 +97,59 @@ type reading struct {
 	Counts
 }
 
-// New reads the tree of a serialised stream graph; it returns nil if there is none. meters is the name that the
-// graph was written with. ops are the ops of the registered graph.
+// New returns the profiler of a serialised stream graph; nil if there is none. meters is the name that the graph was written
+// with. ops are the ops of the registered graph.
 func New(serialised []byte, meters string, ops map[string]string) *Profiler {
+	return NewTree(serialised).Profiler(meters, ops)
+}
+
+// NewTree reads the tree of a serialised stream graph; it returns nil if there is none.
+func NewTree(serialised []byte) *Tree {
 	output, err := dataset.OutputNode(serialised)
 	if err != nil {
 		return nil
 	}
-	p := &Profiler{ops: ops, metered: map[string]bool{}, seen: map[int64]reading{}, gone: map[*step]Counts{}}
+	t := &Tree{metered: map[string]bool{}}
 	nodes := map[string]dataset.Node{}
 	_ = dataset.EachNode(serialised, func(n dataset.Node) bool {
 		if strings.Contains(n.Op, "Dataset") {
 			nodes[n.Name] = n
 		}
 		if counted := rewrite.MeteredNode(n.Name); counted != "" {
-			p.metered[counted], p.meters = true, meters
+			t.metered[counted] = true
 		}
 		return true
 	})
 	if len(nodes) > maxProfiled {
 		return nil
 	}
-	if p.root = p.treeOf(nodes, output, map[string]*step{}); p.root == nil {
+	if t.root = t.add(nodes, output, map[string]*step{}); t.root == nil {
 		return nil
 	}
-	for s := p.root; ; s = s.inputs[0] {
-		if !p.metered[s.name] {
-			p.kept = append(p.kept, s)
+	for s := t.root; ; s = s.inputs[0] {
+		if !t.metered[s.name] {
+			t.kept = append(t.kept, s)
 		}
 		if !rewrite.KeepsInput(s.op) || len(s.inputs) == 0 {
-			return p
+			return t
 		}
 	}
 }
 
-func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[string]*step) *step {
+// Profiler returns a profiler of the tree's graph. meters is the name that the graph was written with. ops are the ops of the
+// registered graph.
+func (t *Tree) Profiler(meters string, ops map[string]string) *Profiler {
+	if t == nil {
+		return nil
+	}
+	if len(t.metered) == 0 {
+		meters = ""
+	}
+	return &Profiler{Tree: t, meters: meters, ops: ops, seen: map[int64]reading{}, gone: map[*step]Counts{}}
+}
+
+// add adds a node after its inputs.
+func (t *Tree) add(nodes map[string]dataset.Node, name string, made map[string]*step) *step {
 	n, ok := nodes[name]
 	if !ok {
 		return nil
@@ -140,11 +163,11 @@ func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[s
 	}
 	made[name] = s
 	for _, input := range n.Inputs {
-		if upstream := p.treeOf(nodes, dataset.NodeOf(input), made); upstream != nil {
+		if upstream := t.add(nodes, dataset.NodeOf(input), made); upstream != nil {
 			s.inputs = append(s.inputs, upstream)
 		}
 	}
-	p.steps = append(p.steps, s)
+	t.steps = append(t.steps, s)
 	return s
 }
 

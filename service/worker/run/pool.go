@@ -36,6 +36,8 @@ type template struct {
 	*pooled.Template
 	why  error
 	pace *pace
+	// tree is that of the streams' graphs; nil without one.
+	tree *profile.Tree
 }
 
 // pooledIterator runs one stream after another. It belongs to one run at a time, or to the pool.
@@ -99,7 +101,7 @@ func (p *pool) templateOf(key pooled.Key, serialised []byte) template {
 		return known
 	}
 	made, err := pooled.NewTemplate(serialised)
-	known = template{made, err, new(pace)}
+	known = template{made, err, new(pace), profile.NewTree(serialised)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.templates == nil {

@@ -78,12 +78,12 @@ type pooledUse struct {
 
 // iteratePooled begins the stream's part in one graph, in a pooled iterator. It returns nil if that is not possible.
 func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, ops map[string]string, source tf.Source, state []byte) (*tf.Iterator, *profile.Profiler) {
-	p, err := r.beginPooled(runtime, serialised, source, state)
+	p, tree, err := r.beginPooled(runtime, serialised, source, state)
 	if err != nil {
 		r.stream.log.Debug("the stream gets an iterator of its own", "why", err)
 		return nil, nil
 	}
-	profiler := profile.New(serialised, p.meters, ops)
+	profiler := tree.Profiler(p.meters, ops)
 	if profiler != nil {
 		profiler.Continue(&p.history)
 		r.mu.Lock()
@@ -118,16 +118,16 @@ func (r *run) leavePooled() {
 }
 
 // beginPooled begins the stream in an idle iterator of the pool, or in a new one. With a state it restores the stream in a
-// new iterator. The state has the stream's arguments.
-func (r *run) beginPooled(runtime *tf.Context, serialised []byte, source tf.Source, state []byte) (*pooledIterator, error) {
+// new iterator. The state has the stream's arguments. The tree of its graph is nil if the graph has none.
+func (r *run) beginPooled(runtime *tf.Context, serialised []byte, source tf.Source, state []byte) (*pooledIterator, *profile.Tree, error) {
 	pool := &r.stream.streams.pool
 	key, arguments, err := pooled.Split(serialised)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t := pool.templateOf(key, serialised)
 	if t.why != nil {
-		return nil, t.why
+		return nil, nil, t.why
 	}
 	var p *pooledIterator
 	inline := state == nil && r.mayRunInline(t)
@@ -136,7 +136,7 @@ func (r *run) beginPooled(runtime *tf.Context, serialised []byte, source tf.Sour
 	}
 	if p == nil {
 		if p, err = r.newPooledIterator(runtime, t.Template, serialised, inline); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.key, p.pace = key, t.pace
 	}
@@ -152,12 +152,12 @@ func (r *run) beginPooled(runtime *tf.Context, serialised []byte, source tf.Sour
 	}
 	if err != nil {
 		p.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	if p.streams++; inline {
 		r.stream.streams.counts.inlineStreams.Add(1)
 	}
-	return p, nil
+	return p, t.tree, nil
 }
 
 func (r *run) newPooledIterator(runtime *tf.Context, t *pooled.Template, serialised []byte, inline bool) (*pooledIterator, error) {
