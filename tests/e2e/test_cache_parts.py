@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 
@@ -195,3 +196,28 @@ def test_shuffles_of_records_are_live_over_a_cache_that_all_jobs_share(tmp_path,
         computed = orders(pecan.cache_candidate("numbers"), 2, cache="off", **options)
         assert computed[0] != computed[1]
         assert orders(pecan.cache_candidate("numbers"), 2, **options) == computed
+
+
+def test_jobs_at_the_same_time_share_the_work(tmp_path):
+    """Each of two jobs computes what the other does not, and reads the rest."""
+    elements = 240
+
+    def linger(x: tf.Tensor) -> tf.Tensor:
+        spin = tf.while_loop(lambda i, s: i < 1500, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
+        return x + tf.cast(spin[1] * 0, tf.int64)
+
+    def build() -> D:
+        return D.range(elements).map(linger).apply(pecan.cache()).map(lambda x: x + 1)
+
+    def computed(job: dict) -> int:
+        """Elements that a job has computed upstream of the cached step, once two reads are equal."""
+        return sum(int(node.get("elements", 0)) for node in job.get("nodes", []) if node["op"] == "RangeDataset")
+
+    with Service(tmp_path, workers=2, max_streams=1) as service:
+        jobs = [service.read(build(), streams=24) for _ in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(2) as both:
+            for found in both.map(rows, jobs):
+                assert found == list(range(1, elements + 1))
+        service.produced()
+        shares = [computed(job) for job in service.status()["jobs"]]
+        assert elements <= sum(shares) < 1.5 * elements, shares

@@ -47,6 +47,8 @@ type cachesState struct {
 	keys map[jobStep]string
 	// decisions has the decisions on cached steps that jobs wait for.
 	decisions map[string]*cachingState
+	// shared has the open epochs of each cache; nil if they changed.
+	shared map[string]*sharedCache
 }
 
 func newCachesState() cachesState {

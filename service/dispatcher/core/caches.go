@@ -105,7 +105,7 @@ func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *
 		action.WrittenBelow = keptBelow(job, step)
 	}
 	cache, writes := c.state.Cache(action.Key), false
-	for _, part := range split.PartsOf(job.Plan, step, split.Run{Stream: int(stream.Stream), Epoch: epoch.Epoch, Seed: job.Options.GetSeed()}) {
+	for _, part := range partsOf(epoch, step, stream.Stream) {
 		if at, found := durable.FindSegment(cache, part); found && c.cfg.CacheMode != CachePut {
 			action.Segments = append(action.Segments, cache.Segments[at])
 		} else {

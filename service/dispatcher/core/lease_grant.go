@@ -75,6 +75,7 @@ func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
 	} else if start.Cache != nil {
 		state.puts++
 	}
+	c.noteComputed(epoch, number)
 	c.sendStart(id, start)
 	if !epoch.KeepsAll() {
 		return

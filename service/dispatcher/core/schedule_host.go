@@ -24,6 +24,11 @@ func (h scheduleHost) Ready(epoch *durable.Epoch) func(stream uint32) bool {
 	}
 }
 
+// Later implements schedule.Host.
+func (h scheduleHost) Later(epoch *durable.Epoch) func(stream uint32) bool {
+	return h.c.computedElsewhere(epoch)
+}
+
 // Avoid implements schedule.Host.
 func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 	if volatileStream := h.c.findVolatile(pecanv1.StreamKey{Job: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: stream}); volatileStream != nil {

@@ -93,6 +93,10 @@ func (c *Core) touchRecord(record *pecanv1.Record) {
 			c.touchEpoch(epoch)
 		}
 	}
+	switch record.GetKind().(type) {
+	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochClosed, *pecanv1.Record_CacheDecided, *pecanv1.Record_JobRemoved:
+		c.caches.shared = nil
+	}
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_EpochOpened:
 		epoch(kind.EpochOpened.JobId, kind.EpochOpened.Epoch)

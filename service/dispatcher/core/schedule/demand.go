@@ -106,19 +106,34 @@ func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
 	return fresh, anyFresh
 }
 
-// waiting visits the streams from one on that wait for a worker and may be leased now, ascending, until visit returns
-// false. Closing streams come when no stream that they join waits.
+// waiting visits the streams from one on that wait for a worker and may be leased now, until visit returns false. They come
+// ascending. Where no streams must be open together, those that the host wants later come last. Closing streams come when no
+// stream that they join waits.
 func (s *Scheduler) waiting(e *durable.Epoch, from uint32, visit func(stream uint32) bool) {
 	if !Read(e) {
 		return
 	}
+	var later func(uint32) bool
+	if below, _ := mustBeOpen(e); below == 0 {
+		later = s.Later(e)
+	}
+	var last []uint32
 	ready, regular := s.Ready(e), e.Regular()
 	for stream, more := nextWaiting(e, from); more; stream, more = nextWaiting(e, stream+1) {
 		if stream >= regular && sourcesWait(e, stream) {
 			// Later closing streams join later streams, or this one.
+			break
+		}
+		switch {
+		case !ready(stream):
+		case later != nil && stream < regular && later(stream):
+			last = append(last, stream)
+		case !visit(stream):
 			return
 		}
-		if ready(stream) && !visit(stream) {
+	}
+	for _, stream := range last {
+		if !visit(stream) {
 			return
 		}
 	}

@@ -251,6 +251,8 @@ type host struct {
 
 func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) bool { return true } }
 
+func (h *host) Later(*durable.Epoch) func(uint32) bool { return nil }
+
 func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
 func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }

@@ -7,6 +7,8 @@
 // Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot; they are
 // leased when the streams that they join have workers.
 //
+// An epoch leases its streams in their order. If no streams must be open together, the owner may name some to be leased last.
+//
 // A run costs what changed since the last one: the owner reports changed epochs and workers, and heaps keep both in order. An
 // epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have the workers that serve
 // any job. The few local workers that may serve a job are compared with the top.

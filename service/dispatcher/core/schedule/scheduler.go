@@ -10,6 +10,8 @@ import (
 type Host interface {
 	// Ready returns which of the waiting streams of an epoch may be leased now.
 	Ready(epoch *durable.Epoch) func(stream uint32) bool
+	// Later returns which of the waiting streams of an epoch may be leased after the others; nil if none.
+	Later(epoch *durable.Epoch) func(stream uint32) bool
 	// Avoid names the workers that failed a stream, or that its client could not reach.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
