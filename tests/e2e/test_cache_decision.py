@@ -193,7 +193,7 @@ HARM = {
 
 
 def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path):
-    """D11, D15: files are damaged, of other streams, links, and of another user. Each is computed, and written again."""
+    """D11, D16: files are damaged, of other streams, links, and of another user. Each is computed, and written again."""
     local = sorted(bytes_of(build()))
     with Service(tmp_path, workers=1) as service:
         dataset = service.read(build(), cache="auto", streams=STREAMS)

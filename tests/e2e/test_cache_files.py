@@ -262,7 +262,7 @@ def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
 
 
 def test_a_directory_that_others_can_write_is_refused(tmp_path):
-    """D15: another user can write into the directory, or it is a link."""
+    """D16: another user can write into the directory, or it is a link."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path)
