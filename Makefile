@@ -62,7 +62,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-store simulate docs packages diagrams clean
+.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -168,6 +168,9 @@ bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/
 
 bench-scale: build ## Measure small datasets and one job over many workers, and write docs/benchmarks/scale.md (10 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page scale
+
+bench-cache: build ## Measure what automatic caches gain and cost, and write docs/benchmarks/cache.md and .svg (12 minutes)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page cache
 
 simulate: .venv/ready ## Simulate JOBS jobs (200) of each kind with every policy for workers, and write docs/benchmarks/placement.md and .svg (LOG=file.csv for the event log)
 	go run ./benchmarks/simulate --seeds $(or $(JOBS),200) --log $(or $(LOG),build/simulate/decisions.csv) --page docs/benchmarks

@@ -7,6 +7,7 @@ make bench-faults               # what a fault costs; about 8 minutes
 make bench-recovery             # what checkpoints and caches cost; about 6 minutes
 make bench-orders               # what AutoOrder gains; about 12 minutes
 make bench-scale                # small datasets, and one job over many workers; about 10 minutes
+make bench-cache                # what automatic caches gain and cost; about 12 minutes
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A repeated run must not start with what the run before has learned.
 os.environ.setdefault("PECAN_LEARN", "0")
-# Faults use the clusters and proxies of the fault scenarios.
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "faults"))
+# Faults use the clusters and proxies of the fault scenarios, and caches the volume of the process tests.
+sys.path += [str(pathlib.Path(__file__).resolve().parents[1] / "tests" / where) for where in ("faults", "e2e")]
 
+import cache_sweep
+import caches
 import faults
 import latency
 import meter
@@ -51,6 +54,7 @@ PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {
     "recovery": (recovery.HEAD, recovery.ROWS),
     "orders": (orders.HEAD, orders.ROWS),
     "scale": (scale.HEAD, scale.ROWS),
+    "cache": (caches.HEAD, cache_sweep.ROWS | caches.ROWS),
 }
 COMMANDS = {"main-job": "make bench"} | {name: f"make bench-{name}" for name in PAGES if name != "main-job"}
 PAGE_OF = {name: page for page, (_, table) in PAGES.items() for name in table}
@@ -108,10 +112,18 @@ def main() -> None:
     missed = 0
     for name in names:
         page, (head, table) = PAGE_OF[name], PAGES[PAGE_OF[name]]
-        record = measure(table[name], name, arguments.repetitions, settings, arguments.without)
+        try:
+            record = measure(table[name], name, arguments.repetitions, settings, arguments.without)
+        except kinds.Unavailable as why:
+            print(f"  not measured: {why}")
+            continue
         if arguments.without:
             continue
         record["command"] = command
+        if draw := table[name].plot:
+            record["plot"] = f"{name}.svg"
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            (arguments.output / record["plot"]).write_text(draw(record["samples"]))
         whole = report.merge(arguments.output / f"{page}.json", name, record)
         report.page(whole, list(table), head, arguments.output / f"{page}.md")
         missed += sum(not mark["reached"] for mark in record["marks"])

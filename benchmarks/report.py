@@ -59,6 +59,8 @@ def _section(name: str, record: dict) -> list[str]:
     ]
     if record.get("about"):
         lines.append(record["about"])
+    if record.get("plot"):
+        lines.append(f"![{record['title']}]({record['plot']})\n")
     figures = list(dict.fromkeys(key for samples in record["samples"].values() for key in samples[0]))
     lines.append("| | " + " | ".join(figures) + " |")
     lines.append("| --- |" + " --- |" * len(figures))

@@ -15,6 +15,10 @@ Medians = dict[str, Sample]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+class Unavailable(Exception):
+    """The row cannot be measured on this machine; the message says what is missing."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Options of the command line.
@@ -50,6 +54,7 @@ class Row:
         reference: A contestant and one of its figures. Each sample also gets its percentage of that figure in the same
             turn, which does not depend on the speed of the machine during the turn.
         about: Explanation for readers of the report, or a function that returns it after the measurement.
+        plot: Draws the samples of each contestant as SVG text.
     """
 
     title: str
@@ -59,6 +64,7 @@ class Row:
     by: Callable[[Iterable[float]], float] = statistics.median
     reference: tuple[str, str] | None = None
     about: str | Callable[[], str] = ""
+    plot: Callable[[dict[str, list[Sample]]], str] | None = None
 
 
 def percent_of(reference: tuple[str, str]) -> str:

@@ -12,6 +12,7 @@ SLOW = (
     "tests/e2e/test_cache_files.py::test_a_full_cache_does_not_stop_epochs",
     "tests/e2e/test_cache_files.py::test_a_quota_keeps_the_cache_that_saves_more",
     "tests/e2e/test_cache_files.py::test_damaged_cache_files_do_not_change_elements",
+    "tests/e2e/test_cache_decision.py::test_harmed_files_of_an_automatic_cache_change_no_element",
     "tests/e2e/test_cache.py::test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not",
     "tests/e2e/test_cache_files.py::test_workers_die_while_they_write_and_read_a_cache[True]",
     "tests/e2e/test_cache_parts.py::test_deterministic_elements_are_equal_with_and_without_a_cache[5]",
@@ -64,6 +65,7 @@ SLOW = (
     "tests/e2e/test_vocabularies.py::test_tables_are_freed_when_no_job_uses_them",
     "tests/faults/test_audit.py::test_every_id_comes_once_per_epoch_while_workers_are_killed",
     "tests/faults/test_disk.py::test_a_dispatcher_with_a_full_disk_grants_no_leases_and_continues",
+    "tests/faults/test_disk.py::test_a_slow_cache_directory",
     "tests/faults/test_disk.py::test_a_full_checkpoint_disk_saves_no_checkpoints",
     "tests/faults/test_endless_repeat.py",
     "tests/faults/test_every_mode.py::test_the_dispatcher_dies_alone",
@@ -89,6 +91,7 @@ SLOW = (
     "tests/faults/test_thesis.py::test_five_epochs",
     "tests/faults/test_thesis.py::test_getfail",
     "tests/faults/test_thesis.py::test_killall",
+    "tests/faults/test_thesis.py::test_modes_of_an_automatic_cache_change_while_everything_dies",
     "tests/faults/test_thesis.py::test_putfail",
     "tests/faults/test_thesis.py::test_recover",
     "tests/graph/test_parts.py::test_a_stream_gives_its_parts_one_after_another[deterministic]",
@@ -120,4 +123,6 @@ SOAK = {
         "the same test in mode deterministic, and the simulation in every mode",
     "tests/faults/test_thesis.py::test_killall[exactly_once]":
         "the same test in mode deterministic, and the simulation in every mode",
+    "tests/faults/test_thesis.py::test_putfail_of_an_automatic_cache[deterministic-in the middle of a block]":
+        "the same test after a segment, and test_putfail at each point",
 }

@@ -221,6 +221,7 @@ func TestOneNameIsWrittenOnce(t *testing.T) {
 	}
 }
 
+// D16: the name of a segment is a link or a FIFO.
 func TestAFIFOOrALinkUnderTheNameIsNotRead(t *testing.T) {
 	path := t.TempDir()
 	d, list := open(t, path, 0), chunks(1, 5)
@@ -245,7 +246,7 @@ func TestAFIFOOrALinkUnderTheNameIsNotRead(t *testing.T) {
 	}
 }
 
-// A directory that others could have prepared is refused at the start.
+// D16: a directory that others could have prepared is refused at the start.
 func TestAnUnsafeDirectoryIsRefused(t *testing.T) {
 	base := t.TempDir()
 	real := filepath.Join(base, "real")

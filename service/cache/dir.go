@@ -63,6 +63,7 @@ func Final(name string) string {
 type Dir struct {
 	fs     FileSystem
 	budget int64
+	limit  limit
 
 	mu sync.Mutex
 	// used is the size of all files as far as this process knows, since the bytes that it wrote after the last scan. scanned is false if

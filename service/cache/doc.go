@@ -6,7 +6,8 @@
 // checksum of the footer is not in the file but comes from the caller, so that no other file can replace the segment. A
 // mismatch is errInvalid, and never becomes elements.
 //
-// Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and reader.go the access.
+// Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and reader.go the access,
+// limit.go the bound of the writing speed, patience.go that of the time for which a caller waits.
 // docs/formats/cache.md describes the format, docs/design/0008-cache.md the reasons.
 //
 // All file operations go through FileSystem, so that tests can make each of them fail or crash.

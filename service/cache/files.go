@@ -45,7 +45,8 @@ type Info struct {
 // disk is a directory of the host. os.Root keeps every access inside it, also through links.
 type disk struct{ root *os.Root }
 
-// OpenDir opens a directory for segments. It creates the directory if its parent exists.
+// OpenDir opens a directory for segments. It creates the directory if its parent exists. A call that the host does not answer in
+// time is an error.
 func OpenDir(path string, budget int64) (*Dir, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the cache directory: %w", err)
@@ -54,7 +55,7 @@ func OpenDir(path string, budget int64) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the cache directory: %w", err)
 	}
-	return New(disk{root}, budget), nil
+	return New(Patient(disk{root}, mostWait), budget), nil
 }
 
 // Create implements FileSystem.

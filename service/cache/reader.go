@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -40,10 +41,16 @@ func (d *Dir) Open(s Segment) (*Reader, error) {
 	return r, nil
 }
 
-// invalid returns an error with the cause as text only. It does not wrap the cause: the io.EOF of a truncated file must not look like the
-// end of the elements.
+// invalid returns an error with the cause as text only, unless that is ErrSlow. It does not wrap other causes: the io.EOF of a
+// truncated file must not look like the end of the elements.
 func (r *Reader) invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", errInvalid, r.name, fmt.Sprintf(format, args...))
+	err := fmt.Errorf("%w: %s: %s", errInvalid, r.name, fmt.Sprintf(format, args...))
+	for _, arg := range args {
+		if cause, is := arg.(error); is && errors.Is(cause, ErrSlow) {
+			return fmt.Errorf("%w: %w", ErrSlow, err)
+		}
+	}
+	return err
 }
 
 func (r *Reader) check(s Segment) error {

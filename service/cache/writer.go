@@ -54,6 +54,7 @@ func (w *Writer) temporaryName() string {
 }
 
 func (w *Writer) write(data []byte) error {
+	w.dir.limit.wait(len(data))
 	n, err := w.file.Write(data)
 	w.at += uint64(n)
 	if err != nil {

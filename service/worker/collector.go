@@ -7,12 +7,12 @@ import (
 
 // collector reads a worker's metrics on each scrape.
 type collector struct {
-	w                                           *Worker
-	info, session, readers, streams             *prometheus.Desc
-	window, buffered, produced, sent, bytes     *prometheus.Desc
-	failedElements, failedStreams, windowsLimit *prometheus.Desc
-	tried, triedCPU, runs                       *prometheus.Desc
-	storeBusy, storeBytes, storeWritable        *prometheus.Desc
+	w                                                 *Worker
+	info, session, readers, streams                   *prometheus.Desc
+	window, buffered, produced, sent, bytes           *prometheus.Desc
+	failedElements, failedStreams, windowsLimit       *prometheus.Desc
+	tried, triedCPU, runs                             *prometheus.Desc
+	storeBusy, storeBytes, storeWaited, storeWritable *prometheus.Desc
 }
 
 func newCollector(w *Worker) *collector {
@@ -37,6 +37,7 @@ func newCollector(w *Worker) *collector {
 		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU time of order trials, in seconds."),
 		storeBusy:      desc("pecan_worker_cache_seconds_total", "Time in which the cache directory was read or written, in seconds.", "direction"),
 		storeBytes:     desc("pecan_worker_cache_bytes_total", "Bytes of segments that were read or written.", "direction"),
+		storeWaited:    desc("pecan_worker_cache_write_wait_seconds_total", "Time that streams waited for --cache-write-rate, in seconds."),
 		storeWritable:  desc("pecan_worker_cache_writable", "1 if the cache directory can be written, 0 after several failures in a row."),
 		runs:           desc("pecan_worker_runs_seconds_total", "Time of the runs, in seconds: computing elements, or blocked without room for more.", "state"),
 	}
@@ -46,7 +47,7 @@ func newCollector(w *Worker) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.buffered, c.produced, c.sent, c.bytes, c.failedElements, c.failedStreams,
-		c.tried, c.triedCPU, c.runs, c.storeBusy, c.storeBytes, c.storeWritable,
+		c.tried, c.triedCPU, c.runs, c.storeBusy, c.storeBytes, c.storeWaited, c.storeWritable,
 	} {
 		out <- desc
 	}
@@ -94,6 +95,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		read, written, writable := caches.Usage()
 		total(c.storeBusy, read.Seconds(), "read")
 		total(c.storeBusy, written.Seconds(), "write")
+		total(c.storeWaited, caches.WriteWaited().Seconds())
 		counts := caches.Metrics()
 		total(c.storeBytes, float64(counts.GetBytesRead()), "read")
 		total(c.storeBytes, float64(counts.GetBytesWritten()), "write")

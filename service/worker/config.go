@@ -51,6 +51,8 @@ type Config struct {
 	CacheDir string
 	// CacheBytes bounds the size of all files in CacheDir; 0: no bound.
 	CacheBytes int64
+	// CacheWriteRate bounds the bytes that this worker writes into CacheDir in a second; 0: no bound.
+	CacheWriteRate int64
 	// CacheCompress compresses segments if that makes them smaller.
 	CacheCompress bool
 	// CacheOrphanAfter is the age at which a file that no cache needs is removed.
@@ -111,6 +113,9 @@ func (c *Config) Validate() error {
 		add("--trainer %s: only a worker with --kind %s belongs to a trainer", c.TrainerID, KindLocal)
 	}
 	err = multierr.Append(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
+	if c.CacheWriteRate != 0 {
+		err = multierr.Append(err, check.Bytes("--cache-write-rate", c.CacheWriteRate, 1<<20))
+	}
 	if c.CacheDir != "" {
 		err = multierr.Append(err, check.Duration("--cache-orphan-after", c.CacheOrphanAfter, time.Millisecond))
 	}

@@ -141,6 +141,7 @@ func (w *Worker) openDirectories() (err error) {
 		c := w.streams.Caches
 		c.Log, c.Send, c.Running, c.Compress, c.OrphanAfter = w.log, w.session.Send, &w.running, w.config.CacheCompress, w.config.CacheOrphanAfter
 		c.Cluster, c.Worker = w.identity.Cluster, w.identity.ID()
+		c.LimitWriting(w.config.CacheWriteRate)
 	}
 	if w.config.CheckpointDir != "" {
 		if w.streams.Checkpoints, err = checkpoint.Open(w.config.CheckpointDir); err != nil {

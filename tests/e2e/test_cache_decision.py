@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import time
 
@@ -195,6 +196,59 @@ def test_a_directory_that_vanishes_while_it_is_written_changes_no_element(tmp_pa
         assert sorted(got) == local
         for _ in range(2):
             assert sorted(bytes_of(dataset)) == local
+
+
+def flip(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def link(path: pathlib.Path) -> None:
+    """Moves a segment out of the directory, and leaves a link to it."""
+    outside = path.parent.parent / "outside"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def foreign(path: pathlib.Path) -> None:
+    """Replaces a segment by a file of another user that has its size."""
+    path.write_bytes(bytes(path.stat().st_size))
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+
+
+HARM = {
+    "flipped": flip,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "gone": lambda path: path.unlink(),
+    "another": lambda path: path.write_bytes(max(path.parent.glob("*.seg")).read_bytes()),
+    "linked": link,
+    "foreign": foreign,
+}
+
+
+def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path):
+    """D11, D16: files are damaged, of other streams, links, and of another user. Each is computed, and written again."""
+    local = sorted(bytes_of(build()))
+    with Service(tmp_path, workers=1) as service:
+        dataset = service.read(build(), cache="auto", streams=STREAMS)
+        for _ in range(3):
+            assert sorted(bytes_of(dataset)) == local
+        until(lambda: service.job()["cache"]["segments"] == STREAMS, "segments are missing after three epochs")
+        before = computed(service)
+        segments = service.segments()
+        for path, harm in zip(segments, HARM.values()):
+            harm(path)
+        assert sorted(bytes_of(dataset)) == local
+        until(lambda: service.metric("segments_invalid") == len(HARM), f"{service.metric('segments_invalid')} of {len(HARM)} are noticed")
+        # A stream of the prefetched epoch had its lease before the harm was known.
+        for _ in range(2):
+            assert sorted(bytes_of(dataset)) == local
+        until(lambda: service.job()["cache"]["segments"] == STREAMS, "harmed segments are not written again")
+        # Only those streams were computed.
+        assert computed(service) - before <= 3 * len(HARM) * ELEMENTS // STREAMS
+        assert (tmp_path / "outside").is_file(), "a link was followed when its name was removed"
 
 
 def remove(directory: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
+import time
 
 import cache_service
 import pecan
@@ -90,6 +91,22 @@ def test_a_full_cache_does_not_stop_epochs(tmp_path, records, caplog):
         until(lambda: "raise --cache-bytes" in caplog.text, "the trainer gets no warning about dropped writes")
         assert "raise --cache-bytes" in service.job()["cache"]["state"]
         assert list(service.caches.iterdir()) == []
+
+
+def test_a_worker_writes_no_faster_than_its_rate(tmp_path):
+    """However fast the disk is, an epoch that writes lasts as long as the bound says. One that reads does not."""
+    rate = 2 << 20
+    dataset = D.range(50).map(lambda x: tf.fill([10_000], x)).apply(pecan.cache()).map(lambda x: x[0])
+    with Service(tmp_path, workers=1, cache_write_rate=rate) as service:
+        read = service.read(dataset)
+        spent = []
+        for _ in range(2):
+            began = time.monotonic()
+            assert sorted(int(x) for x in read) == list(range(50))
+            spent.append(time.monotonic() - began)
+            until(lambda: service.job()["cache"]["state"] in ("committed", "used"), "the cache is not complete")
+        written = sum(path.stat().st_size for path in service.segments())
+        assert written > 50 * 80_000 and spent[0] >= written / rate > spent[1]
 
 
 # The fault scenarios T2 and T3 kill workers in both modes.
@@ -229,6 +246,7 @@ def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
 
 
 def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    """D16: another user can write into the directory, or it is a link."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path)

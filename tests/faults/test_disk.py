@@ -11,6 +11,7 @@ import time
 
 import pecan
 import pytest
+import slow_disk as slow_disks
 import tensorflow as tf
 from cluster import Cluster, running_cluster, wait
 from run import Run
@@ -34,6 +35,19 @@ def small_disk():
     yield mount
     for at in mounted:
         subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+@pytest.fixture
+def slow_disk(tmp_path):
+    """A mounted file system whose calls take as long as the test says."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("only root may mount a file system of /dev/fuse")
+    disk = slow_disks.SlowDisk(tmp_path / "slow")
+    if not disk.mounted:
+        pytest.skip("no file system of /dev/fuse can be mounted here")
+    yield disk
+    disk.delay(0)
+    disk.unmount()
 
 
 def _fill(disk: pathlib.Path) -> pathlib.Path:
@@ -97,6 +111,53 @@ def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
             assert job["cache"]["state"].startswith("filling"), job["cache"]["state"]
             nodes = {node["op"]: int(node["elements"]) for node in job["nodes"]}
             assert data.total < nodes["InterleaveDataset"] <= 2 * data.total
+        run.release()
+
+
+@pytest.mark.parametrize("cache", ["forced", "auto"])
+def test_a_cache_disk_that_cannot_be_written(tmp_path, data, truth, small_disk, cache):
+    """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so."""
+    disk = small_disk(tmp_path / "disk", 64 << 20)
+    (disk / "cache").mkdir(mode=0o700)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    dataset = data.dataset().map(_expensive)
+    if cache == "forced":
+        dataset = dataset.apply(pecan.cache())
+    with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
+        cluster.add_all(2)
+        with Run(cluster, data, "exactly_once", 2, dataset=dataset, cache="auto" if cache == "auto" else "candidates") as run:
+            run.finish()
+            run.check(truth, None, moved=0)
+            wait(lambda: all("read-only file system" in worker.log.read_text() for worker in cluster.workers), "workers warn")
+            if cache == "forced":
+                wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "a metric counts what is not written")
+            else:
+                explained = pecan.explain(run.dataset).cache
+                assert not any(candidate.stored for candidate in explained.candidates), explained
+        run.release()
+
+
+@pytest.mark.streams(least=32, most=64)
+def test_a_slow_cache_directory(tmp_path, data, truth, slow_disk):
+    """D14: each call of the cache directory takes 5 s, while segments are written, and while they are read. The epochs go on without it."""
+    slow = "does not answer in time"
+    with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(slow_disk.path)))) as cluster:
+        cluster.add_all(2)
+        with Run(cluster, data, "exactly_once", 4, dataset=data.dataset().apply(pecan.cache())) as run:
+            run.read_until(0, data.total // 4)
+            wait(lambda: list(slow_disk.path.glob("*.seg")), "a segment is written")
+            for epoch in (0, 1):
+                began = time.monotonic()
+                slow_disk.delay(5)
+                run.read_until(epoch + 1, 0)
+                # Four calls of each stream would take 160 s or more.
+                assert time.monotonic() - began < 60, f"epoch {epoch} waited for the directory"
+            wait(lambda: any(slow in worker.log.read_text() for worker in cluster.workers), "workers warn")
+            wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "a metric counts what is not written")
+            slow_disk.delay(0)
+            run.finish()
+            run.check(truth, None, moved=0)
+            assert _metric(cluster, "cache", "segments_invalid") == 0, "a slow segment counts as damaged"
         run.release()
 
 

@@ -176,6 +176,113 @@ def test_putfail(tmp_path, data, truth, golden_cached, mode, point):
         run.release()
 
 
+# The job's options for a cache that the service chooses.
+AUTOMATIC = {"cache": "auto", "order": "off"}
+
+
+def _costly(data) -> tf.data.Dataset:
+    """The records after a step of some milliseconds, which a decision stores."""
+
+    def step(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        spin = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0), parallel_iterations=1)
+        return number, payload, total + tf.cast(spin[1] * 0, tf.int64)
+
+    return data.dataset().map(step)
+
+
+def _stored(cluster: Cluster) -> bool:
+    """Whether the cache of the decision has all segments."""
+    (job,) = cluster.status()["jobs"]
+    return "cache" in job and int(job["cache"]["segments"]) == int(job["cache"]["streams"])
+
+
+def _computed(cluster: Cluster) -> int:
+    """The number of elements that all workers together have computed."""
+    (job,) = cluster.status()["jobs"]
+    return sum(int(node["elements"]) for node in job["nodes"] if node["op"] == "MapDataset")
+
+
+def _settled(cluster: Cluster) -> int:
+    """The same, once workers have reported everything."""
+    known = -1
+    while (now := _computed(cluster)) != known:
+        known = now
+        time.sleep(1)
+    return now
+
+
+@pytest.mark.streams(least=32, most=64)
+def test_getfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, rng):
+    """T2: the service has chosen what to cache, and all workers are killed while they read it. The cache does not change."""
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
+        cluster.add_all(2)
+        with Run(cluster, data, mode, 4, dataset=_costly(data), **AUTOMATIC) as run:
+            run.read_until(2, 0)
+            wait(lambda: _stored(cluster), "two epochs have written the cache")
+            kept, computed = _segment_files(tmp_path), _settled(cluster)
+            run.read_until(2, _random_position(rng, data))
+            for worker in cluster.workers:
+                worker.kill()
+            run.note_fault("all workers were killed while they read the cache")
+            for worker in cluster.workers:
+                worker.start(worker.address)
+            for worker in cluster.workers:
+                worker.ready()
+            run.finish()
+            run.check(truth, golden, moved=1)
+            assert _segment_files(tmp_path) == kept
+            assert _settled(cluster) == computed, "elements were computed again"
+        run.release()
+
+
+@pytest.mark.streams(least=32, most=64)
+@pytest.mark.parametrize("point", ["in the middle of a block", "after a segment"])
+def test_putfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, point):
+    """T3: all workers are killed while they write what the service has chosen. Later epochs read what is complete, and write the rest."""
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
+        cluster.add_all(2)
+        with Run(cluster, data, mode, 4, dataset=_costly(data), **AUTOMATIC) as run:
+            run.read_until(0, 1)
+            (job,) = cluster.status()["jobs"]
+            streams = int(job["plan"]["num_streams"])
+            # On a slow machine, nothing is decided before the first epoch ends.
+            while not _reached(tmp_path, streams, point):
+                run.read_until(run.epoch, run.position + 1)
+            if run.position == 0:
+                run.read_until(run.epoch, 1)
+            for worker in cluster.workers:
+                worker.kill()
+            run.note_fault(f"all workers were killed {point}")
+            for worker in cluster.workers:
+                worker.start(worker.address)
+            for worker in cluster.workers:
+                worker.ready()
+            run.finish()
+            run.check(truth, golden, moved=1)
+            wait(lambda: _stored(cluster), "the cache is written")
+            wait(lambda: len(_segment_files(tmp_path)) == streams and not list((tmp_path / "cache").glob("*.tmp")), "leftover files are deleted")
+        run.release()
+
+
+@pytest.mark.streams(least=32, most=64)
+def test_modes_of_an_automatic_cache_change_while_everything_dies(tmp_path, data, truth, golden, mode, rng):
+    """A5: a chosen cache is only written, not used, only read, and both, within epochs and from one to the next, while all processes die."""
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
+        cluster.add_all(2)
+        flags = cluster.dispatcher.flags
+        with Run(cluster, data, mode, 5, dataset=_costly(data), **AUTOMATIC) as run:
+            run.read_until(1, 0)
+            modes = rng.sample(["put", "compute", "get"], 3)
+            for epoch, cache_mode in enumerate([*modes, "auto"], start=1):
+                run.read_until(epoch, _random_position(rng, data))
+                cluster.dispatcher.flags = (*flags, "--cache-mode", cache_mode)
+                _kill_all(cluster, run, rng.choice(sorted(ORDERS)), rng)
+            run.finish()
+            run.check(truth, golden, moved=4)
+            assert _segment_files(tmp_path), "no mode wrote anything"
+        run.release()
+
+
 @pytest.mark.streams(most=64)
 @pytest.mark.parametrize("mode", MODES)
 def test_failover(tmp_path, data, truth, golden, mode, rng):

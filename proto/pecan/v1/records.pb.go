@@ -3281,11 +3281,16 @@ func (x *CachesUsed) GetAtS() int64 {
 	return 0
 }
 
-// CPU seconds that workers need to compute the elements of a cache once.
+// What a cache saves.
 type CacheMeasured struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	ComputeS      float64                `protobuf:"fixed64,2,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// CPU seconds that workers need to compute its elements once.
+	ComputeS float64 `protobuf:"fixed64,2,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
+	// What an epoch costs less that reads the whole cache, in seconds of a trainer. Absent: it is not predicted.
+	BenefitS *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
+	// The graph of the job that was measured. Its history tells how many epochs will read the cache.
+	Fingerprint   string `protobuf:"bytes,131,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3332,6 +3337,20 @@ func (x *CacheMeasured) GetComputeS() float64 {
 		return x.ComputeS
 	}
 	return 0
+}
+
+func (x *CacheMeasured) GetBenefitS() float64 {
+	if x != nil && x.BenefitS != nil {
+		return *x.BenefitS
+	}
+	return 0
+}
+
+func (x *CacheMeasured) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
 }
 
 // Which step of a job is cached from now on, and why. It replaces the job's earlier decision.
@@ -4630,8 +4649,11 @@ type StoredCache struct {
 	// Seconds for which the dispatcher has run since an epoch used the cache.
 	UnusedS float64 `protobuf:"fixed64,62,opt,name=unused_s,json=unusedS,proto3" json:"unused_s,omitempty"`
 	// As in CacheMeasured. 0: not measured.
-	ComputeS      float64 `protobuf:"fixed64,63,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
-	Parts         uint32  `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
+	ComputeS float64 `protobuf:"fixed64,63,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
+	Parts    uint32  `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
+	// As in CacheMeasured.
+	BenefitS      *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
+	Fingerprint   string   `protobuf:"bytes,131,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4734,6 +4756,20 @@ func (x *StoredCache) GetParts() uint32 {
 		return x.Parts
 	}
 	return 0
+}
+
+func (x *StoredCache) GetBenefitS() float64 {
+	if x != nil && x.BenefitS != nil {
+		return *x.BenefitS
+	}
+	return 0
+}
+
+func (x *StoredCache) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
 }
 
 type StoredDataset struct {
@@ -5950,10 +5986,14 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"CachesUsed\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x12\n" +
-	"\x04at_s\x18\xa0\x01 \x01(\x03R\x03atS\">\n" +
+	"\x04at_s\x18\xa0\x01 \x01(\x03R\x03atS\"\x92\x01\n" +
 	"\rCacheMeasured\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
-	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\"{\n" +
+	"\tcompute_s\x18\x02 \x01(\x01R\bcomputeS\x12!\n" +
+	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01\x12!\n" +
+	"\vfingerprint\x18\x83\x01 \x01(\tR\vfingerprintB\f\n" +
+	"\n" +
+	"_benefit_s\"{\n" +
 	"\fCacheDecided\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x123\n" +
 	"\bdecision\x18\x02 \x01(\v2\x17.pecan.v1.CacheDecisionR\bdecision\x12\x1f\n" +
@@ -6065,7 +6105,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x03 \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\xa3\x02\n" +
+	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\xf7\x02\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
@@ -6076,7 +6116,11 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06pinned\x18= \x01(\bR\x06pinned\x12\x19\n" +
 	"\bunused_s\x18> \x01(\x01R\aunusedS\x12\x1b\n" +
 	"\tcompute_s\x18? \x01(\x01R\bcomputeS\x12\x14\n" +
-	"\x05parts\x18x \x01(\rR\x05parts\"\x9c\x01\n" +
+	"\x05parts\x18x \x01(\rR\x05parts\x12!\n" +
+	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01\x12!\n" +
+	"\vfingerprint\x18\x83\x01 \x01(\tR\vfingerprintB\f\n" +
+	"\n" +
+	"_benefit_s\"\x9c\x01\n" +
 	"\rStoredDataset\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
@@ -6471,6 +6515,8 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_CacheDecided)(nil),
 	}
 	file_pecan_v1_records_proto_msgTypes[11].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[38].OneofWrappers = []any{}
+	file_pecan_v1_records_proto_msgTypes[56].OneofWrappers = []any{}
 	file_pecan_v1_records_proto_msgTypes[62].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

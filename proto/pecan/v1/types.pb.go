@@ -3050,7 +3050,9 @@ type CachePrediction struct {
 	Put *CacheEpoch `protobuf:"bytes,6,opt,name=put,proto3" json:"put,omitempty"`
 	Get *CacheEpoch `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
 	// The score of all epochs.
-	Total         float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
+	Total float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
+	// What a later epoch costs less than a computed one, in seconds of a trainer. The published policy does not say.
+	BenefitS      *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3137,6 +3139,13 @@ func (x *CachePrediction) GetGet() *CacheEpoch {
 func (x *CachePrediction) GetTotal() float64 {
 	if x != nil {
 		return x.Total
+	}
+	return 0
+}
+
+func (x *CachePrediction) GetBenefitS() float64 {
+	if x != nil && x.BenefitS != nil {
+		return *x.BenefitS
 	}
 	return 0
 }
@@ -4444,7 +4453,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04cost\x18\x03 \x01(\x01R\x04cost\x12\x14\n" +
 	"\x05bound\x18\x04 \x01(\tR\x05bound\x12\x16\n" +
 	"\x06remote\x18\x05 \x01(\rR\x06remote\x12\x14\n" +
-	"\x05local\x18\x06 \x01(\rR\x05local\"\xe5\x01\n" +
+	"\x05local\x18\x06 \x01(\rR\x05local\"\x96\x02\n" +
 	"\x0fCachePrediction\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\beligible\x18\x02 \x01(\bR\beligible\x12\x10\n" +
@@ -4453,7 +4462,10 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x05bytes\x18\x05 \x01(\x01R\x05bytes\x12&\n" +
 	"\x03put\x18\x06 \x01(\v2\x14.pecan.v1.CacheEpochR\x03put\x12&\n" +
 	"\x03get\x18\a \x01(\v2\x14.pecan.v1.CacheEpochR\x03get\x12\x14\n" +
-	"\x05total\x18\b \x01(\x01R\x05total\"\xf6\x01\n" +
+	"\x05total\x18\b \x01(\x01R\x05total\x12!\n" +
+	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01B\f\n" +
+	"\n" +
+	"_benefit_s\"\xf6\x01\n" +
 	"\fCacheSegment\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x18\n" +
@@ -4760,6 +4772,7 @@ func file_pecan_v1_types_proto_init() {
 	if File_pecan_v1_types_proto != nil {
 		return
 	}
+	file_pecan_v1_types_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -46,7 +46,12 @@ func samples(rate float64) (list []*pecanv1.StoreTransfer) {
 
 func decide(t *testing.T, facts measure.Caching) *pecanv1.CacheDecision {
 	t.Helper()
-	d, waits := caching.Decide(facts, autoscale.Prices{})
+	return mustDecide(t, facts, autoscale.Prices{})
+}
+
+func mustDecide(t *testing.T, facts measure.Caching, prices autoscale.Prices) *pecanv1.CacheDecision {
+	t.Helper()
+	d, waits := caching.Decide(facts, prices)
 	if d == nil {
 		t.Fatalf("no decision: %s", waits)
 	}
@@ -162,6 +167,26 @@ func TestThePublishedPolicyKnowsTwoPlaces(t *testing.T) {
 	facts.Steps[1].Candidate.Role = pecanv1.CacheCandidate_ROLE_UNSPECIFIED
 	if d := decide(t, facts); d.Node == "mark" {
 		t.Errorf("a step without a role was chosen: %s", d.Why)
+	}
+}
+
+// What caches save is compared over jobs with and without prices, so it is a time of trainers.
+func TestTheBenefitIsATimeOfTrainers(t *testing.T) {
+	free, priced := decide(t, decoding()), decoding()
+	priced.Options.Placement = &pecanv1.PlacementOptions{Objective: "time", MinRemote: 1}
+	for _, d := range []*pecanv1.CacheDecision{free, mustDecide(t, priced, autoscale.Prices{Trainer: 5, Remote: 0.5, Local: 0.05})} {
+		p := d.Candidates[1]
+		// A worker costs a tenth of a trainer in both.
+		want := 1.1 * (d.Compute.Seconds - p.Get.Seconds)
+		if p.BenefitS == nil || !near(*p.BenefitS, want) || want < 1 {
+			t.Errorf("an epoch saves %v s of a trainer, want %v", p.GetBenefitS(), want)
+		}
+	}
+	published := decoding()
+	published.Options.Cache = pecanv1.Cache_CACHE_PAPER
+	published.Steps[1].Candidate.Role = pecanv1.CacheCandidate_FULL_CACHE
+	if p := decide(t, published).Candidates[1]; !p.Eligible || p.BenefitS != nil {
+		t.Errorf("the published policy predicts no price: %v", p)
 	}
 }
 

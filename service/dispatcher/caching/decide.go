@@ -1,6 +1,10 @@
 package caching
 
 import (
+	"cmp"
+
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pecan-ml/pecan/policies/autocache"
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -20,7 +24,14 @@ func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.Ca
 	if facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER {
 		return message(facts, autocache.CachewPaper().Decide(in.Pipeline)), ""
 	}
-	return message(facts, autocache.Decide(in)), ""
+	d := autocache.Decide(in)
+	decided = message(facts, d)
+	for i, p := range d.Candidates {
+		if p.Eligible {
+			decided.Candidates[i].BenefitS = proto.Float64(p.Benefit * secondsPerHour / cmp.Or(prices.Trainer, 1))
+		}
+	}
+	return decided, ""
 }
 
 func message(facts measure.Caching, d autocache.Decision) *pecanv1.CacheDecision {

@@ -37,6 +37,8 @@ type cachingState struct {
 	asked    uint64
 	due      time.Duration
 	waitsFor string
+	// predicted is the answer for pecan.cache(); nil before it, and for other jobs.
+	predicted *pecanv1.CacheDecision
 }
 
 // cachedStep returns the step that is cached in an epoch, by pecan.cache() or by a decision; nil if none is.
@@ -70,10 +72,21 @@ func decidesCache(job *durable.Job) bool {
 	return job.Error == nil && job.Plan.GetCache() == nil && len(job.Plan.CacheSteps()) > 0
 }
 
+// comparesCache reports whether a job has pecan.cache(), and the quotas may have to compare its cache with others.
+func (c *Core) comparesCache(job *durable.Job) bool {
+	quota, own := c.quotasOf(job)
+	return job.Error == nil && job.Plan.GetCache() != nil && (quota > 0 || own > 0)
+}
+
+// quotasOf returns the bounds of the cluster and of a job's tenant in bytes; 0: no bound.
+func (c *Core) quotasOf(job *durable.Job) (quota, own int64) {
+	return max(c.cfg.CacheQuota, 0), max(int64(c.cfg.Tenants[job.Options.EffectiveTenant()].CacheBytes), 0)
+}
+
 // stepCaching asks for the first decision of each job that reads, when enough is measured.
 func (c *Core) stepCaching() {
 	for _, job := range c.state.Jobs() {
-		if job.CacheDecision != nil || !decidesCache(job) || !placement.IsRead(job) {
+		if job.CacheDecision != nil || !placement.IsRead(job) || !decidesCache(job) && !c.comparesCache(job) {
 			continue
 		}
 		s := c.caches.decisions[job.JobId]
@@ -81,7 +94,7 @@ func (c *Core) stepCaching() {
 			s = &cachingState{}
 			c.caches.decisions[job.JobId] = s
 		}
-		if s.asked != 0 || c.now < s.due {
+		if s.asked != 0 || s.predicted != nil || c.now < s.due {
 			continue
 		}
 		s.due = c.now + decisionPeriod
@@ -154,7 +167,11 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	if len(facts.Workers) == 0 {
 		return facts, "no worker can serve the job"
 	}
-	for _, candidate := range job.Plan.GetCacheCandidates() {
+	candidates := job.Plan.GetCacheCandidates()
+	if forced := job.Plan.GetCache(); forced != nil {
+		candidates = []*pecanv1.CacheCandidate{{Node: forced.Node, Plan: forced}}
+	}
+	for _, candidate := range candidates {
 		if candidate.Plan == nil {
 			continue
 		}
@@ -194,9 +211,9 @@ func (c *Core) elementsOf(job *durable.Job, kept *pecanv1.StoredProfile) uint64 
 // cacheRoom returns the bytes that the quotas leave for caches of a job; negative without a quota. Caches that nobody pins
 // give way, if they are worth less.
 func (c *Core) cacheRoom(job *durable.Job) int64 {
-	quota, tenant := c.cfg.CacheQuota, job.Options.EffectiveTenant()
-	own := int64(c.cfg.Tenants[tenant].CacheBytes)
-	if quota <= 0 && own <= 0 {
+	tenant := job.Options.EffectiveTenant()
+	quota, own := c.quotasOf(job)
+	if quota == 0 && own == 0 {
 		return -1
 	}
 	jobs, mine := c.cacheJobs(), map[string]bool{}
@@ -229,7 +246,13 @@ func (c *Core) cachingDecided(in CachingDecided) {
 		s.asked, s.waitsFor = 0, in.WaitsFor
 	}
 	job := c.state.Job(in.JobID)
-	if job == nil || in.Decision == nil || !decidesCache(job) || in.Decision.Node != "" && durable.CandidateStep(job.Plan, in.Decision.Node) == nil {
+	switch {
+	case job == nil || in.Decision == nil:
+		return
+	case job.Plan.GetCache() != nil:
+		c.predicted(job, in.Decision)
+		return
+	case !decidesCache(job) || in.Decision.Node != "" && durable.CandidateStep(job.Plan, in.Decision.Node) == nil:
 		return
 	}
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)

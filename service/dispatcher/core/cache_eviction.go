@@ -2,7 +2,6 @@ package core
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/pecan-ml/pecan/policies/autocache"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
-	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
 // The quotas bound the recorded caches of this cluster. autocache.Evict chooses those that stay. A cache that an open epoch
@@ -26,8 +24,6 @@ const (
 	measureWait = 5
 	// maxRemoved bounds the names in one command, which a worker takes up to 64 MiB.
 	maxRemoved = 100_000
-	// measuredRatio is by how much a cost must change to be recorded again.
-	measuredRatio = 1.3
 )
 
 // cachesState is the volatile state of all caches.
@@ -151,8 +147,8 @@ func (c *Core) boundCaches() {
 	waits := false
 	for i, each := range all {
 		cache, job := c.state.Cache(each.Key), jobs[each.Key]
-		seconds, measured := c.savedSeconds(cache, job)
-		all[i].Benefit = seconds * growth(cache, job)
+		benefit, measured := c.benefit(cache, job)
+		all[i].Benefit = benefit
 		waits = waits || !measured && job != nil
 	}
 	if waits && c.caches.waitsSince == 0 {
@@ -261,49 +257,6 @@ func (c *Core) removeFiles(names []string) {
 		if worker := c.workers[id]; worker.caches && worker.session != 0 && len(names) > 0 {
 			c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: &pecanv1.CacheOrphans{Names: names}}})
 			return
-		}
-	}
-}
-
-// savedSeconds returns the CPU seconds that an epoch saves if it reads the segments that a cache has. job is that of cacheJobs.
-// measured is false before the steps of a job with this cache were measured.
-func (c *Core) savedSeconds(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
-	elements := float64(c.state.CacheSize(cache.Key).Elements)
-	if job != nil {
-		if each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), c.profiles[job.JobId].Totals().Nodes); measured {
-			return each * elements, true
-		}
-	}
-	if cache.ComputeS > 0 || job == nil {
-		return cache.ComputeS, cache.ComputeS > 0
-	}
-	earlier := jobmetrics.Profile{}
-	earlier.Add(c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint()).GetNodes())
-	each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), earlier)
-	return each * elements, measured
-}
-
-// upstreamSeconds returns the CPU seconds that the steps upstream of the cached step have spent for one element of it.
-func upstreamSeconds(step *pecanv1.CachePlan, nodes jobmetrics.Profile) (each float64, measured bool) {
-	for _, name := range step.GetUpstream() {
-		if s := nodes[name].GetSelfCpuS(); s >= 0 && !math.IsInf(s, 0) {
-			each += s
-		}
-	}
-	n := nodes[step.GetNode()].GetElements()
-	return each / float64(max(n, 1)), n > 0
-}
-
-// measureCaches records what the caches of a job save, if that is new.
-func (c *Core) measureCaches(job *durable.Job) {
-	for _, step := range cachedSteps(job) {
-		cache := c.state.Cache(c.cacheKey(job, step))
-		if cache == nil {
-			continue
-		}
-		seconds, measured := c.savedSeconds(cache, job)
-		if measured && (seconds > cache.ComputeS*measuredRatio || seconds < cache.ComputeS/measuredRatio) {
-			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheMeasured{CacheMeasured: &pecanv1.CacheMeasured{Key: cache.Key, ComputeS: seconds}}})
 		}
 	}
 }

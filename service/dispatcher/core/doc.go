@@ -36,8 +36,8 @@
 //	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
 //	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
 //	                                                  CacheCommitted                     CacheOrphans)
-//	Tick                         cache_eviction.go    CacheEvicted, CachesUsed,          Command(CacheOrphans)
-//	                                                  CacheMeasured
+//	Tick                         cache_eviction.go    CacheEvicted, CachesUsed           Command(CacheOrphans)
+//	                             cache_benefit.go     CacheMeasured
 //	ChangeCache                  cache_operator.go    CachePinned, CacheEvicted          Command(CacheOrphans)
 //	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept

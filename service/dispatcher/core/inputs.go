@@ -46,7 +46,7 @@ type (
 	RemoveGraph struct{ Fingerprint string }
 	// KeepLearned keeps what is known of a graph for other dispatchers, if something does: the state has learned more.
 	KeepLearned struct{ Fingerprint string }
-	// CachingRequest asks which step of a job is cached. The answer is CachingDecided.
+	// CachingRequest asks which step of a job is cached, and what caches save. The answer is CachingDecided.
 	CachingRequest struct {
 		Number uint64
 		JobID  string

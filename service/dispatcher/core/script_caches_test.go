@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 )
@@ -24,13 +26,17 @@ func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 	return all
 }
 
-// decided reads a decision on a cache: job= asked= step= why= share=.
+// decided reads a decision on a cache: job= asked= step= why= share= benefit=.
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
 		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Why: a["why"], Epochs: 3}
 		if a.has("share") {
-			d.Decision.Candidates = []*pecanv1.CachePrediction{{Node: a["step"], Eligible: true, Share: a.float("share")}}
+			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share")}
+			if a.has("benefit") {
+				p.BenefitS = proto.Float64(a.float("benefit"))
+			}
+			d.Decision.Candidates = []*pecanv1.CachePrediction{p}
 		}
 	}
 	return d

@@ -52,7 +52,11 @@ func showCacheRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_CachesUsed:
 		return fmt.Sprintf("record caches used in %.4g s %v", k.CachesUsed.Seconds, k.CachesUsed.Keys)
 	case *pecanv1.Record_CacheMeasured:
-		return fmt.Sprintf("record cache %s saves %.4g s", k.CacheMeasured.Key, k.CacheMeasured.ComputeS)
+		line := fmt.Sprintf("record cache %s saves %.4g s", k.CacheMeasured.Key, k.CacheMeasured.ComputeS)
+		if k.CacheMeasured.BenefitS != nil {
+			line += fmt.Sprintf(", %.4g s of a trainer", *k.CacheMeasured.BenefitS)
+		}
+		return line
 	}
 	return fmt.Sprintf("record %v", record)
 }

@@ -2,6 +2,7 @@ package cachefill
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,7 @@ type Directory struct {
 	removing atomic.Bool
 
 	runs, written, read, dropped, invalid atomic.Uint64
-	warned                                sync.Once
+	warned, warnedSlow                    sync.Once
 	// reading and writing measure the speed of the directory.
 	reading, writing transfers
 	health           health
@@ -173,8 +174,16 @@ func (d *Directory) remove(name string) {
 	}
 }
 
-// invalidate reports that a segment cannot be used. A damaged segment is moved aside.
+// invalidate reports that a segment cannot be used. A damaged segment is moved aside. If the directory is slow, the segment may
+// be good, and stays.
 func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
+	if errors.Is(why, cache.ErrSlow) {
+		d.health.failed(why)
+		d.warnedSlow.Do(func() {
+			d.Log.Warn("the cache directory does not answer in time; streams compute while it does not (logged once)", "file", segment.GetName(), "error", why)
+		})
+		return
+	}
 	d.invalid.Add(1)
 	d.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
 	if damaged {

@@ -1,6 +1,7 @@
 package cachefill
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/cache"
 )
 
 const (
@@ -101,7 +103,7 @@ func (h *health) succeeded() {
 func (h *health) failed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures++; h.failures >= mostFailures {
+	if h.failures++; h.failures >= mostFailures || errors.Is(err, cache.ErrSlow) {
 		h.problem = err.Error()
 	}
 }
@@ -142,6 +144,13 @@ func (d *Directory) Usage() (read, written time.Duration, writable bool) {
 	problem, _ := d.health.state()
 	return d.reading.busy(), d.writing.busy(), problem == ""
 }
+
+// LimitWriting bounds the bytes that are written in a second; 0: no bound. Measurements of the directory include the waits, so
+// decisions know the bound.
+func (d *Directory) LimitWriting(perSecond int64) { d.dir.LimitWriting(perSecond) }
+
+// WriteWaited returns for how long streams have waited for the bound of LimitWriting.
+func (d *Directory) WriteWaited() time.Duration { return d.dir.WriteWaited() }
 
 // freeBytes returns how many bytes may still be written: below the bound of the directory, and in its file system. It is
 // negative if neither is known.

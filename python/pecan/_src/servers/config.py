@@ -127,6 +127,7 @@ _WORKER_FLAGS: _Flags = (
     ("window_bytes", "--window-bytes", str),
     ("cache_dir", "--cache-dir", str),
     ("cache_bytes", "--cache-bytes", str),
+    ("cache_write_rate", "--cache-write-rate", str),
     ("cache_compress", "--cache-compress", _switch),
     ("cache_orphan_after_ms", "--cache-orphan-after", _ms),
     ("checkpoint_dir", "--checkpoint-dir", str),
@@ -240,6 +241,8 @@ class WorkerConfig:
         cache_dir: Directory for the elements of `pecan.cache()`. All workers of a service must see the same
             directory. None turns caching off on this worker.
         cache_bytes: Most bytes that the files in `cache_dir` may have together; None sets no bound.
+        cache_write_rate: Most bytes that the worker writes into `cache_dir` in a second, at least 1 MiB; None sets no
+            bound.
         cache_compress: Compresses cached elements if that makes them at least a quarter smaller.
         cache_orphan_after_ms: Milliseconds for which the worker leaves a file that belongs to no cache in `cache_dir`;
             None means ten minutes.
@@ -269,6 +272,7 @@ class WorkerConfig:
     log_level: str = "info"
     cache_dir: str | pathlib.Path | None = None
     cache_bytes: int | None = None
+    cache_write_rate: int | None = None
     cache_compress: bool = False
     cache_orphan_after_ms: int | None = None
     checkpoint_dir: str | pathlib.Path | None = None
@@ -293,7 +297,7 @@ class WorkerConfig:
         _directory("checkpoint_dir", self.checkpoint_dir, "to save nothing")
         if not isinstance(self.cache_compress, bool):
             raise errors.InvalidTypeError(f"`cache_compress` must be True or False, got {self.cache_compress!r}")
-        for what in ("max_streams", "window_bytes", "cache_bytes", "threads"):
+        for what in ("max_streams", "window_bytes", "cache_bytes", "cache_write_rate", "threads"):
             if getattr(self, what) is not None:
                 checks.positive(what, getattr(self, what))
         for what in ("cache_orphan_after_ms", "checkpoint_interval_ms"):

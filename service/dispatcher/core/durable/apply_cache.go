@@ -44,11 +44,12 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		}
 		cache.Pinned = kind.CachePinned.Pinned
 	case *pecanv1.Record_CacheMeasured:
-		cache := s.caches[kind.CacheMeasured.Key]
+		r := kind.CacheMeasured
+		cache := s.caches[r.Key]
 		if cache == nil {
-			return fmt.Errorf("no cache %q", kind.CacheMeasured.Key)
+			return fmt.Errorf("no cache %q", r.Key)
 		}
-		cache.ComputeS = kind.CacheMeasured.ComputeS
+		cache.ComputeS, cache.BenefitS, cache.Fingerprint = r.ComputeS, r.BenefitS, r.Fingerprint
 	case *pecanv1.Record_CachesUsed:
 		s.cachesUsedS = kind.CachesUsed.AtS
 		for key, cache := range s.caches {

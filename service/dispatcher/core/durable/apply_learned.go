@@ -43,7 +43,7 @@ func (s *State) LearnedGraphs() []string { return sortedKeys(s.learned) }
 
 // EpochsBegun returns how many epochs trainers of a job have begun to read, as far as the history of its graph has it.
 func (s *State) EpochsBegun(job *Job) uint64 {
-	for _, past := range s.known(s.datasets[job.DatasetId].GetFingerprint()).history.GetJobs() {
+	for _, past := range s.History(s.datasets[job.DatasetId].GetFingerprint()) {
 		if past.JobId == job.JobId {
 			return past.Epochs
 		}
@@ -51,9 +51,14 @@ func (s *State) EpochsBegun(job *Job) uint64 {
 	return 0
 }
 
+// History returns the jobs in the history of a graph.
+func (s *State) History(fingerprint string) []*pecanv1.PastJob {
+	return s.known(fingerprint).history.GetJobs()
+}
+
 // PastJobs returns the other jobs in the history of a job's graph.
 func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
-	for _, other := range s.known(s.datasets[job.DatasetId].GetFingerprint()).history.GetJobs() {
+	for _, other := range s.History(s.datasets[job.DatasetId].GetFingerprint()) {
 		if other.JobId != job.JobId {
 			past = append(past, other)
 		}

@@ -1,0 +1,302 @@
+"""Cachew's sweep with real files: which step should be cached, as the work after the source grows.
+
+The published sweep (Graur et al., "Cachew", USENIX ATC 2022) has a stage that reads, one that makes elements 2.5 times
+larger, and one whose time varies. Here the last one computes, because TensorFlow does not count the time of its own
+sleeping dataset. Run as a program, the module sweeps in directories of the caller, and prints the samples as JSON.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import gc
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import gluster_volume
+import numpy as np
+import pecan
+import plot
+import tensorflow as tf
+from cluster import wait
+from row import Contestants, Mark, Medians, Row, Sample, Settings, Unavailable, at_most
+from trial import service
+
+D = tf.data.Dataset
+# Files of the source, records of each, bytes of a record, and how many times larger the last elements are.
+FILES, RECORDS, BYTES, INFLATION = 32, 16, 256 << 10, 2.5
+SOURCE, FULL = "source", "full"
+COMPUTE, AUTOMATIC = "compute", "automatic"
+FIXED = (COMPUTE, SOURCE, FULL)
+# Epochs of each choice that are measured. The fastest one counts, because disturbances only add time.
+EPOCHS = 3
+# The automatic choice writes in the first two epochs.
+SETTLING = 2
+# Milliseconds of the variable stage at which the fixed choices are measured to find where their lines cross.
+PROBED = (0.0, 4.0, 16.0)
+# Points around a crossing, as multiples of it.
+AROUND = (0.5, 0.75, 1.0, 1.25, 1.6)
+ABOVE = "% above the best"
+COLOURS = {COMPUTE: "#d55e00", SOURCE: "#0072b2", FULL: "#777", AUTOMATIC: "#00695c"}
+
+
+def write_source(directory: pathlib.Path) -> list[str]:
+    """Writes compressed record files, and returns their names."""
+    directory.mkdir()
+    random, names = np.random.default_rng(17), []
+    for number in range(FILES):
+        names.append(str(directory / f"part-{number:02}.tfrecord.gz"))
+        with tf.io.TFRecordWriter(names[-1], "GZIP") as writer:
+            for _ in range(RECORDS):
+                # Half of the bits are random, so that decompression costs about as much as with photographs.
+                writer.write(random.integers(0, 16, BYTES, np.uint8).tobytes())
+    return names
+
+
+def _read(record: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tf.io.decode_raw(record, tf.uint8), [BYTES])
+
+
+def _inflate(block: tf.Tensor) -> tf.Tensor:
+    whole = int(INFLATION)
+    return tf.concat([block] * whole + [block[: int(BYTES * (INFLATION - whole))]], axis=0)
+
+
+def _varied(rounds: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a stage that multiplies matrices `rounds` times, and does not change its element."""
+
+    def step(block: tf.Tensor) -> tf.Tensor:
+        matrix = tf.fill([64, 64], tf.cast(block[0], tf.float32) * 1e-6)
+        _, product = tf.while_loop(
+            lambda i, _: i < rounds,
+            lambda i, m: (i + 1, tf.linalg.matmul(m, matrix)),
+            (0, matrix),
+            parallel_iterations=1,
+        )
+        return tf.bitwise.bitwise_xor(block, tf.cast(product[0, 0] > 1, tf.uint8))
+
+    return step
+
+
+def rounds_per_ms() -> float:
+    """Returns how often the variable stage multiplies in a millisecond of one core."""
+    step, rounds = tf.function(_varied(2000)), 2000
+    block = tf.zeros([16], tf.uint8)
+    step(block)
+    began = time.perf_counter()
+    step(block)
+    return rounds / (1e3 * (time.perf_counter() - began))
+
+
+def dataset(files: list[str], rounds: int, mark: Callable[[str], Callable[[D], D] | None]) -> D:
+    """Returns the stages. `mark` returns the step at a place that may be cached, or None."""
+    built = D.from_tensor_slices(files).interleave(
+        lambda name: tf.data.TFRecordDataset(name, compression_type="GZIP"), cycle_length=2
+    )
+    built = built.map(_read)
+    for place, stages in ((SOURCE, (_inflate, _varied(rounds))), (FULL, ())):
+        if step := mark(place):
+            built = built.apply(step)
+        for stage in stages:
+            built = built.map(stage)
+    return built
+
+
+def drop_pages(*directories: pathlib.Path) -> None:
+    """Takes the files below directories out of the page cache, so that they are read from their medium."""
+    for path in (path for directory in directories for path in directory.rglob("*")):
+        # A worker may remove a file meanwhile.
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+class Sweep:
+    """The sources and the caches of one sweep.
+
+    Attributes:
+        crossings: Milliseconds of the variable stage at which another fixed choice becomes the best.
+        chosen: What the service chose at each point.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, directory: pathlib.Path, caches: pathlib.Path) -> None:
+        self._files = write_source(directory / "source")
+        self._kept, self._fresh = caches / "fixed", caches / "automatic"
+        self._cold = (directory / "source", self._kept, self._fresh)
+        self._fixed = stack.enter_context(service(1, "--cache-dir", str(self._kept)))
+        self._speed = rounds_per_ms()
+        self.chosen: dict[float, str] = {}
+        self.crossings: list[float] = []
+
+    def _rounds(self, millis: float) -> int:
+        return round(millis * self._speed)
+
+    def _epoch(self, read: D) -> float:
+        """Returns the seconds of an epoch whose files come from their medium."""
+        drop_pages(*(directory for directory in self._cold if directory.exists()))
+        began, count = time.perf_counter(), 0
+        for _ in read:
+            count += 1
+        spent = time.perf_counter() - began
+        assert count == FILES * RECORDS, count
+        return spent
+
+    def _fixed_choice(self, millis: float, choice: str, epochs: int) -> float:
+        """Returns the seconds of an epoch that caches at a place, or nowhere."""
+        built = dataset(self._files, self._rounds(millis), lambda place: pecan.cache() if place == choice else None)
+        # The job of the measurement before opens no epoch beside this one.
+        gc.collect()
+        read = built.apply(pecan.distribute(self._fixed.target, order="off"))
+        self._epoch(read)
+        if choice != COMPUTE:
+            wait(lambda: pecan.explain(read).cache.state in ("committed", "used"), "the cache is complete")
+        return min(self._epoch(read) for _ in range(epochs))
+
+    def _automatic_choice(self, millis: float) -> float:
+        """Returns the seconds of an epoch once the service has chosen, with an empty directory of caches."""
+        built = dataset(self._files, self._rounds(millis), pecan.cache_candidate)
+        try:
+            with service(1, "--cache-dir", str(self._fresh)) as cluster:
+                read = built.apply(pecan.distribute(cluster.target, order="off", cache="auto"))
+                for _ in range(SETTLING):
+                    self._epoch(read)
+                seconds = min(self._epoch(read) for _ in range(EPOCHS))
+                stored = [each.name or each.step for each in pecan.explain(read).cache.candidates if each.stored]
+                self.chosen[millis] = stored[0] if stored else COMPUTE
+        finally:
+            shutil.rmtree(self._fresh, ignore_errors=True)
+        return seconds
+
+    def points(self) -> list[float]:
+        """Measures the fixed choices coarsely, and returns points: around the crossings, and beyond."""
+        curves = {choice: [self._fixed_choice(at, choice, 1) for at in PROBED] for choice in (COMPUTE, SOURCE)}
+        curves[FULL] = [self._fixed_choice(0, FULL, EPOCHS)] * len(PROBED)
+        self.crossings = crossings(PROBED, curves)
+        around = {round(near * at, 2) for at in self.crossings for near in AROUND}
+        return sorted(
+            {0.0, round(2.5 * max(self.crossings, default=8.0), 2), *(around or (1.0, 2.0, 4.0, 6.0, 8.0, 12.0))}
+        )
+
+    def sample(self, millis: float) -> Sample:
+        """Measures all choices at a point."""
+        figures = {f"{choice} s": self._fixed_choice(millis, choice, EPOCHS) for choice in FIXED}
+        best = min(figures.values())
+        figures[f"{AUTOMATIC} s"] = self._automatic_choice(millis)
+        return figures | {ABOVE: 100 * (figures[f"{AUTOMATIC} s"] / best - 1)}
+
+    def about(self) -> str:
+        """Returns what was chosen where."""
+        chosen = ", ".join(f"*{name}* at {at:g} ms" for at, name in sorted(self.chosen.items()))
+        crossed = " and ".join(f"{at:.3g} ms" for at in self.crossings) or "no point up to 64 ms"
+        return f"The best fixed choice changes at {crossed}. The service chose {chosen}.\n"
+
+
+def crossings(at: tuple[float, ...], curves: dict[str, list[float]]) -> list[float]:
+    """Returns the points up to four times the last one at which another curve becomes the lowest."""
+
+    def value(curve: list[float], x: float) -> float:
+        # The last line goes on beyond the last point.
+        i = min(max(bisect.bisect(at, x), 1), len(at) - 1)
+        share = (x - at[i - 1]) / (at[i] - at[i - 1])
+        return curve[i - 1] + share * (curve[i] - curve[i - 1])
+
+    def lowest(x: float) -> str:
+        return min(curves, key=lambda choice: value(curves[choice], x))
+
+    steps = [4 * at[-1] * i / 640 for i in range(641)]
+    found = [(a + b) / 2 for a, b in itertools.pairwise(steps) if lowest(a) != lowest(b)]
+    # Where two choices cost the same, noise makes them cross often.
+    return found[-2:]
+
+
+@dataclasses.dataclass
+class Medium:
+    """The sweep on one medium.
+
+    Attributes:
+        name: Name of the medium.
+        begin: Begins the sweep. Returns what samples each point, and what explains the choices afterwards.
+    """
+
+    name: str
+    begin: Callable[[contextlib.ExitStack], tuple[dict[float, Callable[[], Sample]], Callable[[], str]]]
+    explain: Callable[[], str] = str
+
+    def prepare(self, stack: contextlib.ExitStack, _: Settings) -> Contestants:
+        """Finds the points, and returns a contestant for each."""
+        samples, self.explain = self.begin(stack)
+        return {f"{at:g} ms": sample for at, sample in samples.items()}
+
+    def row(self) -> Row:
+        """Returns the row."""
+        title = f"Cachew's sweep on {self.name}"
+        return Row(
+            title, self.prepare, _judge, repetitions=1, about=lambda: self.explain(), plot=lambda s: _plot(title, s)
+        )
+
+
+def _plot(title: str, samples: dict[str, list[Sample]]) -> str:
+    drawn = []
+    for choice in (*FIXED, AUTOMATIC):
+        points = [(float(name.split()[0]), values[0][f"{choice} s"]) for name, values in samples.items()]
+        drawn.append(plot.Line(choice, points, COLOURS[choice], dots=choice == AUTOMATIC))
+    size = f"{FILES * RECORDS} elements of {BYTES * INFLATION / 1e3:.0f} kB"
+    subtitle = f"{size}; the fastest of {EPOCHS} epochs, whose files come from their medium"
+    return plot.lines(title, subtitle, "ms of the variable stage for an element", "seconds of an epoch", drawn)
+
+
+def _judge(medians: Medians) -> list[Mark]:
+    name, worst = max(((name, figures[ABOVE]) for name, figures in medians.items()), key=lambda each: each[1])
+    return [
+        at_most(f"the automatic choice: ≤ 5 % above the best at every point (worst at {name})", worst, 5, " %"),
+        Mark("at least 8 points", str(len(medians)), len(medians) >= 8),
+    ]
+
+
+def _local(stack: contextlib.ExitStack) -> tuple[dict[float, Callable[[], Sample]], Callable[[], str]]:
+    directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
+    sweep = Sweep(stack, directory, directory)
+    return {at: functools.partial(sweep.sample, at) for at in sweep.points()}, sweep.about
+
+
+def _glusterfs(stack: contextlib.ExitStack) -> tuple[dict[float, Callable[[], Sample]], Callable[[], str]]:
+    """Sweeps in the namespaces of a volume. All points are measured before the first one is returned."""
+    if why := gluster_volume.missing():
+        raise Unavailable(why)
+    directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
+    command = gluster_volume.around(directory, [sys.executable, __file__, gluster_volume.mounts(directory)[0]])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=True, env=environment)
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return {float(at): functools.partial(dict, figures) for at, figures in found["samples"].items()}, lambda: found[
+        "about"
+    ]
+
+
+def main() -> None:
+    """Sweeps with caches in the directory of the command line."""
+    with contextlib.ExitStack() as stack:
+        directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
+        sweep = Sweep(stack, directory, pathlib.Path(sys.argv[1]))
+        samples = {at: sweep.sample(at) for at in sweep.points()}
+    print(json.dumps({"samples": samples, "about": sweep.about()}))
+
+
+ROWS: dict[str, Row] = {
+    "cache-sweep": Medium("the local disk", _local).row(),
+    "cache-sweep-glusterfs": Medium("a GlusterFS volume", _glusterfs).row(),
+}
+
+if __name__ == "__main__":
+    main()

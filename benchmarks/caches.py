@@ -1,0 +1,293 @@
+"""What automatic caches gain over epochs, jobs and tenants, and what reading and writing a cache costs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import pathlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import demo_records
+import meter
+import pecan
+import tensorflow as tf
+from cache_sweep import COMPUTE, EPOCHS, drop_pages
+from cluster import Cluster, running_cluster, wait
+from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
+
+D = tf.data.Dataset
+
+HEAD = f"""# What automatic caches gain and cost
+
+`make bench-cache` writes this page from `cache.json`, and `make bench ROW=<name>` measures one row again. Figures are
+medians, with the smallest and largest sample in brackets. Dispatcher and workers run on the trainer's machine.
+
+*Sweep*: one worker reads compressed record files, makes the elements 2.5 times larger, and then computes for a
+time that varies. *compute* caches nothing, *source* caches after the reading, *full* caches at the end, each by
+`pecan.cache()`. *automatic* is `cache="auto"`: the service measures and chooses. It has an empty directory at each
+point, and its first two epochs, in which it decides and writes, are not measured. All files come from their medium in
+each epoch, not from the page cache. The fastest of {EPOCHS} epochs counts. Points lie around the measured crossings.
+
+*Photographs*: two workers read the demo's photographs with a default `list_files`, which is shuffled, and without a
+seed. They decode and resize, then flip at random. The second job is the same program again. The other job changes the
+contrast instead of flipping.
+
+*Tenants*: Cachew's experiment. A job of another tenant with the same steps up to the cached one begins after the first
+job's second epoch, beside the third one. Its trainer is twice as fast. An administrator shares caches
+(`--cache-shared`).
+
+*Read*: elements of 1 MiB are read from files, and a step returns four bytes of each, so that nothing else costs.
+*Cold* files come from the medium, *warm* ones from the page cache. The medium is read by one thread in blocks of
+4 MiB. TensorFlow's own `save` and `snapshot` have the same elements without compression.
+
+*Put*: the demo's photographs with `pecan.cache()`, in two services: one computes each epoch (`--cache-mode compute`),
+the other one computes and writes it (`--cache-mode put`). Epochs alternate.
+"""
+
+AUTOMATIC = "automatic"
+PATTERN, SEVERAL, FEW = "train-00[01]?.tfrecord", 20, 10
+
+
+@contextlib.contextmanager
+def caching(workers: int, *flags: str) -> Iterator[Cluster]:
+    """Runs a dispatcher with flags, and workers with a directory of caches, with the default times of the programs."""
+    with tempfile.TemporaryDirectory(prefix="pecan-bench-") as name:
+        directory = pathlib.Path(name)
+        worker_flags = ("--cache-dir", str(directory / "cache"))
+        with running_cluster(Cluster(directory, flags=flags, worker_flags=worker_flags, quick=False)) as cluster:
+            cluster.add_all(workers)
+            yield cluster
+
+
+def _decoded(files: D) -> D:
+    """Returns the demo's photographs, decoded and resized."""
+    pipeline = demo_records.pipeline()
+    dataset = files.interleave(tf.data.TFRecordDataset, cycle_length=4)
+    for step in (pipeline.parse, pipeline.decode, pipeline.resize, pipeline.cast):
+        dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset
+
+
+def _batches(dataset: D) -> D:
+    pipeline = demo_records.pipeline()
+    dataset = dataset.map(pipeline.normalise, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.batch(pipeline.BATCH, drop_remainder=True)
+
+
+def _flipped(dataset: D) -> D:
+    return _batches(dataset.map(demo_records.pipeline().random_flip, num_parallel_calls=tf.data.AUTOTUNE))
+
+
+def _contrasted(dataset: D) -> D:
+    def step(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.image.random_contrast(image, 0.8, 1.2), label
+
+    return _batches(dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE))
+
+
+def _images_per_s(read: D, batch_s: float = 0.0) -> float:
+    """Reads an epoch with a trainer that takes `batch_s` seconds for each batch."""
+    began, images = time.perf_counter(), 0
+    for _, labels in read:
+        images += int(labels.shape[0])
+        time.sleep(batch_s)
+    return images / (time.perf_counter() - began)
+
+
+def _photographs(_: contextlib.ExitStack, settings: Settings) -> Contestants:
+    pattern = str(pathlib.Path(demo_records.files(settings)[0]).parent / PATTERN)
+
+    def sample(cache: str) -> Sample:
+        with caching(2) as cluster:
+
+            def job(downstream: Callable[[D], D], epochs: int) -> list[float]:
+                read = downstream(_decoded(D.list_files(pattern)))
+                read = read.apply(pecan.distribute(cluster.target, cache=cache, order="off"))
+                rates = [_images_per_s(read) for _ in range(epochs)]
+                del read
+                gc.collect()
+                return rates
+
+            first = job(_flipped, 3)
+            figures = {f"epoch {number}: images/s": rate for number, rate in enumerate(first, start=1)}
+            (figures["second job: images/s"],) = job(_flipped, 1)
+            (figures["other job: images/s"],) = job(_contrasted, 1)
+            return figures
+
+    return {COMPUTE: lambda: sample("off"), AUTOMATIC: lambda: sample("auto")}
+
+
+def _judge_photographs(medians: Medians) -> list[Mark]:
+    ours, base = medians[AUTOMATIC], medians[COMPUTE]["epoch 2: images/s"]
+    wanted = {"epoch 2": 1.2, "epoch 3": 2, "second job": 2, "other job": 2}
+    return [
+        at_least(f"{what}: ≥ {limit} times the computed second epoch", ours[f"{what}: images/s"] / base, limit, "x")
+        for what, limit in wanted.items()
+    ]
+
+
+# Seconds that the trainers take for a batch. The second one is twice as fast.
+SLOW_S, FAST_S = 0.04, 0.02
+JOB_1, JOB_2 = "first tenant", "second tenant"
+
+
+def _tenants(_: contextlib.ExitStack, settings: Settings) -> Contestants:
+    files = demo_records.files(settings)[:SEVERAL]
+
+    def sample() -> Sample:
+        with caching(2, "--cache-shared") as cluster:
+
+            def job(tenant: str, downstream: Callable[[D], D]) -> D:
+                read = downstream(_decoded(D.from_tensor_slices(files)))
+                return read.apply(pecan.distribute(cluster.target, cache="auto", order="off", tenant=tenant))
+
+            rates: dict[str, float] = {}
+            half = threading.Event()
+
+            def first() -> None:
+                read = job("one", _flipped)
+                for epoch in range(1, 5):
+                    rates[f"{JOB_1}, epoch {epoch}: images/s"] = _images_per_s(read, SLOW_S)
+                    if epoch == 2:
+                        half.set()
+
+            thread = threading.Thread(target=first)
+            thread.start()
+            assert half.wait(600), "the first job reads no second epoch"
+            read = job("two", _contrasted)
+            for epoch in (1, 2):
+                rates[f"{JOB_2}, epoch {epoch}: images/s"] = _images_per_s(read, FAST_S)
+            thread.join()
+            # Workers report what they have computed with their heartbeats.
+            time.sleep(3)
+            found = pecan.explain(read).job_id
+            (status,) = [each for each in cluster.status()["jobs"] if each["job_id"] == found]
+            computed = max(
+                (int(node["elements"]) for node in status.get("nodes", []) if "ParallelMap" in node["op"]), default=0
+            )
+            return rates | {f"{JOB_2}: images decoded": computed}
+
+    return {AUTOMATIC: sample}
+
+
+def _judge_tenants(medians: Medians) -> list[Mark]:
+    ours = medians[AUTOMATIC]
+    gain = ours[f"{JOB_2}, epoch 1: images/s"] / ours[f"{JOB_1}, epoch 1: images/s"]
+    return [at_least("the second tenant's first epoch: ≥ 2 times the first tenant's", gain, 2, "x")]
+
+
+LARGE, NUMBER = 1 << 18, 768
+MEDIUM, PECAN, SAVED, SNAPSHOT = "the medium, sequential", "pecan", "tf.data save and load", "tf.data snapshot"
+COLD, WARM = "cold: GB/s", "warm: GB/s"
+
+
+def _large() -> D:
+    return D.range(NUMBER).map(lambda i: tf.random.stateless_uniform([LARGE], [i, 7], None, None, tf.int32))
+
+
+def _little(dataset: D) -> D:
+    return dataset.map(lambda element: element[:1])
+
+
+def _read_files(paths: list[pathlib.Path]) -> None:
+    buffer = bytearray(4 << 20)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def _reading(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    cluster = stack.enter_context(caching(1))
+    cached = _little(_large().apply(pecan.cache())).apply(pecan.distribute(cluster.target))
+    local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
+    _large().save(str(local / "saved"))
+    snapshot = _little(_large().snapshot(str(local / "snapshot"), compression=None))
+    loaded = _little(D.load(str(local / "saved")))
+    for dataset in (cached, snapshot):
+        assert sum(1 for _ in dataset) == NUMBER
+    wait(lambda: pecan.explain(cached).cache.state == "committed", "the cache is complete")
+    # Only pages that are on the medium can be dropped.
+    os.sync()
+    segments = cluster.directory / "cache"
+
+    def sample(where: pathlib.Path, read: Callable[[], object]) -> Sample:
+        figures = {}
+        drop_pages(where)
+        for name in (COLD, WARM):
+            began = time.perf_counter()
+            read()
+            figures[name] = 4 * LARGE * NUMBER / (time.perf_counter() - began) / 1e9
+        return figures
+
+    def through(dataset: D) -> Callable[[], object]:
+        return lambda: sum(1 for _ in dataset)
+
+    return {
+        MEDIUM: lambda: sample(segments, lambda: _read_files(sorted(segments.glob("*.seg")))),
+        PECAN: functools.partial(sample, segments, through(cached)),
+        SAVED: functools.partial(sample, local / "saved", through(loaded)),
+        SNAPSHOT: functools.partial(sample, local / "snapshot", through(snapshot)),
+    }
+
+
+READING = (MEDIUM, COLD)
+
+
+def _judge_reading(medians: Medians) -> list[Mark]:
+    marks = [at_least("pecan, cold: ≥ 80 % of the medium's bandwidth", medians[PECAN][percent_of(READING)], 80, " %")]
+    for name in (COLD, WARM):
+        for other in (SAVED, SNAPSHOT):
+            share = medians[PECAN][name] / medians[other][name]
+            marks.append(at_least(f"pecan, {name.partition(':')[0]}: ≥ {other}", share, 1, "x"))
+    return marks
+
+
+PUT = "put"
+WRITING = (COMPUTE, "images/s")
+
+
+def _writing(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+    files = D.from_tensor_slices(demo_records.files(settings)[:FEW])
+
+    def contestant(mode: str) -> Callable[[], Sample]:
+        cluster = stack.enter_context(caching(2, "--cache-mode", mode))
+        read = _flipped(_decoded(files).apply(pecan.cache())).apply(pecan.distribute(cluster.target, order="off"))
+        _images_per_s(read)
+        return lambda: {"images/s": _images_per_s(read)}
+
+    return {mode: contestant(mode) for mode in (COMPUTE, PUT)}
+
+
+def _judge_writing(medians: Medians) -> list[Mark]:
+    return [at_least("an epoch that writes: ≥ 90 % of the images/s", medians[PUT][percent_of(WRITING)], 90, " %")]
+
+
+DECISIONS = "1,000 fingerprints"
+
+
+def _deciding(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    def sample() -> Sample:
+        return {"ms": meter.go_benchmark("./policies/autocache", "BenchmarkDecideThousand/cost", "20x") / 1e6}
+
+    return {DECISIONS: sample}
+
+
+def _judge_deciding(medians: Medians) -> list[Mark]:
+    return [at_most("decisions for 1,000 fingerprints: ≤ 100 ms", medians[DECISIONS]["ms"], 100, " ms")]
+
+
+ROWS: dict[str, Row] = {
+    "cache-photographs": Row(
+        "the demo's photographs, over epochs and jobs", _photographs, _judge_photographs, repetitions=2
+    ),
+    "cache-tenants": Row("a second tenant begins by reading", _tenants, _judge_tenants, repetitions=2),
+    "cache-read": Row("reading a cache", _reading, _judge_reading, repetitions=3, reference=READING),
+    "cache-put": Row("writing a cache", _writing, _judge_writing, repetitions=10, reference=WRITING),
+    "cache-decisions": Row("decisions on caches", _deciding, _judge_deciding, repetitions=3),
+}

@@ -1,0 +1,179 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// mostWait is how long a caller waits for a call of the host's file system.
+	mostWait = 3 * time.Second
+	// longer is how many times longer calls may take that take long on a healthy file system: those that make files durable,
+	// and lists of many files. restFor is for how many times as long nothing is asked after a call that took too long.
+	longer, restFor = 10, 3
+)
+
+// ErrSlow is the error for a call that takes too long, and for those that are not made because an earlier one did.
+var ErrSlow = errors.New("the cache directory does not answer in time")
+
+// patience bounds the time for which a caller waits for a file system. A call that takes longer goes on alone, and its result is
+// not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other.
+type patience struct {
+	fs   FileSystem
+	wait time.Duration
+
+	mu           sync.Mutex
+	restingUntil time.Time
+}
+
+// Patient returns a file system whose calls take as long as most, or fail. Calls that make something durable and lists may take
+// ten times as long.
+func Patient(fs FileSystem, most time.Duration) FileSystem { return &patience{fs: fs, wait: most} }
+
+// resting returns ErrSlow for a while after a call that took too long.
+func (p *patience) resting() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Now().Before(p.restingUntil) {
+		return ErrSlow
+	}
+	return nil
+}
+
+// within makes a call, and returns ErrSlow if it takes longer than most. late takes the result of such a call.
+func within[T any](p *patience, most time.Duration, what string, call func() (T, error), late func(T)) (result T, err error) {
+	if err := p.resting(); err != nil {
+		return result, err
+	}
+	type answer struct {
+		result T
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		result, err := call()
+		answers <- answer{result, err}
+	}()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a.result, a.err
+	case <-timer.C:
+	}
+	// A process that was stopped and continued finds both.
+	select {
+	case a := <-answers:
+		return a.result, a.err
+	case <-time.After(most / 10):
+	}
+	p.mu.Lock()
+	p.restingUntil = time.Now().Add(restFor * p.wait)
+	p.mu.Unlock()
+	go func() {
+		if a := <-answers; a.err == nil && late != nil {
+			late(a.result)
+		}
+	}()
+	return result, fmt.Errorf("%w: %s takes longer than %v", ErrSlow, what, most)
+}
+
+// only makes a call that returns nothing but an error.
+func (p *patience) only(most time.Duration, what string, call func() error) error {
+	_, err := within(p, most, what, func() (struct{}, error) { return struct{}{}, call() }, nil)
+	return err
+}
+
+// Create implements FileSystem. A file that is created too late is removed.
+func (p *patience) Create(name string) (File, error) {
+	file, err := within(p, p.wait, "creating a file", func() (File, error) { return p.fs.Create(name) }, func(file File) {
+		_ = file.Close()
+		_ = p.fs.Remove(name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &patientFile{file, p}, nil
+}
+
+// Open implements FileSystem.
+func (p *patience) Open(name string) (Readable, int64, error) {
+	type opened struct {
+		file Readable
+		size int64
+	}
+	o, err := within(p, p.wait, "opening a file", func() (opened, error) {
+		file, size, err := p.fs.Open(name)
+		return opened{file, size}, err
+	}, func(o opened) { _ = o.file.Close() })
+	if err != nil {
+		return nil, 0, err
+	}
+	return &patientReadable{o.file, p}, o.size, nil
+}
+
+// Rename implements FileSystem.
+func (p *patience) Rename(from, to string) error {
+	return p.only(p.wait, "renaming a file", func() error { return p.fs.Rename(from, to) })
+}
+
+// Remove implements FileSystem. It is asked also while the file system rests, because nothing else removes what was written.
+func (p *patience) Remove(name string) error {
+	if p.resting() != nil {
+		go func() { _ = p.fs.Remove(name) }()
+		return nil
+	}
+	return p.only(p.wait, "removing a file", func() error { return p.fs.Remove(name) })
+}
+
+// List implements FileSystem.
+func (p *patience) List() ([]Info, error) {
+	return within(p, longer*p.wait, "listing the directory", p.fs.List, nil)
+}
+
+// SyncDir implements FileSystem.
+func (p *patience) SyncDir() error {
+	return p.only(longer*p.wait, "making names durable", p.fs.SyncDir)
+}
+
+type patientFile struct {
+	file File
+	p    *patience
+}
+
+// Write implements File. A write that takes too long goes on with the bytes of data, which the caller must not change.
+func (f *patientFile) Write(data []byte) (int, error) {
+	return within(f.p, f.p.wait, "writing", func() (int, error) { return f.file.Write(data) }, nil)
+}
+
+// Sync implements File.
+func (f *patientFile) Sync() error {
+	return f.p.only(longer*f.p.wait, "making a file durable", f.file.Sync)
+}
+
+// Close implements File.
+func (f *patientFile) Close() error { return f.p.close(f.file.Close) }
+
+type patientReadable struct {
+	file Readable
+	p    *patience
+}
+
+// ReadAt implements Readable. A read that takes too long goes on into data, which the caller must not use any more.
+func (f *patientReadable) ReadAt(data []byte, at int64) (int, error) {
+	return within(f.p, f.p.wait, "reading", func() (int, error) { return f.file.ReadAt(data, at) }, nil)
+}
+
+// Close implements Readable.
+func (f *patientReadable) Close() error { return f.p.close(f.file.Close) }
+
+// close closes a file also while the file system rests.
+func (p *patience) close(file func() error) error {
+	if p.resting() != nil {
+		go func() { _ = file() }()
+		return nil
+	}
+	return p.only(p.wait, "closing a file", file)
+}

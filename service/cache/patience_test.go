@@ -1,0 +1,80 @@
+package cache
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// slow is a directory in memory whose calls take a while.
+type slow struct {
+	*memory
+	delay atomic.Int64
+	calls atomic.Int32
+}
+
+func slowly(delay time.Duration) *slow {
+	s := &slow{}
+	s.delay.Store(int64(delay))
+	s.memory = newMemory(func(string) error { s.wait(); return nil })
+	return s
+}
+
+func (s *slow) wait() {
+	s.calls.Add(1)
+	time.Sleep(time.Duration(s.delay.Load()))
+}
+
+func (s *slow) Open(name string) (Readable, int64, error) {
+	s.wait()
+	return s.memory.Open(name)
+}
+
+// Each call takes 5 s: the first one fails in time, the others at once, and nothing of the segment stays. When the directory is
+// fast again, it is used again.
+func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, list := slowly(5*time.Second), chunks(7, 12)
+		fs := Patient(s, mostWait)
+		began := time.Now()
+		for range 20 {
+			if _, err := attempt(fs, list); !errors.Is(err, ErrSlow) {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took > 2*mostWait {
+			t.Errorf("twenty segments took %v", took)
+		}
+		if n := s.calls.Load(); n > 1 {
+			t.Errorf("%d calls were made at once", n)
+		}
+		time.Sleep(time.Minute)
+		if left, err := s.List(); len(left) != 0 || err != nil {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+		s.delay.Store(int64(time.Millisecond))
+		segment, err := attempt(fs, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It is slow again while it is read. The error is no end, and no damage.
+		r, err := New(fs, 0).Open(segment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.delay.Store(int64(5 * time.Second))
+		if _, err := New(fs, 0).Open(segment); !errors.Is(err, ErrSlow) {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		s.delay.Store(int64(time.Millisecond))
+		if n, err := readAll(t, New(fs, 0), segment, list); n != len(list) {
+			t.Errorf("%d of %d chunks: %v", n, len(list), err)
+		}
+	})
+}

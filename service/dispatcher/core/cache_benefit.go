@@ -1,0 +1,144 @@
+package core
+
+import (
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/policies/autocache"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+)
+
+// What a cache is worth is what an epoch costs less that reads it, over the epochs that are expected to read it. The policy for
+// caches predicts the first factor with its decisions, and for pecan.cache() if the quotas have bounds. CacheMeasured records it
+// with the graph, whose history tells the second one, so both are known when the job has gone. Without a prediction, the CPU
+// time of the steps upstream counts, as if all threads of the workers shared it.
+
+// measuredRatio is by how much a figure must change to be recorded again.
+const measuredRatio = 1.3
+
+// benefit returns what autocache.Evict compares. job is that of cacheJobs. measured is false before the steps of a job with
+// this cache were measured.
+func (c *Core) benefit(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
+	seconds, measured = c.savedSeconds(cache, job)
+	seconds *= growth(cache, job) / c.threads()
+	if predicted := c.predictedBenefit(cache, job); predicted != nil {
+		held := growth(cache, job) * float64(len(cache.Segments)) / float64(max(cache.Streams, 1))
+		seconds, measured = *predicted*held, true
+	}
+	return seconds * c.expectedReads(cache, job), measured
+}
+
+// predictedBenefit returns what an epoch costs less that reads the whole cache, in seconds of a trainer; nil if it is not
+// predicted. job may be nil.
+func (c *Core) predictedBenefit(cache *pecanv1.StoredCache, job *durable.Job) *float64 {
+	if job == nil {
+		return cache.BenefitS
+	}
+	decision := job.CacheDecision
+	if s := c.caches.decisions[job.JobId]; decision == nil && s != nil {
+		decision = s.predicted
+	}
+	node := c.stepOfCache(job, cache.Key).GetNode()
+	for _, p := range decision.GetCandidates() {
+		if p.Node == node && p.Share > 0 && p.BenefitS != nil {
+			return proto.Float64(*p.BenefitS / p.Share)
+		}
+	}
+	return cache.BenefitS
+}
+
+// expectedReads returns how many epochs are expected to read a cache: those of the job that uses it, which may be nil, and
+// those of later jobs.
+func (c *Core) expectedReads(cache *pecanv1.StoredCache, job *durable.Job) float64 {
+	jobs, own := c.state.History(cache.Fingerprint), 0.0
+	if job != nil {
+		jobs = c.state.PastJobs(job)
+	} else if len(jobs) == 0 {
+		return 1
+	}
+	var past []autocache.PastJob
+	for _, each := range jobs {
+		past = append(past, autocache.PastJob{Ago: (time.Duration(max(c.unix()-each.FirstS, 0)) * time.Second).Hours(), Epochs: float64(each.Epochs)})
+	}
+	if job != nil {
+		own = autocache.ExpectOwn(float64(c.state.EpochsBegun(job)), past)
+	}
+	hours := c.cfg.CacheTTL.Hours()
+	if hours == 0 {
+		hours = math.Inf(1)
+	}
+	return own + autocache.ExpectOthers(hours, past)
+}
+
+// threads counts the processors of all workers.
+func (c *Core) threads() float64 {
+	sum := int32(0)
+	for _, worker := range c.workers {
+		sum += worker.cores
+	}
+	return float64(max(sum, 1))
+}
+
+// savedSeconds returns the CPU seconds that an epoch saves if it reads the segments that a cache has. job is that of cacheJobs.
+// measured is false before the steps of a job with this cache were measured.
+func (c *Core) savedSeconds(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
+	elements := float64(c.state.CacheSize(cache.Key).Elements)
+	if job != nil {
+		if each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), c.profiles[job.JobId].Totals().Nodes); measured {
+			return each * elements, true
+		}
+	}
+	if cache.ComputeS > 0 || job == nil {
+		return cache.ComputeS, cache.ComputeS > 0
+	}
+	earlier := jobmetrics.Profile{}
+	earlier.Add(c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint()).GetNodes())
+	each, measured := upstreamSeconds(c.stepOfCache(job, cache.Key), earlier)
+	return each * elements, measured
+}
+
+// upstreamSeconds returns the CPU seconds that the steps upstream of the cached step have spent for one element of it.
+func upstreamSeconds(step *pecanv1.CachePlan, nodes jobmetrics.Profile) (each float64, measured bool) {
+	for _, name := range step.GetUpstream() {
+		if s := nodes[name].GetSelfCpuS(); s >= 0 && !math.IsInf(s, 0) {
+			each += s
+		}
+	}
+	n := nodes[step.GetNode()].GetElements()
+	return each / float64(max(n, 1)), n > 0
+}
+
+// measureCaches records what the caches of a job save, if that is new.
+func (c *Core) measureCaches(job *durable.Job) {
+	for _, step := range cachedSteps(job) {
+		cache := c.state.Cache(c.cacheKey(job, step))
+		if cache == nil {
+			continue
+		}
+		seconds, _ := c.savedSeconds(cache, job)
+		found := &pecanv1.CacheMeasured{
+			Key: cache.Key, ComputeS: seconds, BenefitS: c.predictedBenefit(cache, job), Fingerprint: c.state.Dataset(job.DatasetId).GetFingerprint(),
+		}
+		if differs(found.ComputeS, cache.ComputeS) || (found.BenefitS != nil) != (cache.BenefitS != nil) || differs(found.GetBenefitS(), cache.GetBenefitS()) {
+			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheMeasured{CacheMeasured: found}})
+		}
+	}
+}
+
+// differs reports whether a figure is worth another record.
+func differs(now, before float64) bool {
+	return now > before*measuredRatio || now < before/measuredRatio
+}
+
+// predicted takes what a policy predicts of the cache of pecan.cache(), which nobody decides on.
+func (c *Core) predicted(job *durable.Job, decision *pecanv1.CacheDecision) {
+	if s := c.caches.decisions[job.JobId]; s != nil {
+		s.predicted = proto.CloneOf(decision)
+		c.measureCaches(job)
+		c.caches.due = true
+	}
+}
