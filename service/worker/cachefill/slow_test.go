@@ -8,10 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
-	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // slowDisk is a directory of the host whose calls take as long as the test says.
@@ -64,50 +62,31 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	const most = 20 * time.Millisecond
 	disk := &slowDisk{path: t.TempDir()}
 	d.dir = cache.New(cache.Patient(disk, most), 0)
-	o, graphs := cached(t)
-	computed := 0
-	upstream := func() (*tf.Iterator, func(), error) {
-		computed++
-		types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
-		if err != nil {
-			return nil, nil, err
-		}
-		it, err := runtime.NewIterator(graphs.UpstreamOfCache, types)
-		if err != nil {
-			return nil, nil, err
-		}
-		return it, it.Close, nil
-	}
-	stream := func(segment *pecanv1.CacheSegment) (all []uint64, written *pecanv1.CacheSegment) {
+	plan, parts, graphs := cached(t)
+	// stream runs a stream, and returns its elements, the segments that it wrote, and how many parts it computed.
+	stream := func(segments []*pecanv1.CacheSegment) (all []uint64, written []*pecanv1.CacheSegment, computedParts int) {
 		t.Helper()
-		s := &Source{
-			Directory: d, Action: &pecanv1.CacheAction{Key: o.GetCache().GetKey(), Segment: segment}, Step: o.GetCache(),
-			Streams: uint32(o.GetNumStreams()), Lease: 1, Context: t.Context(), Log: d.Log,
-		}
-		if err := s.Begin(graphs, upstream); err != nil {
-			t.Fatal(err)
-		}
+		s, from := source(t, d, plan, parts, segments), &computed{runtime: runtime, graphs: graphs}
+		begin(t, s, from)
 		all = numbers(t, s)
-		written = s.written.Load()
-		s.written.Store(nil)
+		written, s.reports.unreported = s.reports.unreported, nil
 		s.Close()
-		return all, written
+		return all, written, len(from.opened)
 	}
-	want, segment := stream(nil)
-	if segment == nil || len(want) == 0 {
-		t.Fatal("nothing was written")
+	want, segments, _ := stream(nil)
+	if len(segments) != len(parts) || len(want) == 0 {
+		t.Fatalf("%d segments of %d parts were written", len(segments), len(parts))
 	}
 	disk.delay.Store(int64(5 * most))
-	got, none := stream(nil)
-	if !slices.Equal(got, want) || none != nil || d.Metrics().WritesDropped != 1 {
-		t.Errorf("written slowly: %d of %d elements, segment %v, %d writes dropped", len(got), len(want), none, d.Metrics().WritesDropped)
+	got, none, _ := stream(nil)
+	if !slices.Equal(got, want) || len(none) != 0 || d.Metrics().WritesDropped == 0 {
+		t.Errorf("written slowly: %d of %d elements, %d segments, %d writes dropped", len(got), len(want), len(none), d.Metrics().WritesDropped)
 	}
 	if _, _, writable := d.Usage(); writable {
 		t.Error("a slow directory counts as writable, so a decision may choose it")
 	}
-	computed = 0
-	if got, _ := stream(segment); !slices.Equal(got, want) || computed != 1 {
-		t.Errorf("read slowly: %d of %d elements, computed %d times", len(got), len(want), computed)
+	if got, _, opened := stream(segments); !slices.Equal(got, want) || opened != len(parts) {
+		t.Errorf("read slowly: %d of %d elements, computed %d of %d parts", len(got), len(want), opened, len(parts))
 	}
 	if n := d.Metrics().SegmentsInvalid; n != 0 {
 		t.Errorf("%d segments of a slow directory count as invalid", n)
@@ -115,8 +94,7 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	// The calls that were not waited for end.
 	time.Sleep(40 * most)
 	disk.delay.Store(0)
-	computed = 0
-	if got, _ := stream(segment); !slices.Equal(got, want) || computed != 0 {
-		t.Errorf("read again: %d of %d elements, computed %d times", len(got), len(want), computed)
+	if got, _, opened := stream(segments); !slices.Equal(got, want) || opened != 0 {
+		t.Errorf("read again: %d of %d elements, computed %d parts", len(got), len(want), opened)
 	}
 }
