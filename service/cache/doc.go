@@ -1,5 +1,9 @@
-// Package cache stores the elements of streams in files, called segments: one per stream. It does not know what the bytes of an element
-// mean, nor which segments belong together; the worker and the dispatcher know.
+// Package cache stores the elements of streams in files, called segments: one per share of the source. It does not know what the bytes
+// of an element mean, nor which segments belong together; the worker and the dispatcher know.
+//
+// The field Stream of an ID, and of messages about segments, holds the number of the share. With groups and a shuffle, another stream
+// reads that share in each epoch. The magic at the start of a file has the version. Give it a new number if a reader of the
+// old version would misread a file: readers refuse other versions, and their streams compute the elements again.
 //
 // Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it
 // and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The

@@ -4,5 +4,5 @@ package worker
 
 import "time"
 
-// expired reports whether the leases are over. The dispatcher may have leased their streams to others.
+// expired reports whether the leases have expired. The dispatcher may have leased their streams to others.
 func expired(away, ttl time.Duration) bool { return away > ttl }

@@ -18,7 +18,7 @@
 //
 //	input                        file                 records                            effects
 //	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
-//	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       ForgetGraph
+//	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       RemoveGraph
 //	CreateJob                    jobs.go              JobCreated, JobJoined, JobLeft,    PlanNeeded is the reply
 //	                                                  JobRemoved, JobFailed
 //	ClientHeartbeat, -Goodbye    clients.go           ClientJoined, ClientLeft           EndWatch

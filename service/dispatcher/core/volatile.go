@@ -90,7 +90,7 @@ type workerState struct {
 	unheardSinceRestart bool
 	// trying: the worker is trying an order of steps.
 	trying bool
-	// exclusive is the stream whose guarded elements the worker computes now. It computes none of another stream
+	// exclusive is the stream whose suspicious elements the worker computes now. It computes none of another stream
 	// meanwhile.
 	exclusive *pecanv1.StreamKey
 }
