@@ -15,8 +15,8 @@ type Receiver interface {
 	// Wants decides whether a DATA or ERROR frame is accepted, before its payload is read. An error ends the
 	// connection.
 	Wants(h frame.Header) (bool, error)
-	// Add takes over an accepted chunk and its memory. It returns false if the chunk is not wanted any more.
-	Add(en element.Chunk) bool
+	// Add takes over an accepted entry and its memory. It returns false if the entry is not wanted any more.
+	Add(en element.Entry) bool
 	// End is called for an END frame; count is the length of the stream.
 	End(count, lease uint64)
 	// Acknowledge is called when the reader has nothing else to do, or has received many bytes.
