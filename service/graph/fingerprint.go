@@ -1,11 +1,12 @@
 package graph
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"hash"
-	"sort"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -67,7 +68,7 @@ func (h *Hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 			keys = append(keys, key)
 		}
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	for _, key := range keys {
 		WriteHashPart(sum, []byte(key))
 		WriteHashPart(sum, h.hashAttr(n.Attr[key]))
@@ -152,7 +153,7 @@ func (h *Hasher) hashCall(f *tf.NameAttrList) []byte {
 			keys = append(keys, key)
 		}
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	for _, key := range keys {
 		WriteHashPart(sum, []byte(key))
 		WriteHashPart(sum, h.hashAttr(f.Attr[key]))
@@ -231,7 +232,7 @@ func WriteHashPart(sum hash.Hash, part []byte) {
 }
 
 func writeSorted(sum hash.Hash, parts [][]byte) {
-	sort.Slice(parts, func(i, j int) bool { return string(parts[i]) < string(parts[j]) })
+	slices.SortFunc(parts, bytes.Compare)
 	for _, part := range parts {
 		WriteHashPart(sum, part)
 	}

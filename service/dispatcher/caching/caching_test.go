@@ -125,7 +125,7 @@ func TestExpectedEpochsDecide(t *testing.T) {
 		{"jobs of ten epochs", func(f *measure.Caching) {
 			f.Past = []*pecanv1.PastJob{{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600}, {JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
 		}, 6 + 10},
-		{"caches are kept for ever", func(f *measure.Caching) {
+		{"caches are kept forever", func(f *measure.Caching) {
 			f.KeptHours, f.Past = 0, []*pecanv1.PastJob{{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
 		}, 4 + 5},
 	} {

@@ -281,7 +281,7 @@ func TestResultsOfSearchesLeaveByAge(t *testing.T) {
 	}
 }
 
-// A host with a wrong clock, or a peer that lies, cannot make others' graphs leave for ever.
+// A host with a wrong clock, or a peer that lies, cannot make others' graphs leave forever.
 func TestWhatOthersHaveLearnedIsNotFromTheFuture(t *testing.T) {
 	s := newScript(t)
 	s.run("start cluster=c")

@@ -83,7 +83,7 @@ class LocalWorkers:
             return [worker for worker in self._workers if worker.running]
 
     def keep(self, least: int, nice: int | None) -> None:
-        """Starts workers in the background until there are at least `least`, also after an earlier attempt failed.
+        """Starts workers in the background until there are at least `least`. A later call tries again after a failure.
 
         Args:
             least: Number of workers.
