@@ -25,7 +25,7 @@ type Receiver interface {
 	Refused(why *reason.Error)
 	// Lost is called when the connection failed. unreachable: another try has little hope.
 	Lost(why error, unreachable bool)
-	// Ready is called for a READY frame: the worker lacks credit for a frame of so many bytes.
+	// Ready is called for a READY frame: the worker lacks credit for a frame of this many bytes.
 	Ready(bytes uint64)
 }
 

@@ -35,7 +35,7 @@ func decoding() measure.Caching {
 	}
 }
 
-// samples are probes of a store with so many bytes per second and 20 µs for each element.
+// samples are probes of a store with this many bytes per second and 20 µs for each element.
 func samples(rate float64) (list []*pecanv1.StoreTransfer) {
 	for _, size := range []float64{4 << 10, 1 << 20} {
 		s := 100*20e-6 + 100*size/rate

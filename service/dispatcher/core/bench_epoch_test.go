@@ -191,7 +191,7 @@ func (p *fakes) decide(input any) {
 	}
 }
 
-// epoch plays one epoch of each job. A message has the ends of so many streams at most.
+// epoch plays one epoch of each job. A message has the ends of this many streams at most.
 func (p *fakes) epoch(listed int) {
 	for job := range p.jobs {
 		begun := time.Now()

@@ -152,7 +152,7 @@ func (ss *Streams) openExclusively(ctx context.Context) bool {
 }
 
 // markOpening waits until the dispatcher has recorded that the run is opened alone. If that fails, the run is
-// opened all the same.
+// opened without a crash mark.
 func (r *run) markOpening() {
 	s := r.stream
 	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)

@@ -26,7 +26,7 @@ _log = logging.getLogger("pecan")
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 _POLL_S = 0.25
-# For so long the workers stay after the last job that wanted them. The next dataset probably wants them again.
+# How long workers stay after the last job that wanted them. The next dataset probably wants them again.
 _LINGER_S = 10.0
 
 

@@ -22,7 +22,7 @@ func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1
 	return merged
 }
 
-// filled returns the known entries of a list, and others until there are so many in all.
+// filled returns the known entries of a list, and others until there are this many in all.
 func filled[M any](list []M, most int, known func(M) bool) []M {
 	room := most
 	for _, each := range list {

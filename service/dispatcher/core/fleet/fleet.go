@@ -49,7 +49,7 @@ type Answer struct {
 	Error string
 }
 
-// Request is what the provider is asked for: so many workers, and these removed.
+// Request is what the provider is asked for: this many workers, and these removed.
 type Request struct {
 	Desired int
 	Leaving []string
