@@ -90,10 +90,10 @@ test-python: build ## Run the tests of the Python package and of the wheel
 e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at a time; RERUN=1: failed ones again, alone)
 	$(call process_tests,$(QUICK),$(PARALLEL))
 
-slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its teeth
+slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its mutants
 	$(call process_tests,slow,2)
 	$(WITH_TENSORFLOW) go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
-	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -seeds 200 -teeth
+	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -seeds 200 -mutants
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

@@ -280,7 +280,7 @@ class Demo:
             self.explained = pecan.explain(distributed)
 
     def _pass(self, cluster: Cluster, dataset: tf.data.Dataset, order: str) -> Sample:
-        """Measures the first batches of a pass of a new job, without the very first batch."""
+        """Measures the first batches of a pass of a new job, except the first one."""
         distributed = dataset.apply(pecan.distribute(cluster.target, order=order))
         iterator = iter(distributed)
         next(iterator)

@@ -202,11 +202,11 @@ def _play(jobs: int, streams: int, kill: int = 0) -> Sample:
         words = [_fleet_program(), "--dispatcher", service.target.removeprefix("pecan://"), "--dataset", name]
         words += [f"--workers={FLEET}", f"--slots={SLOTS}", f"--work={WORK_S}s"]
         words += [f"--jobs={jobs}", f"--streams={streams}", f"--kill={kill}"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as played:
-            played.stdout.readline()  # The workers are registered.
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fakes:
+            fakes.stdout.readline()  # The workers are registered.
             before = service.cpu_seconds()
-            report, errors = played.communicate(timeout=900)
-        if played.returncode:
+            report, errors = fakes.communicate(timeout=900)
+        if fakes.returncode:
             raise RuntimeError(f"{' '.join(words)} failed: {errors}")
         found, cpu = json.loads(report), service.cpu_seconds() - before
         journal = sum(entry.stat().st_size for entry in os.scandir(work_dir) if entry.is_file())

@@ -197,7 +197,7 @@ func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 		return "", failed(err)
 	}
 	if consumed < 0 {
-		return "", failed(reason.New(reason.BadArgument, "save the position after %d elements: give a number of at least 0", consumed))
+		return "", failed(reason.New(reason.BadArgument, "save a state after %d elements: give a number of at least 0", consumed))
 	}
 	token, err := r.Save(uint64(reading), uint64(consumed), ended)
 	return token, failed(err)

@@ -56,7 +56,7 @@ func lookup(handle int64) (s *session, err error) {
 	}()
 	s, ok := cgo.Handle(handle).Value().(*session)
 	if !ok {
-		return nil, reason.New(reason.BadArgument, "%d is no session", handle)
+		return nil, reason.New(reason.BadArgument, "%d is not the number of an open session", handle)
 	}
 	return s, nil
 }

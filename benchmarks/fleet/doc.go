@@ -1,4 +1,4 @@
-// Command fleet measures a dispatcher with workers and trainers that only play their part.
+// Command fleet measures a dispatcher with fake workers and fake trainers.
 //
 // Each worker keeps a session over its own connection. It holds the streams that the dispatcher asks it to run, and ends
 // each of them after a time. Each trainer creates a job over a registered dataset, opens one epoch, and finishes the streams

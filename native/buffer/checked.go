@@ -3,7 +3,7 @@ package buffer
 import (
 	"fmt"
 	"runtime"
-	"sort"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -92,7 +92,7 @@ func (c *checker) leaks() []string {
 	for checks := range c.inUse {
 		leaks = append(leaks, fmt.Sprintf("%d bytes got by\n%s", checks.bytes, checks.stack))
 	}
-	sort.Strings(leaks)
+	slices.Sort(leaks)
 	return leaks
 }
 

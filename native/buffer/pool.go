@@ -2,12 +2,12 @@ package buffer
 
 import (
 	"container/list"
+	"errors"
 	"fmt"
 	"math/bits"
 	"sync"
 	"unsafe"
 
-	"go.uber.org/multierr"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +39,7 @@ type Config struct {
 func (c Config) Validate() error {
 	var err error
 	if c.MaxIdle < unlimited {
-		err = multierr.Append(err, fmt.Errorf("buffer pool: max idle of %d bytes; give a size, 0 for the default or -1 for no limit", c.MaxIdle))
+		err = errors.Join(err, fmt.Errorf("buffer pool: max idle of %d bytes; give a size, 0 for the default or -1 for no limit", c.MaxIdle))
 	}
 	return err
 }

@@ -13,18 +13,18 @@ func TestCardinality(t *testing.T) {
 		shared       bool
 		want         int64
 	}{
-		"one pass":                        {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 10},
-		"three passes":                    {10, 3, pecanv1.Mode_MODE_DETERMINISTIC, false, 30},
-		"passes for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
-		"a pass that never ends":          {infiniteCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
-		"a pass of unknown length":        {unknownCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
-		"unknown for ever may be nothing": {unknownCardinality, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
-		"nothing for ever":                {0, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
-		"no pass":                         {10, 0, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
-		"shared":                          {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, unknownCardinality},
-		"shared for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, infiniteCardinality},
-		"every worker everything":         {10, 1, pecanv1.Mode_MODE_OFF, false, unknownCardinality},
-		"a product that overflows":        {1 << 40, 1 << 40, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
+		"one pass":                       {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 10},
+		"three passes":                   {10, 3, pecanv1.Mode_MODE_DETERMINISTIC, false, 30},
+		"passes forever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
+		"a pass that never ends":         {infiniteCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
+		"a pass of unknown length":       {unknownCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
+		"unknown forever may be nothing": {unknownCardinality, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
+		"nothing forever":                {0, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
+		"no pass":                        {10, 0, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
+		"shared":                         {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, unknownCardinality},
+		"shared forever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, infiniteCardinality},
+		"every worker everything":        {10, 1, pecanv1.Mode_MODE_OFF, false, unknownCardinality},
+		"a product that overflows":       {1 << 40, 1 << 40, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

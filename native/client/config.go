@@ -2,11 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"time"
-
-	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/native/buffer"
 	"github.com/pecan-ml/pecan/native/client/control"
@@ -55,10 +54,10 @@ type Config struct {
 func (c Config) Validate() error {
 	_, err := control.ParseTarget(c.Target)
 	if c.Timeout < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0, or 0 for %v", c.Timeout, defaultTimeout))
+		err = errors.Join(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0, or 0 for %v", c.Timeout, defaultTimeout))
 	}
 	if c.Heartbeat < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "heartbeat every %v: give a duration above 0, or 0 for %v", c.Heartbeat, defaultHeartbeat))
+		err = errors.Join(err, reason.New(reason.BadArgument, "heartbeat every %v: give a duration above 0, or 0 for %v", c.Heartbeat, defaultHeartbeat))
 	}
 	return err
 }

@@ -56,7 +56,7 @@ type Job struct {
 	pace pace.Meter
 
 	mu sync.Mutex
-	// timeoutS is the client timeout that the dispatcher reported last: after so many seconds without a
+	// timeoutS is the client timeout that the dispatcher reported last: after this many seconds without a
 	// heartbeat it removes this consumer.
 	timeoutS float64
 	// wantedLocal is what the dispatcher has decided on local workers, nil before.

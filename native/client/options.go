@@ -1,9 +1,8 @@
 package client
 
 import (
+	"errors"
 	"time"
-
-	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/native/client/resume"
 	"github.com/pecan-ml/pecan/native/client/transport"
@@ -38,18 +37,18 @@ type IterOptions struct {
 func (o IterOptions) Validate() error {
 	var err error
 	if o.MaxOutstandingBytes < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "max_outstanding_bytes of %d: give a number above 0, or 0 for %d", o.MaxOutstandingBytes, int64(defaultMaxOutstandingBytes)))
+		err = errors.Join(err, reason.New(reason.BadArgument, "max_outstanding_bytes of %d: give a number above 0, or 0 for %d", o.MaxOutstandingBytes, int64(defaultMaxOutstandingBytes)))
 	}
 	switch o.Protocol {
 	case "", transport.Auto, transport.TCP, transport.SHM:
 	default:
-		err = multierr.Append(err, reason.New(reason.BadArgument, "data_transfer_protocol %q: give \"auto\", \"tcp\" or \"shm\"", string(o.Protocol)))
+		err = errors.Join(err, reason.New(reason.BadArgument, "data_transfer_protocol %q: give \"auto\", \"tcp\" or \"shm\"", string(o.Protocol)))
 	}
 	if _, known := pecanv1.Compression_name[int32(o.Compression)]; !known {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "compression %d is unknown", o.Compression))
+		err = errors.Join(err, reason.New(reason.BadArgument, "compression %d is unknown", o.Compression))
 	}
 	if o.Timeout < 0 {
-		err = multierr.Append(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0", o.Timeout))
+		err = errors.Join(err, reason.New(reason.BadArgument, "dispatcher timeout of %v: give a duration above 0", o.Timeout))
 	}
 	return err
 }

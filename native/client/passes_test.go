@@ -54,8 +54,8 @@ func TestRepeatingAnEmptyDatasetIsEmpty(t *testing.T) {
 		count  uint64
 		opened int
 	}{
-		"an empty dataset for ever": {repeat: -1, opened: 1},
-		"a dataset no times":        {repeat: 0, count: 5},
+		"an empty dataset forever": {repeat: -1, opened: 1},
+		"a dataset no times":       {repeat: 0, count: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = tc.repeat })

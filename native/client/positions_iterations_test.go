@@ -108,7 +108,7 @@ func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) 
 	read(100, 15, 1)
 	// The dispatcher opens an epoch after it has closed the previous one.
 	if closed := look(d, func() []int { return slices.Clone(d.closedBefore) }); !slices.IsSorted(closed) || closed[2] != 2 {
-		t.Errorf("before each epoch was opened, so many were closed: %v", closed)
+		t.Errorf("before each epoch was opened, this many were closed: %v", closed)
 	}
 }
 

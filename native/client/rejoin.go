@@ -177,8 +177,8 @@ func (r *RejoiningJob) recreate(lost *Job) (*Job, error) {
 			"pecan.distribute() again to start a new job", s.link.Target(), lost.consumer.JobID)
 	}
 	if resume.CheckResumable(fresh.consumer) == nil {
-		// Epochs that iterations had are not repeated. The next epoch does not get the number, and thereby
-		// the order and the values, of the first one.
+		// The new job continues the numbers of the lost job's epochs. With the number of an earlier epoch, an epoch
+		// would repeat that one's order and values.
 		fresh.nextNumber = max(positions.NextEpoch(), lost.numberAfter())
 	}
 	s.link.Log().Warn("the dispatcher had lost a job, and the client recreated it", "dispatcher", s.link.Target(), "lost", lost.consumer.JobID, "job", fresh.consumer.JobID)

@@ -21,7 +21,7 @@
 //
 // Kernels are synchronous, because the C API's asynchronous kernels cannot finish later, and they cannot see a
 // cancellation. Therefore no kernel waits longer than maxWait: the graph calls again, and between two calls TensorFlow
-// checks whether the result is still wanted. A starved iterator can thereby be deleted quickly, and the interpreter can
+// checks whether the result is still wanted. So a starved iterator can be deleted quickly, and the interpreter can
 // exit quickly. A Ctrl-C is seen at the end of the same wait.
 //
 // # Fork

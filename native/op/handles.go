@@ -209,7 +209,7 @@ func (it *iteration) block() (*element.Rows, client.Status, error) {
 
 // nothingMore is the result of every later call. After an error it is never the end. Otherwise a repeat() would begin the
 // next epoch, and a cache() would take the elements so far for the complete dataset. A training loop would believe that it
-// has read everything. It is the error again, with code CANCELLED, because TensorFlow's ignore_errors() calls again for ever
+// has read everything. It is the error again, with code CANCELLED, because TensorFlow's ignore_errors() calls again forever
 // after every other code.
 func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	if it.broken == nil {

@@ -190,7 +190,7 @@ func (it *Iterator) Cancel() {
 }
 
 // Close cancels, waits for running calls and frees the iterator. It waits as long as an operation of the
-// graph does, for ever with a read from a dead mount.
+// graph does, forever with a read from a dead mount.
 func (it *Iterator) Close() {
 	it.Cancel()
 	it.calls.Lock()

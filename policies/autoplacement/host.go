@@ -82,7 +82,7 @@ func (h Load) excess(local int, received float64) float64 {
 	return max(0, h.Base+h.PerLocal*float64(local)+h.PerRemote*received-1)
 }
 
-// contend returns the demand of trainers beside local workers, and the excess of load. calm is the demand on hosts that are
+// contend returns the demand of trainers whose hosts run local workers, and the excess of load. calm is the demand on hosts that are
 // not contended, and remote the capacity of remote workers. Trainers that are slowed down receive less, which causes less load.
 func (h Load) contend(calm, trainers float64, local int, remote float64) (demand, excess float64) {
 	at := func(received float64) (demand, excess float64) {

@@ -36,7 +36,7 @@ type Search struct {
 	// left is the number of windows that this search may still take.
 	left    int
 	monitor *monitor
-	// windows and spent are those of the decision: what all searches have cost. before is what the earlier ones have, and
+	// windows and spent are what all searches have cost, for the decision. before is what the earlier searches have cost, and
 	// charged has the windows of this one.
 	windows       int
 	spent, before spending
@@ -60,7 +60,7 @@ const (
 	stateStart   = "start"
 	stateSearch  = "search"
 	stateMonitor = "monitor"
-	// searchWindows is the most windows of a search.
+	// searchWindows bounds the windows of a search.
 	searchWindows = 9
 	// surprise is the logarithm of measured over predicted time from which a single window may be an outlier.
 	surprise = 0.15
@@ -73,7 +73,7 @@ const (
 	patience     = 3
 	firstBackoff = 20
 	mostBackoff  = 320
-	// kept is the most observations that are kept.
+	// keptWindows bounds the observations that are kept.
 	keptWindows = 64
 	// tie is the relative value of one worker less between equal scores.
 	tie = 1e-4
@@ -147,8 +147,8 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 	return s.decision(m, step)
 }
 
-// curves returns what earlier searches found. A contended host leaves local workers less than its load says, because their
-// priority is low. On a host that is calm again, what was measured before the contention counts until they are measured.
+// curves returns the curves of earlier searches. Local workers have a low priority, so a contended host leaves them less than
+// its load suggests. When the host is calm again, the curve from before counts until local workers are measured.
 func (s *Search) curves() Known {
 	known := s.known
 	measured := slices.ContainsFunc(s.obs, func(o observation) bool { return o.local > 0 })
@@ -194,7 +194,7 @@ func (s *Search) await(o observation, reason *string) bool {
 		return false
 	}
 	if o.at.Remote >= s.target.Remote && o.at.Local >= s.target.Local {
-		// Workers that leave first hand over their streams.
+		// There are more workers than wanted. They leave when they have handed over their streams.
 		return true
 	}
 	if s.missing++; s.missing < patience {

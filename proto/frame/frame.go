@@ -141,7 +141,7 @@ func (r *Reader) Next() (Header, []byte, error) {
 			return Header{}, nil, err
 		}
 		if h.MetaLen > 64<<10 {
-			return h, r.meta, r.check(h)
+			return h, r.meta, r.check()
 		}
 	}
 	r.meta = r.meta[:h.MetaLen]
@@ -151,10 +151,10 @@ func (r *Reader) Next() (Header, []byte, error) {
 		}
 		return Header{}, nil, err
 	}
-	return h, r.meta, r.check(h)
+	return h, r.meta, r.check()
 }
 
-func (r *Reader) check(Header) error {
+func (r *Reader) check() error {
 	crc := crc32.Update(crc32.Checksum(r.head[:60], Castagnoli), Castagnoli, r.meta)
 	if got := binary.LittleEndian.Uint32(r.head[60:]); got != crc {
 		return corrupt("header checksum %08x, computed %08x", got, crc)

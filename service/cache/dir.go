@@ -31,7 +31,7 @@ const (
 // contain a hyphen.
 var names = regexp.MustCompile(`^([0-9a-z]{1,32}(?:-[0-9a-z]{1,32})?)-[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
-// oldNames matches the names that files had before names had the cluster. No process reads or removes such files.
+// oldNames matches the names that files had before names had the cluster. Nothing reads such files; only RemoveOld deletes them.
 var oldNames = regexp.MustCompile(`^[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
 // Name returns the name of a segment. Several clusters may use one directory. Two runs may write a part at the same time; lease, worker and
@@ -66,8 +66,8 @@ type Dir struct {
 	limit  limit
 
 	mu sync.Mutex
-	// used is the size of all files as far as this process knows, since the bytes that it wrote after the last scan. scanned is false if
-	// the next reservation must scan the directory.
+	// used is the size of all files, as this process knows it: the last scan plus its own writes. since is what it wrote after that scan.
+	// scanned is false if the next reservation must scan the directory.
 	used, since int64
 	scanned     bool
 }

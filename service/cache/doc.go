@@ -1,6 +1,9 @@
 // Package cache stores elements in files, called segments: one for each part of a source. It does not know what the bytes of an element
 // mean, nor which segments belong together; the worker and the dispatcher know.
 //
+// The magic at the start of a file has the version. Give it a new number if a reader of the old version would misread a file:
+// readers refuse other versions, and their streams compute the elements again.
+//
 // Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it
 // and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The
 // checksum of the footer is not in the file but comes from the caller, so that no other file can replace the segment. A

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
@@ -22,7 +21,8 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// Store keeps records and graphs. Package store has a durable one and one in memory.
+// Store keeps records and graphs. Package store has a durable one and one in memory. Store has more than 7 methods, because one
+// directory keeps both: a graph and the record that names it share its lock and its failure.
 type Store interface {
 	Journal
 	GraphStore
@@ -83,7 +83,7 @@ const minSilence = 100 * time.Millisecond
 
 // Validate reports everything that is wrong.
 func (c Config) Validate() error {
-	err := multierr.Combine(
+	err := errors.Join(
 		check.Duration("--heartbeat", c.Core.Heartbeat, time.Millisecond),
 		check.Duration("--worker-suspect-after", c.Core.SuspectAfter, 1),
 		check.Duration("--worker-dead-after", c.Core.DeadAfter, minSilence),
@@ -100,18 +100,18 @@ func (c Config) Validate() error {
 		check.Bytes("--max-graph-bytes", c.MaxGraphBytes, 1),
 		check.Bytes("--max-upload-bytes", c.MaxUploadBytes, 1),
 	)
-	err = multierr.Append(err, c.Core.Validate())
+	err = errors.Join(err, c.Core.Validate())
 	if c.MaxGraphBytes > graph.MostBytes {
-		err = multierr.Append(err, fmt.Errorf("--max-graph-bytes %d: a serialised graph has at most %d bytes (2 GiB)", c.MaxGraphBytes, graph.MostBytes))
+		err = errors.Join(err, fmt.Errorf("--max-graph-bytes %d: a serialised graph has at most %d bytes (2 GiB)", c.MaxGraphBytes, graph.MostBytes))
 	}
 	if c.MaxUploadBytes < c.MaxGraphBytes {
-		err = multierr.Append(err, fmt.Errorf("--max-upload-bytes %d: must be at least the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))
+		err = errors.Join(err, fmt.Errorf("--max-upload-bytes %d: must be at least the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))
 	}
 	if c.CompactEvery < 1 {
-		err = multierr.Append(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))
+		err = errors.Join(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))
 	}
 	if c.TickPeriod <= 0 {
-		err = multierr.Append(err, fmt.Errorf("tick period %v: must be positive", c.TickPeriod))
+		err = errors.Join(err, fmt.Errorf("tick period %v: must be positive", c.TickPeriod))
 	}
 	seen := map[string]bool{}
 	for _, address := range c.Core.WorkerAddresses {
@@ -121,10 +121,10 @@ func (c Config) Validate() error {
 			whole = net.JoinHostPort(address, "1")
 		}
 		if wrong := check.Reachable("--worker-addresses", whole); wrong != nil {
-			err = multierr.Append(err, fmt.Errorf("%w; a HOST alone means any one worker on that host", wrong))
+			err = errors.Join(err, fmt.Errorf("%w; a HOST alone means any one worker on that host", wrong))
 		}
 		if seen[address] {
-			err = multierr.Append(err, fmt.Errorf("--worker-addresses: %q is listed twice", address))
+			err = errors.Join(err, fmt.Errorf("--worker-addresses: %q is listed twice", address))
 		}
 		seen[address] = true
 	}

@@ -234,7 +234,7 @@ func (s *service) open(client, job string, pass uint64) *pecanv1.OpenEpochRespon
 	return response
 }
 
-// begun creates a private job of c1 over a dataset with so many streams, and opens its first epoch.
+// begun creates a private job of c1 over a dataset with this many streams, and opens its first epoch.
 func (s *service) begun(streams int32) *pecanv1.CreateJobResponse {
 	s.t.Helper()
 	job := s.job("c1", "", s.register(&pecanv1.Plan{NumStreams: streams}), nil)

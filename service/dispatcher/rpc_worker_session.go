@@ -160,7 +160,7 @@ func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message 
 		}
 		detail.Message, detail.Reason = validate.Shorten(detail.Message), validate.Shorten(detail.Reason)
 	case *pecanv1.WorkerMessage_Hello:
-		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
+		return reason.New(reason.BadArgument, "worker session: send hello once, as the first message")
 	}
 	if why, _ := d.diskGate.state(); why != nil && (message.GetHeartbeat() != nil || message.GetMetrics() != nil) {
 		// Newer ones will follow.

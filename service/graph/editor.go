@@ -1,7 +1,7 @@
 package graph
 
 import (
-	"sort"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -115,7 +115,7 @@ func (e *Editor) Finish(root string) ([]byte, error) {
 	for name := range called {
 		names = append(names, name)
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	out.Library = &tf.FunctionDefLibrary{}
 	for _, name := range names {
 		out.Library.Function = append(out.Library.Function, e.Function(name))

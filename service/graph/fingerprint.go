@@ -1,12 +1,12 @@
 package graph
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"hash"
 	"slices"
-	"sort"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -91,7 +91,7 @@ func (h *Hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 			keys = append(keys, key)
 		}
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	for _, key := range keys {
 		WriteHashPart(sum, []byte(key))
 		WriteHashPart(sum, h.hashAttr(n.Attr[key]))
@@ -176,7 +176,7 @@ func (h *Hasher) hashCall(f *tf.NameAttrList) []byte {
 			keys = append(keys, key)
 		}
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	for _, key := range keys {
 		WriteHashPart(sum, []byte(key))
 		WriteHashPart(sum, h.hashAttr(f.Attr[key]))
@@ -255,7 +255,7 @@ func WriteHashPart(sum hash.Hash, part []byte) {
 }
 
 func writeSorted(sum hash.Hash, parts [][]byte) {
-	sort.Slice(parts, func(i, j int) bool { return string(parts[i]) < string(parts[j]) })
+	slices.SortFunc(parts, bytes.Compare)
 	for _, part := range parts {
 		WriteHashPart(sum, part)
 	}

@@ -1,7 +1,7 @@
 package graph
 
 import (
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,7 +37,7 @@ func (g *Graph) checkCallDepth() error {
 	for name := range g.functions {
 		names = append(names, name)
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	calls := func(name string) []string {
 		var out []string
 		for _, n := range g.functions[name].GetNodeDef() {

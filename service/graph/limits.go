@@ -2,9 +2,8 @@ package graph
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-
-	"go.uber.org/multierr"
 )
 
 // Limits bound what Parse accepts. A zero field means its default.
@@ -68,7 +67,7 @@ func (l Limits) Validate() error {
 		{"MaxTensorBytes", l.MaxTensorBytes}, {"MaxBatch", l.MaxBatch}, {"GraphVersion", int64(l.GraphVersion)},
 	} {
 		if f.value < 0 {
-			err = multierr.Append(err, fmt.Errorf("graph limit %s is %d: give 0 for the default or a positive number", f.name, f.value))
+			err = errors.Join(err, fmt.Errorf("graph limit %s is %d: give 0 for the default or a positive number", f.name, f.value))
 		}
 	}
 	return err

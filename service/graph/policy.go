@@ -2,7 +2,7 @@ package graph
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -168,7 +168,7 @@ func (g *Graph) checkOps() error {
 		for _, text := range unknown {
 			list = append(list, text)
 		}
-		sort.Strings(list)
+		slices.Sort(list)
 		if len(list) > 20 {
 			list = append(list[:20], fmt.Sprintf("and %d more", len(unknown)-20))
 		}

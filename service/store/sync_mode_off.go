@@ -1,4 +1,4 @@
-//go:build teeth_fsync
+//go:build mutant_fsync
 
 package store
 

@@ -18,7 +18,7 @@ import (
 )
 
 // inStreams gives a worker the graphs that match a pattern. It returns the StartStream of a stream of one of them, which is
-// divided into so many streams.
+// divided into this many streams.
 func inStreams(t *testing.T, w *Worker, pattern, name string, streams int32) *pecanv1.StartStream {
 	t.Helper()
 	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) { return os.ReadFile(fmt.Sprintf(pattern, name)) })

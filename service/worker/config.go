@@ -11,7 +11,6 @@ import (
 
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
-	"go.uber.org/multierr"
 )
 
 // These are the defaults of a Config.
@@ -96,37 +95,37 @@ func DefaultMaxStreams() int { return min(max(2, runtime.NumCPU()), 16) }
 // Validate returns every problem of c.
 func (c *Config) Validate() error {
 	var err error
-	add := func(format string, args ...any) { err = multierr.Append(err, fmt.Errorf(format, args...)) }
-	err = multierr.Append(check.Dial("--dispatcher", c.Dispatcher), check.Listen("--listen", c.Listen, false))
-	err = multierr.Append(err, monitor.Validate(c.MetricsListen))
+	add := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+	err = errors.Join(check.Dial("--dispatcher", c.Dispatcher), check.Listen("--listen", c.Listen, false))
+	err = errors.Join(err, monitor.Validate(c.MetricsListen))
 	if c.Advertise != "" {
-		err = multierr.Append(err, check.Reachable("--advertise", c.Advertise))
+		err = errors.Join(err, check.Reachable("--advertise", c.Advertise))
 	}
 	if c.MaxStreams < 1 || c.MaxStreams > maxStreamsLimit {
 		add("--max-streams %d: want 1 to %d", c.MaxStreams, maxStreamsLimit)
 	}
-	err = multierr.Combine(err, check.Bytes("--window-bytes", c.WindowBytes, 1<<20), check.Bytes("--shared-memory-bytes", c.SlotBytes, 0))
+	err = errors.Join(err, check.Bytes("--window-bytes", c.WindowBytes, 1<<20), check.Bytes("--shared-memory-bytes", c.SlotBytes, 0))
 	if c.Kind != KindLocal && c.Kind != KindRemote {
 		add("--kind %q: want %s or %s", c.Kind, KindLocal, KindRemote)
 	}
 	if c.TrainerID != "" && c.Kind != KindLocal {
 		add("--trainer %s: only a worker with --kind %s belongs to a trainer", c.TrainerID, KindLocal)
 	}
-	err = multierr.Append(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
+	err = errors.Join(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
 	if c.CacheWriteRate != 0 {
-		err = multierr.Append(err, check.Bytes("--cache-write-rate", c.CacheWriteRate, 1<<20))
+		err = errors.Join(err, check.Bytes("--cache-write-rate", c.CacheWriteRate, 1<<20))
 	}
 	if c.CacheDir != "" {
-		err = multierr.Append(err, check.Duration("--cache-orphan-after", c.CacheOrphanAfter, time.Millisecond))
+		err = errors.Join(err, check.Duration("--cache-orphan-after", c.CacheOrphanAfter, time.Millisecond))
 	}
-	err = multierr.Append(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, time.Millisecond))
+	err = errors.Join(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, time.Millisecond))
 	if c.CheckpointDir != "" {
-		err = multierr.Append(err, check.Duration("--checkpoint-interval", c.CheckpointInterval, time.Millisecond))
+		err = errors.Join(err, check.Duration("--checkpoint-interval", c.CheckpointInterval, time.Millisecond))
 		if !(c.CheckpointShare > 0 && c.CheckpointShare <= 1) {
 			add("--checkpoint-share %v: want more than 0 and up to 1, as in --checkpoint-share 0.01", c.CheckpointShare)
 		}
 	}
-	err = multierr.Append(err, check.Duration("--drain-timeout", c.DrainTimeout, 0))
+	err = errors.Join(err, check.Duration("--drain-timeout", c.DrainTimeout, 0))
 	if c.Threads < 0 || c.Threads > 4096 {
 		add("--threads %d: want 0 (one per core) to 4096", c.Threads)
 	}

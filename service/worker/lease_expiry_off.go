@@ -1,4 +1,4 @@
-//go:build teeth_lease_worker
+//go:build mutant_lease_worker
 
 package worker
 

@@ -155,7 +155,7 @@ func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 		}
 	}
 	if w.streams.Load().FailedStreams != 1 {
-		t.Fatal("the stream goes on for ever")
+		t.Fatal("the stream goes on forever")
 	}
 }
 

@@ -167,8 +167,8 @@ func (s *session) run(ctx context.Context) error {
 			return fmt.Errorf("%w at %s within %v (--dispatcher-timeout): %w", errUnreachable, s.worker.config.Dispatcher, s.worker.config.DispatcherTimeout, err)
 		}
 		if met && expired(away, time.Duration(s.leaseTTL.Load())) {
-			if n := s.worker.streams.StopAll(reason.New(reason.StaleLease, "worker %s lost the dispatcher for longer than its leases last", s.worker.identity)); n > 0 {
-				s.worker.log.Warn("streams stop: the dispatcher is away for longer than their leases last", "streams", n, "away", away.Round(time.Second))
+			if n := s.worker.streams.StopAll(reason.New(reason.StaleLease, "worker %s had no contact with the dispatcher for the lease time", s.worker.identity)); n > 0 {
+				s.worker.log.Warn("streams stop: the worker had no contact with the dispatcher for the lease time", "streams", n, "away", away.Round(time.Second))
 			}
 		}
 		if time.Since(complained) > logPeriod {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"runtime"
@@ -23,7 +24,6 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/run"
 	"github.com/pecan-ml/pecan/service/worker/serve"
 	"github.com/pecan-ml/pecan/service/worker/trial"
-	"go.uber.org/multierr"
 )
 
 // Worker is one pecan-worker: its parts and their connections.
@@ -65,7 +65,7 @@ func Run(ctx context.Context, config Config) error {
 	if config.OnCrash != nil {
 		forget, err := config.OnCrash(w.reportCrash)
 		if err != nil {
-			return multierr.Append(err, w.close())
+			return errors.Join(err, w.close())
 		}
 		defer forget()
 	}
@@ -73,12 +73,12 @@ func Run(ctx context.Context, config Config) error {
 	registry.MustRegister(newCollector(w))
 	stopMetrics, err := monitor.Start(config.MetricsListen, registry, w.session.ready, w.log)
 	if err != nil {
-		return multierr.Append(err, w.close())
+		return errors.Join(err, w.close())
 	}
 	defer stopMetrics()
 	stop := context.AfterFunc(ctx, func() { w.depart("it was asked to stop", config.DrainTimeout) })
 	defer stop()
-	return multierr.Append(w.session.run(w.leaving), w.close())
+	return errors.Join(w.session.run(w.leaving), w.close())
 }
 
 // start makes a worker that listens but has not contacted the dispatcher.
@@ -112,7 +112,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		return nil, err
 	}
 	if err := w.startTensorFlow(); err != nil {
-		return nil, multierr.Append(err, w.server.Close())
+		return nil, errors.Join(err, w.server.Close())
 	}
 	// Streams end when the worker closes, not with ctx: a worker that stops says goodbye first.
 	lifetime, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -193,14 +193,14 @@ func (w *Worker) close() error {
 		// Other workers have the streams by now. The process ends, which frees everything.
 		w.log.Warn("a TensorFlow operation does not end; the process ends without it", "waited", closeTimeout, "streams", w.streams.Load().Running)
 		if w.streams.Checkpoints != nil {
-			err = multierr.Append(err, w.streams.Checkpoints.Close())
+			err = errors.Join(err, w.streams.Checkpoints.Close())
 		}
 		return err
 	}
 	if w.streams.Checkpoints != nil {
-		err = multierr.Append(err, w.streams.Checkpoints.Close())
+		err = errors.Join(err, w.streams.Checkpoints.Close())
 	}
-	return multierr.Append(err, w.streams.Caches.Close())
+	return errors.Join(err, w.streams.Caches.Close())
 }
 
 // closeTimeout bounds the wait for cancelled runs when a worker stops, in addition to the drain timeout.

@@ -193,8 +193,8 @@ PIPELINES: dict[str, Pipeline] = {
     "deterministic option": Pipeline(lambda f: deterministic(numbers().map(described, num_parallel_calls=4).batch(8))),
     # Repeats.
     "repeat": Pipeline(lambda f: numbers(40).repeat(3)),
-    "repeat for ever": Pipeline(lambda f: numbers(40).map(lambda x: x + 1).repeat(), limit=120),
-    "shuffle, repeat for ever": Pipeline(lambda f: numbers(40).shuffle(40).repeat(), limit=80),
+    "repeat forever": Pipeline(lambda f: numbers(40).map(lambda x: x + 1).repeat(), limit=120),
+    "shuffle, repeat forever": Pipeline(lambda f: numbers(40).shuffle(40).repeat(), limit=80),
     "repeat, batch": Pipeline(lambda f: numbers(10).repeat(4).batch(8), "rows"),
     "shuffle, repeat, batch": Pipeline(lambda f: numbers(30).shuffle(30, seed=1).repeat(2).batch(8), "rows"),
     "batch, repeat": Pipeline(lambda f: numbers(30).batch(8).repeat(2)),

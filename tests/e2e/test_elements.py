@@ -123,7 +123,7 @@ CARDINALITIES = {
     "filtered": (lambda: D.range(7).filter(lambda i: i > 2), tf.data.UNKNOWN_CARDINALITY),
     "asserted": (lambda: D.range(7).filter(lambda i: i > 2).apply(tf.data.experimental.assert_cardinality(4)), 4),
     "nothing": (lambda: D.range(0), 0),
-    "filtered and repeated for ever": (lambda: D.range(7).filter(lambda i: i > 2).repeat(), tf.data.INFINITE_CARDINALITY),
+    "filtered and repeated forever": (lambda: D.range(7).filter(lambda i: i > 2).repeat(), tf.data.INFINITE_CARDINALITY),
     "shuffled and repeated in one step": (lambda: D.range(7).apply(tf.data.experimental.shuffle_and_repeat(3, 2)), 14),
     "a list": (lambda: tf.data.experimental.from_list([1, 2, 3]), 3),
     "a random source": (lambda: D.random(seed=3), tf.data.INFINITE_CARDINALITY),

@@ -140,7 +140,7 @@ def test_killed_workers_change_no_row(files, deterministic):
                 assert [e.numpy().tolist() for e in again.take(len(seen))] == seen
 
 
-# After so many batches of 7 of 50 rows: in the first pass, near its end, at it, and in later passes.
+# After these numbers of batches of 7 of 50 rows: in the first pass, near its end, at it, and in later passes.
 @pytest.mark.parametrize("after", [3, 6, 7, 8, 14, 15, 25])
 def test_a_trainer_resumes_at_any_batch(cluster, files, after):
     def distributed():

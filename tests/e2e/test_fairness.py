@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program, run_command
 
-# An element sleeps for so long, and a stream has so many.
+# The sleep of an element, and the elements of a stream.
 ELEMENT_S, ELEMENTS_PER_STREAM, STREAMS = 0.02, 20, 60
 
 

@@ -196,7 +196,7 @@ def test_a_child_forked_while_elements_are_read(state):
     """Pecan refuses the child's calls, and the child ends.
 
     The child does not use its parent's iterator. An iterator needs TensorFlow's threads, which the child does not have. In
-    the child an iterator of a local dataset waits for ever as well.
+    the child an iterator of a local dataset waits forever as well.
     """
     with Script(
         _script(state)

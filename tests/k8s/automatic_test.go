@@ -59,7 +59,7 @@ func (c *cluster) moreElements(n int, when string) {
 	})
 }
 
-// decided waits until the dispatcher asks for so many workers, because the search of the only job has ended with this number.
+// decided waits until the dispatcher asks for this many workers, because the search of the only job has ended with this number.
 func (c *cluster) decided(want int) {
 	c.t.Helper()
 	until(c.t, fmt.Sprintf("the dispatcher has decided on %d workers", want), func() error {

@@ -232,7 +232,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "native/client/transport": (
         ("proto", "native/buffer", "native/client/element", "native/client/wait"),
-        "connections pass chunks to a Receiver, and the epoch decides what it accepts",
+        "connections pass entries to a Receiver, and the epoch decides what it accepts",
     ),
     "native/client/control": (
         ("proto", "native/client/wait"),

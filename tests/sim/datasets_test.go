@@ -140,7 +140,7 @@ func (d *dataset) graph() []byte {
 	return d.bytes
 }
 
-// longer returns a graph whose ranges have so many shares.
+// longer returns a graph whose ranges have this many shares.
 func longer(data []byte, shares int64) []byte {
 	graph := new(tensorflow.GraphDef)
 	if err := proto.Unmarshal(data, graph); err != nil {

@@ -47,7 +47,7 @@ type ledger struct {
 	// moves counts how often each trainer requested a stream under a newer lease.
 	moves      map[int]int
 	duplicates uint64
-	// twice is the number of element frames that shall still come twice. stale is the number of frames that shall
+	// twice is the number of element frames that may still come twice. stale is the number of frames that may
 	// still be followed by a false next element under an older lease. Both are set before reading starts.
 	twice, stale atomic.Int64
 	// taken counts the visits.

@@ -21,7 +21,7 @@ import (
 
 var (
 	oneSeed   = flag.Int64("seed", -1, "run the simulation of this seed alone")
-	seedCount = flag.Int("seeds", 20, "run the simulations of so many seeds")
+	seedCount = flag.Int("seeds", 20, "run the simulations of this many seeds")
 	firstSeed = flag.Int("first", 1, "the first seed")
 )
 

@@ -25,13 +25,13 @@ type wanted struct {
 	ahead int64
 	// checksum asks for checksums of payloads.
 	checksum bool
-	// stopsAt, if stopsFor is not 0: after so many elements of its first epoch the trainer takes nothing for so long.
+	// stopsAt, if stopsFor is not 0: after this many elements of its first epoch the trainer takes nothing for stopsFor.
 	stopsAt  int
 	stopsFor time.Duration
 	// weight and tenant are the job's.
 	weight float64
 	tenant string
-	// again, if not 0: the trainer closes an epoch after so many elements, and resumes it at its position.
+	// again, if not 0: the trainer closes an epoch after this many elements, and resumes it at its position.
 	again int
 }
 
@@ -116,7 +116,7 @@ func (tr *trainer) reading(epochs int) (wait func()) {
 	}
 }
 
-// read reads so many epochs to their ends; the error describes the first failure.
+// read reads this many epochs to their ends; the error describes the first failure.
 func (tr *trainer) read(epochs int) error {
 	for range epochs {
 		if err := tr.epoch(); err != nil {
@@ -176,7 +176,7 @@ func (tr *trainer) epoch() error {
 	}
 }
 
-// some reads so many elements of an epoch, and more until mayGo, and leaves. It returns false if the epoch or the
+// some reads this many elements of an epoch, and more until mayGo, and leaves. It returns false if the epoch or the
 // trainer ended first.
 func (tr *trainer) some(elements int, mayGo func() bool) (left bool, err error) {
 	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
@@ -225,7 +225,7 @@ func (tr *trainer) stop() {
 	tr.pool.Close()
 }
 
-// after waits until the trainer has taken so many elements in all.
+// after waits until the trainer has taken this many elements in all.
 func (tr *trainer) after(elements int) {
 	tr.c.t.Helper()
 	tr.c.eventually(fmt.Sprint(elements, " elements taken"), 10*time.Minute, func() bool { return int(tr.taken.Load()) >= elements || tr.dead.Load() })

@@ -148,9 +148,9 @@ func (l *Link) Close() error { return l.conn.Close() }
 func (l *Link) dial() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Elements do not pass through a proxy. If calls did, a proxy would seem to be supported.
+		// Elements do not pass through a proxy, so calls do not either: a proxy would seem to be supported.
 		grpc.WithNoProxy(),
-		// The spec of one dataset may have 4 MiB, which is gRPC's default limit, and the status of a busy
+		// gRPC's default limit is 4 MiB. The spec of one dataset may have that size, and the status of a busy
 		// service is larger.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -10,17 +10,17 @@ type bufferPool interface {
 	Get(n int) (*buffer.Buffer, error)
 }
 
-// SameShape reports whether the chunk's next row has the shape of rows that were dequeued as a block.
-func (ch *Chunk) SameShape(rows *Rows) bool {
-	if ch.Err != nil || ch.Table.Components != len(rows.Tensors) {
+// SameShape reports whether the entry's next row has the shape of rows that were dequeued as a block.
+func (en *Entry) SameShape(rows *Rows) bool {
+	if en.Err != nil || en.Table.Components != len(rows.Tensors) {
 		return false
 	}
 	row := 0
-	if !ch.Columnar {
-		row = ch.At * ch.Table.Components
+	if !en.Columnar {
+		row = en.At * en.Table.Components
 	}
 	for c := range rows.Tensors {
-		tensor, have := &ch.Table.Rows[row+c], &rows.Tensors[c]
+		tensor, have := &en.Table.Rows[row+c], &rows.Tensors[c]
 		if tensor.DType != have.DType || len(tensor.Dims) != len(have.Dims)-1 {
 			return false
 		}

@@ -73,7 +73,7 @@ func (e *Epoch) rotate() {
 		if !current {
 			continue
 		}
-		r.granted, r.acked = saturatingAdd(r.received, r.asks), st.received()
+		r.granted, r.acked = saturatingAdd(r.received, r.asks), st.acknowledgeable()
 		before := st.tally
 		st.tally.held += r.asks
 		st.tally.rotating += r.asks
@@ -91,15 +91,15 @@ func (e *Epoch) steady(st *stream) {
 	e.settle(st)
 }
 
-// received returns the index below which the worker may forget the elements.
-func (st *stream) received() uint64 {
-	if st.epoch.acknowledgesTaken() {
+// acknowledgeable returns the index below which the worker may forget the elements.
+func (st *stream) acknowledgeable() uint64 {
+	if st.epoch.acknowledgesDequeued() {
 		return st.nextToDequeue()
 	}
 	return st.next
 }
 
-// Acknowledge tells the worker what has arrived and how much it may send. The reader calls it when it has
+// Acknowledge tells the worker what it may forget and how much it may send. The reader calls it when it has
 // nothing else to do or has received many bytes.
 func (r *receiver) Acknowledge() {
 	e := r.stream.epoch
@@ -148,7 +148,7 @@ func (st *stream) grantable() uint64 {
 // credit sends a CREDIT frame if the change is worth a frame. With ack, a new acknowledgement is worth one.
 func (r *receiver) credit(ack bool) {
 	st := r.stream
-	received := st.received()
+	below := st.acknowledgeable()
 	share := st.epoch.share()
 	grant := r.granted
 	if more := st.grantable(); more > 0 {
@@ -156,12 +156,12 @@ func (r *receiver) credit(ack bool) {
 	}
 	worth := grant-r.granted >= max(1, share/4) ||
 		grant > r.granted && r.granted <= saturatingAdd(r.received, share/2) ||
-		ack && received > r.acked
+		ack && below > r.acked
 	if !worth {
 		return
 	}
-	r.granted, r.acked = grant, received
-	r.channel.Credit(received, grant)
+	r.granted, r.acked = grant, below
+	r.channel.Credit(below, grant)
 }
 
 func saturatingAdd(a, b uint64) uint64 {

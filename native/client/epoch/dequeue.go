@@ -173,7 +173,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 }
 
 // checkSpec compares an element with the dataset's spec, so that nobody reads a buffer of another type.
-func (e *Epoch) checkSpec(st *stream, en *element.Chunk) error {
+func (e *Epoch) checkSpec(st *stream, en *element.Entry) error {
 	specs := e.Consumer.Plan.GetComponents()
 	if len(specs) == 0 || en.Checked {
 		return nil

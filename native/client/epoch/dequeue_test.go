@@ -28,7 +28,7 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: frame.DTString, Bytes: 11}}}
 	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}}
 	st := e.streamOf(0)
-	st.queue = []element.Chunk{{Rows: 1, Table: table, Buffer: buf}}
+	st.queue = []element.Entry{{Rows: 1, Table: table, Buffer: buf}}
 	e.settle(st)
 	func() {
 		defer func() {
@@ -39,7 +39,7 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 		_, _, _ = e.Dequeue(1, false)
 	}()
 	if !e.mu.TryLock() {
-		t.Error("the epoch's lock stays held: closing it waits for ever")
+		t.Error("the epoch's lock stays held: closing it waits forever")
 	}
 	e.mu.Unlock()
 }

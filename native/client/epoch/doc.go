@@ -2,7 +2,7 @@
 //
 // An Epoch (epoch.go) is opened at the dispatcher (open.go) and watches its snapshots (snapshot.go), which name the worker of each stream.
 // streams.go has the set of streams, of which only open ones are visited, and stream.go one of them. reconcile.go keeps a channel open for
-// each stream that can be read, and stream_failure.go decides what follows when a channel fails. receiver.go accepts chunks, and credit.go
+// each stream that can be read, and stream_failure.go decides what follows when a channel fails. receiver.go accepts entries, and credit.go
 // grants workers the bytes that they may send: steadily, or in rotation where many streams share the budget. dequeue.go and turn.go return
 // rows to the consumer. outage.go decides when a wait becomes an error. report.go, reports.go and position.go report what was dequeued and
 // received (progress.go has the form of a position in plans with groups; carry.go the rows that batches go on with in the next epoch).

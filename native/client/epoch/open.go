@@ -115,7 +115,7 @@ func Unanswered(answered <-chan struct{}) bool {
 }
 
 // overFiles reports whether the epoch must not overlap another one. Two epochs that write the same cache
-// files would disturb each other. An epoch that begins at a position may be the very epoch that was abandoned
+// files would disturb each other. An epoch that begins at a position may be the same epoch that was abandoned
 // there, which is open only once.
 func (e *Epoch) overFiles() bool { return e.Consumer.Plan.GetWritesFiles() || e.ResumeAt != nil }
 

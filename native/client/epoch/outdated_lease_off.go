@@ -1,4 +1,4 @@
-//go:build teeth_lease_client
+//go:build mutant_lease_client
 
 package epoch
 

@@ -70,7 +70,7 @@ type Progress struct {
 	Over Bitmap
 }
 
-// NewProgress returns the progress that a position in an epoch with so many streams has recorded.
+// NewProgress returns the progress that a position in an epoch with this many streams has recorded.
 func NewProgress(position *pecanv1.Position, total uint32) (Progress, error) {
 	p := Progress{Next: map[uint32]uint64{}}
 	for stream, next := range position.GetNext() {

@@ -1,4 +1,4 @@
-//go:build teeth_dedupe
+//go:build mutant_dedupe
 
 package epoch
 

@@ -39,8 +39,8 @@ func (e *Epoch) openChannel(st *stream) error {
 	if c == nil {
 		return nil
 	}
-	if e.acknowledgesTaken() {
-		// A worker counts elements below the first requested index as received. If this trainer died, nobody
+	if e.acknowledgesDequeued() {
+		// A worker counts elements below the first requested index as acknowledged. If this trainer died, nobody
 		// else would get the queued ones. The queue is therefore dropped and requested again.
 		st.drop()
 	}
@@ -142,9 +142,9 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 	return true, nil
 }
 
-// Add appends an accepted chunk to the queue, and takes over its memory. It returns false if the channel was
+// Add appends an accepted entry to the queue, and takes over its memory. It returns false if the channel was
 // closed meanwhile.
-func (r *receiver) Add(en element.Chunk) bool {
+func (r *receiver) Add(en element.Entry) bool {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	known := alreadyReceived(en.First, uint64(en.Rows), st.next)

@@ -1,4 +1,4 @@
-//go:build teeth_release
+//go:build mutant_release
 
 package epoch
 

@@ -86,7 +86,7 @@ type StreamState struct {
 	Lease  uint64
 	// Next is the index that is accepted next.
 	Next uint64
-	// Queued counts chunks that wait to be dequeued.
+	// Queued counts entries that wait to be dequeued.
 	Queued int
 	Ended  bool
 	// Parked: the stream is not read until its queue is shorter.

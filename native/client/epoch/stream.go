@@ -9,8 +9,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// A stream whose queue reaches ParkAt chunks is closed, and requested again when the queue is down to
-// resumeAt. Credits do not limit chunks without bytes, which are failed or empty elements.
+// A stream whose queue reaches ParkAt entries is closed, and requested again when the queue is down to
+// resumeAt. Credits do not limit entries without bytes, which are failed or empty elements.
 const ParkAt = 8192
 
 const resumeAt = ParkAt / 4
@@ -27,7 +27,7 @@ type stream struct {
 	next uint64
 	// clean: all elements below were received by this client, and none was an error.
 	clean uint64
-	queue []element.Chunk
+	queue []element.Entry
 	// queued is the size of the queue in the memory budget. largest is the size of the largest frame that
 	// arrived.
 	queued  uint64
@@ -78,7 +78,7 @@ func (st *stream) wanted() bool {
 // resumesAt returns how long the queue of a parked stream may be when the stream is requested again. It is 0
 // where the request drops the queue.
 func (st *stream) resumesAt() int {
-	if st.epoch.acknowledgesTaken() {
+	if st.epoch.acknowledgesDequeued() {
 		return 0
 	}
 	return resumeAt
@@ -112,7 +112,7 @@ func (st *stream) revoke() {
 	}
 	st.released, st.ended = true, false
 	st.closeChannel()
-	if st.epoch.acknowledgesTaken() {
+	if st.epoch.acknowledgesDequeued() {
 		st.drop()
 	}
 }
@@ -135,14 +135,14 @@ func (st *stream) release() {
 func (st *stream) end() {
 	st.ended, st.endedUnder, st.lastError = true, st.lease, nil
 	st.count, st.counted = st.next, true
-	if len(st.queue) == 0 || !st.epoch.acknowledgesTaken() {
+	if len(st.queue) == 0 || !st.epoch.acknowledgesDequeued() {
 		st.finish()
 	}
 }
 
-// acknowledgesTaken reports whether an element counts as received only when the trainer has dequeued it. In a
+// acknowledgesDequeued reports whether an element is acknowledged only when the trainer has dequeued it. In a
 // shared job another trainer gets the queued elements when this one leaves.
-func (e *Epoch) acknowledgesTaken() bool { return e.Consumer.Shared() }
+func (e *Epoch) acknowledgesDequeued() bool { return e.Consumer.Shared() }
 
 // finish reports to the dispatcher that the whole stream was received.
 func (st *stream) finish() {
@@ -154,17 +154,17 @@ func (st *stream) finish() {
 	st.epoch.reportFinished(&pecanv1.FinishedStream{Stream: st.number, Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.abandoned})
 }
 
-// pop removes the first chunk of the queue and returns its bytes to the credit.
+// pop removes the first entry of the queue and returns its bytes to the credit.
 func (st *stream) pop() {
 	st.queued -= st.queue[0].Bytes
 	st.queue[0].Release()
-	st.queue[0] = element.Chunk{}
+	st.queue[0] = element.Entry{}
 	st.queue = st.queue[1:]
 	if len(st.queue) == 0 {
 		st.queue = nil
 	}
 	if st.receiver != nil {
-		st.receiver.credit(st.epoch.acknowledgesTaken())
+		st.receiver.credit(st.epoch.acknowledgesDequeued())
 	}
 	if st.ended && len(st.queue) == 0 {
 		st.finish()

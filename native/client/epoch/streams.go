@@ -19,7 +19,7 @@ type streams struct {
 	pasts int
 	// resumed has the next indexes of streams that the start position says have begun, until an update lists them.
 	resumed map[uint32]uint64
-	// ready has the streams with queued chunks, in the order of their turns. pending has the streams that need a
+	// ready has the streams with queued entries, in the order of their turns. pending has the streams that need a
 	// channel, at first those that have begun.
 	ready, pending list.List
 	// rotation has the receivers that wait for credit, asks first come first.

@@ -10,7 +10,7 @@ import (
 func CheckResumable(c *epoch.Consumer) error {
 	switch {
 	case c.Shared():
-		return reason.New(reason.Unsupported, "a position covers one trainer, and job %q is shared by its name: the elements of other trainers are not in the position. Leave job_name out if the trainer has to resume", c.Request.GetJobName())
+		return reason.New(reason.Unsupported, "a state covers one trainer, and job %q is shared by its name: the state cannot contain the elements of other trainers. Leave job_name out if the trainer has to resume", c.Request.GetJobName())
 	case c.Plan.GetNumStreams() == 0:
 		return reason.New(reason.Unsupported, "with sharding OFF every worker reads the whole dataset, and a position in it has no meaning for other workers. Choose another sharding policy if the trainer has to resume")
 	}
@@ -20,7 +20,7 @@ func CheckResumable(c *epoch.Consumer) error {
 // Check refuses a token whose indices stand for other elements in this dataset.
 func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) error {
 	differs := func(what, then, now any) error {
-		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v. Its elements would not be those that come next", what, then, now)
+		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v, so the saved position does not fit this dataset", what, then, now)
 	}
 	switch plan := c.Plan; {
 	case t.GetFingerprint() != plan.GetFingerprint():

@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// afterLast returns the point where an iteration begins that is opened now.
+// afterLast returns the point at which the next iteration begins.
 func (l *Log) afterLast() *Point {
 	switch {
 	case l.newest != nil:
@@ -30,7 +30,7 @@ func (l *Log) NextEpoch() uint64 {
 	return next
 }
 
-// At returns the point after so many results of an iterator, or of all iterations if reading is 0. ended: the
+// At returns the point after a number of results of an iterator, or of all iterations if reading is 0. ended: the
 // training loop is between two of its iterators.
 func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 	l.mu.Lock()
@@ -45,11 +45,11 @@ func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 	to := from + results
 	switch {
 	case l.interleaved >= max(reading, 1):
-		return nil, reason.New(reason.BadArgument, "save the position: two iterators read this dataset at the same time, so it is unknown which of them a step belongs to. Give each one its own dataset (apply distribute() for each)")
+		return nil, reason.New(reason.BadArgument, "save a state: two iterators read this dataset at the same time, so a number of elements names no position. Apply distribute() once for each iterator")
 	case to > l.total:
-		return nil, reason.New(reason.BadArgument, "save the position after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", results, l.total-from)
+		return nil, reason.New(reason.BadArgument, "save a state after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", results, l.total-from)
 	case to < l.results:
-		return nil, reason.New(reason.BadArgument, "save the position after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", results, l.total-from, KeptDeliveries, l.results-from)
+		return nil, reason.New(reason.BadArgument, "save a state after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", results, l.total-from, KeptDeliveries, l.results-from)
 	}
 	l.before.compact()
 	here, next, left := l.before, 0, to-l.results
@@ -95,5 +95,5 @@ func (l *Log) from(reading uint64) (uint64, error) {
 			return l.total, nil
 		}
 	}
-	return 0, reason.New(reason.BadArgument, "save the position: since this iterator was created, another one loaded the dataset's state, or %d others were created; create a new one", keptIterators)
+	return 0, reason.New(reason.BadArgument, "save a state: since this iterator was created, another one loaded the dataset's state, or %d others were created; create a new one", keptIterators)
 }

@@ -15,7 +15,7 @@ type Pass struct {
 	Elements uint64
 	// ended: the iteration returned its end after this pass.
 	ended bool
-	// HandedOver: the start was another iteration's point, which had no deliveries.
+	// HandedOver: the pass starts at the point of another iteration, which had no deliveries.
 	HandedOver bool
 }
 
@@ -24,7 +24,7 @@ type position struct {
 	pass *Pass
 	at   epoch.Progress
 	turn uint32
-	// compactAt is how many streams at lists when it is compacted.
+	// compactAt is the number of streams from which at is compacted.
 	compactAt int
 	// elements of the pass so far, without failed ones.
 	elements uint64

@@ -3,6 +3,7 @@ package resume
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"strings"
 
@@ -44,7 +45,7 @@ func Decode(text string) (*pecanv1.Token, error) {
 		return nil, reason.New(reason.BadArgument, "load a state: %s; give a value that state_dict() returned", why)
 	}
 	if len(text) > maxToken {
-		return bad("it is longer than any that was ever saved")
+		return bad(fmt.Sprintf("it has %d bytes, and at most %d are accepted", len(text), maxToken))
 	}
 	body, ok := strings.CutPrefix(text, tokenPrefix)
 	if !ok {
@@ -52,15 +53,15 @@ func Decode(text string) (*pecanv1.Token, error) {
 	}
 	data, err := base64.RawURLEncoding.Strict().DecodeString(body)
 	if err != nil || len(data) < 4 {
-		return bad("it was cut or changed")
+		return bad("it was truncated or changed")
 	}
 	data, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
 	if crc32.Checksum(data, frame.Castagnoli) != sum {
-		return bad("it was cut or changed")
+		return bad("it was truncated or changed")
 	}
 	t := new(pecanv1.Token)
 	if err := proto.Unmarshal(data, t); err != nil {
-		return bad("it was cut or changed")
+		return bad("it was truncated or changed")
 	}
 	if t.GetFormat() != TokenFormat {
 		return nil, reason.New(reason.BadArgument, "load a state: it has format %d, and this version of Pecan knows format %d; restore it with the version that saved it", t.GetFormat(), TokenFormat)

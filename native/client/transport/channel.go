@@ -15,8 +15,8 @@ type Receiver interface {
 	// Wants decides whether a DATA or ERROR frame is accepted, before its payload is read. An error ends the
 	// connection.
 	Wants(h frame.Header) (bool, error)
-	// Add takes over an accepted chunk and its memory. It returns false if the chunk is not wanted any more.
-	Add(en element.Chunk) bool
+	// Add takes over an accepted entry and its memory. It returns false if the entry is not wanted any more.
+	Add(en element.Entry) bool
 	// End is called for an END frame; count is the length of the stream.
 	End(count, lease uint64)
 	// Acknowledge is called when the reader has nothing else to do, or has received many bytes.
@@ -25,7 +25,7 @@ type Receiver interface {
 	Refused(why *reason.Error)
 	// Lost is called when the connection failed. unreachable: another try has little hope.
 	Lost(why error, unreachable bool)
-	// Ready is called for a READY frame: the worker lacks credit for a frame of so many bytes.
+	// Ready is called for a READY frame: the worker lacks credit for a frame of this many bytes.
 	Ready(bytes uint64)
 }
 

@@ -1,4 +1,4 @@
-//go:build !teeth_checksum
+//go:build !mutant_checksum
 
 package transport
 

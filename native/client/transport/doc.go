@@ -2,7 +2,7 @@
 //
 // Workers (workers.go) finds or creates one Conn (conn.go) for each worker address and protocol (protocol.go). dial.go connects over the Unix
 // socket of a worker on this host or over TCP, and does the handshake. Conn.Open opens a Channel (channel.go) for one stream. reader.go reads
-// frames and passes chunks to the channel's Receiver. payload.go reads payloads. unixlink.go takes descriptors from a Unix socket, and
+// frames and passes entries to the channel's Receiver. payload.go reads payloads. unixlink.go takes descriptors from a Unix socket, and
 // shared.go maps their slots of shared memory. check.go and checksum.go check lengths and checksums, write.go sends queued frames and pings.
 //
 // A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn. The Receiver decides which

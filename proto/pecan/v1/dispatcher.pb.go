@@ -726,7 +726,7 @@ type CreateJobResponse struct {
 	Created bool                   `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	Plan    *Plan                  `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`
 	Options *JobOptions            `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
-	// The dispatcher removes a client that sends no heartbeat for so many seconds.
+	// The dispatcher removes a client that sends no heartbeat for this many seconds.
 	ClientTimeoutS float64 `protobuf:"fixed64,5,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
 	// True if the dispatcher has a work directory.
 	Durable bool `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`

@@ -3219,7 +3219,7 @@ func (x *CacheEvicted) GetWhy() string {
 	return ""
 }
 
-// The dispatcher ran for so many seconds. Epochs used these caches in that time, and no others.
+// The dispatcher ran for this many seconds. Epochs used these caches in that time, and no others.
 type CachesUsed struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Seconds float64                `protobuf:"fixed64,1,opt,name=seconds,proto3" json:"seconds,omitempty"`

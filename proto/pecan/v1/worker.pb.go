@@ -2482,7 +2482,7 @@ type Welcome struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId  string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	HeartbeatS float64                `protobuf:"fixed64,2,opt,name=heartbeat_s,json=heartbeatS,proto3" json:"heartbeat_s,omitempty"`
-	// The worker stops serving after so many seconds without contact to the dispatcher.
+	// The worker stops serving after this many seconds without contact to the dispatcher.
 	LeaseTtlS     float64 `protobuf:"fixed64,3,opt,name=lease_ttl_s,json=leaseTtlS,proto3" json:"lease_ttl_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2959,7 +2959,7 @@ type RemainderSource struct {
 	Ready bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Rows to join, after the first skip_rows of the remainder. They reach to its end.
 	Rows uint64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The stream is one of an earlier epoch: so many before that of the closing stream.
+	// The stream is one of an earlier epoch: this many before that of the closing stream.
 	EpochsBefore  uint64 `protobuf:"varint,6,opt,name=epochs_before,json=epochsBefore,proto3" json:"epochs_before,omitempty"`
 	SkipRows      uint64 `protobuf:"varint,7,opt,name=skip_rows,json=skipRows,proto3" json:"skip_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -17,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// smallDisk mounts a file system in memory of so many bytes.
+// smallDisk mounts a file system in memory of this many bytes.
 func smallDisk(t *testing.T, bytes int, options ...string) string {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
-	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -61,17 +60,17 @@ func (o *options) register(f *pflag.FlagSet) {
 	c := &o.config.Core
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
 	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: the state is in memory only")
-	f.Int64Var(&o.reserve, "work-dir-reserve-bytes", 64<<20, "free bytes on the disk of --work-dir; with less, the dispatcher accepts nothing new until space is free again; 0: no limit")
+	f.Int64Var(&o.reserve, "work-dir-reserve-bytes", 64<<20, "free bytes on the disk of --work-dir; with less, the dispatcher accepts nothing new until space is free again; 0: no check")
 	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "accepted workers, each HOST:PORT (HOST: any one worker of that host); static sharding has one shard per entry; empty: any worker")
 	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "size of the largest accepted dataset graph, in bytes")
-	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "most bytes of dataset graphs that are received at once (at least --max-graph-bytes by default)")
+	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "most bytes of dataset graphs that are received at once; the default is never below --max-graph-bytes")
 	f.DurationVar(&o.config.UploadIdle, "upload-idle-timeout", o.config.UploadIdle, "time in which an upload must send its next MiB, or end")
 	f.IntVar(&c.MaxJobs, "max-jobs", c.MaxJobs, "most jobs at once")
 	f.IntVar(&c.MaxClients, "max-clients", c.MaxClients, "most datasets that trainers read at once")
 	f.IntVar(&c.MaxDatasets, "max-datasets", c.MaxDatasets, "most registered datasets at once")
-	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "most open epochs of one job at once: the iterators that a trainer has open over a dataset")
+	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "limit of open epochs per job: each open iterator needs one")
 	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
-	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "time without a heartbeat after which a worker gets no new streams (at most --worker-dead-after by default)")
+	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "time without a heartbeat after which a worker gets no new streams; the default is never above --worker-dead-after")
 	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "time without a heartbeat after which a worker's streams move to other workers")
 	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time in which a worker must reconnect to keep its streams after its connection broke")
 	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "time without a message after which a trainer is removed")
@@ -117,7 +116,7 @@ func (o *options) validate(args []string) error {
 	}
 	wrong := o.provider.validate(o.flags)
 	c.Fleet = o.provider.limits
-	return multierr.Combine(wrong, check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
+	return errors.Join(wrong, check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
 }
 
 // openStore opens the work directory. Without one it returns a store in memory.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/internal/check"
@@ -28,14 +27,14 @@ type provider struct {
 
 func (p *provider) register(f *pflag.FlagSet) {
 	p.limits = fleet.Limits{Max: 8, Idle: 2 * time.Minute}
-	f.StringVar(&p.limits.Provider, "workers-provider", "", provision.Usage+"; empty: nothing does")
+	f.StringVar(&p.limits.Provider, "workers-provider", "", provision.Usage+"; empty: the dispatcher starts no workers")
 	f.IntVar(&p.limits.Min, "min-workers", 0, "fewest workers that --workers-provider keeps")
 	f.IntVar(&p.limits.Max, "max-workers", p.limits.Max, "most workers that --workers-provider starts")
 	f.DurationVar(&p.limits.Idle, "workers-idle-time", p.limits.Idle, "time for which fewer workers must suffice before some leave")
 	f.DurationVar(&p.limits.Drain, "workers-drain-timeout", 0, "most time in which a worker that is asked to leave hands its streams over; 0: the --drain-timeout of the worker")
-	f.DurationVar(&p.patience, "workers-patience", provision.DefaultPatience, "time after which a worker that is not ready is not counted on")
+	f.DurationVar(&p.patience, "workers-patience", provision.DefaultPatience, "time after which a pending worker counts as unavailable")
 	f.StringVar(&p.kubeconfig, "workers-kubeconfig", "", "file that describes the Kubernetes cluster of the workers; empty: the usual places, and then the cluster that this process runs in")
-	f.StringVar(&p.program, "workers-program", "", "program of local workers; empty: pecan-worker beside this program or in PATH")
+	f.StringVar(&p.program, "workers-program", "", "program of local workers; empty: pecan-worker in the directory of this program or in PATH")
 	f.StringSliceVar(&p.args, "workers-args", nil, "further flags of local workers, as in --workers-args=--threads=1,--max-streams=2")
 }
 
@@ -43,13 +42,13 @@ func (p *provider) validate(flags *pflag.FlagSet) (err error) {
 	if p.limits.Provider == "" {
 		for _, name := range []string{"min-workers", "max-workers", "workers-idle-time", "workers-drain-timeout", "workers-patience", "workers-kubeconfig", "workers-program", "workers-args"} {
 			if flags.Changed(name) {
-				err = multierr.Append(err, fmt.Errorf("--%s has no effect without --workers-provider: say what starts workers, or leave the flag out", name))
+				err = errors.Join(err, fmt.Errorf("--%s has no effect without --workers-provider: say what starts workers, or leave the flag out", name))
 			}
 		}
 		return err
 	}
 	p.limits.Fixed = p.limits.Provider == "static"
-	return multierr.Combine(
+	return errors.Join(
 		check.Duration("--workers-idle-time", p.limits.Idle, 0), check.Duration("--workers-drain-timeout", p.limits.Drain, 0), check.Duration("--workers-patience", p.patience, time.Millisecond),
 	)
 }
@@ -105,7 +104,7 @@ func findWorker() (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", errors.New("--workers-provider local: pecan-worker is neither beside this program nor in PATH; name it with --workers-program")
+		return "", errors.New("--workers-provider local: pecan-worker is neither in the directory of this program nor in PATH; name it with --workers-program")
 	}
 	return path, nil
 }

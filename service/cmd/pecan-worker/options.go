@@ -48,7 +48,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see, for checkpoints of streams that cannot start at an index; empty: no checkpoints")
 	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
 	f.Float64Var(&c.CheckpointShare, "checkpoint-share", worker.DefaultCheckpointShare, "largest share of the worker's time that checkpoints may use: expensive ones are taken less often")
-	f.DurationVar(&c.DrainTimeout, "drain-timeout", worker.DefaultDrainTimeout, "how long a stopping worker serves the elements it has produced and, in at-most-once jobs, finishes streams that may not move")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", worker.DefaultDrainTimeout, "how long a stopping worker serves the elements it has produced and, in at-most-once jobs, finishes streams that cannot move")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&c.CacheDir, "cache-dir", "", "directory for the elements of cache() steps, which all workers of the service must see; empty: these steps do nothing")
 	f.Int64Var(&c.CacheBytes, "cache-bytes", 0, "largest size of all files in --cache-dir, in bytes; elements beyond it are not cached; 0: no bound")

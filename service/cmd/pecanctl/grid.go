@@ -49,6 +49,32 @@ func grid(out io.Writer, rows [][]string, width int) {
 	}
 }
 
+// align puts the cells of rows below each other. Rows with one cell are text.
+func align(rows [][]string) (lines []string) {
+	var wide []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(wide) {
+				wide = append(wide, 0)
+			}
+			if len(row) > 1 {
+				wide[i] = max(wide[i], breadth(printable(cell)))
+			}
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", wide[i]-breadth(printable(cell))+2))
+			}
+		}
+		lines = append(lines, b.String())
+	}
+	return lines
+}
+
 // wrap breaks a text into lines between words, and within words that are longer than a line.
 func wrap(text string, width int) []string {
 	lines := []string{""}

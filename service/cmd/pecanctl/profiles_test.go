@@ -170,7 +170,7 @@ func TestProfilesRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// withFileLimit runs do in a process whose files have so many bytes at most.
+// withFileLimit runs do in a process whose files have this many bytes at most.
 func withFileLimit(t *testing.T, bytes uint64, do func()) {
 	t.Helper()
 	var before syscall.Rlimit

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/multierr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -175,7 +175,7 @@ func explain(ctx context.Context, o *options, args []string, out io.Writer) erro
 
 // ask calls the dispatcher. The call fails after the timeout.
 func ask(ctx context.Context, o *options, call func(context.Context, pecanv1.DispatcherClient) error) error {
-	if err := multierr.Append(check.Dial("--dispatcher", o.dispatcher), check.Duration("--timeout", o.timeout, 1)); err != nil {
+	if err := errors.Join(check.Dial("--dispatcher", o.dispatcher), check.Duration("--timeout", o.timeout, 1)); err != nil {
 		return err
 	}
 	address := check.Target(o.dispatcher)

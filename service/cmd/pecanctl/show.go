@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -13,16 +12,10 @@ import (
 
 // table prints rows in columns. The first row is the header.
 func table(out io.Writer, rows [][]string) {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	for _, row := range rows {
+	for _, line := range align(rows) {
 		// Workers and trainers choose some of the texts. A terminal must not interpret them.
-		cells := make([]string, 0, len(row))
-		for _, cell := range row {
-			cells = append(cells, printable(cell))
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+		fmt.Fprintln(out, strings.TrimRight(printable(line), " "))
 	}
-	w.Flush()
 }
 
 func showStatus(out io.Writer, s *pecanv1.StatusResponse) {

@@ -60,32 +60,6 @@ func shorten(rows [][]string, room int, what string) [][]string {
 	return append(kept, []string{fmt.Sprintf("%d more %s", len(rows)-len(kept), what)})
 }
 
-// align puts the cells of rows below each other. Rows with one cell are text.
-func align(rows [][]string) (lines []string) {
-	var wide []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(wide) {
-				wide = append(wide, 0)
-			}
-			if len(row) > 1 {
-				wide[i] = max(wide[i], breadth(printable(cell)))
-			}
-		}
-	}
-	for _, row := range rows {
-		var b strings.Builder
-		for i, cell := range row {
-			b.WriteString(cell)
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", wide[i]-breadth(printable(cell))+2))
-			}
-		}
-		lines = append(lines, b.String())
-	}
-	return lines
-}
-
 // jobRows returns a row for each job, those that are read first.
 func jobRows(s *pecanv1.StatusResponse) [][]string {
 	if len(s.Jobs) == 0 {

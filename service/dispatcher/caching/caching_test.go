@@ -35,7 +35,7 @@ func decoding() measure.Caching {
 	}
 }
 
-// samples are probes of a store with so many bytes per second and 20 µs for each element.
+// samples are probes of a store with this many bytes per second and 20 µs for each element.
 func samples(rate float64) (list []*pecanv1.StoreTransfer) {
 	for _, size := range []float64{4 << 10, 1 << 20} {
 		s := 100*20e-6 + 100*size/rate
@@ -130,7 +130,7 @@ func TestExpectedEpochsDecide(t *testing.T) {
 		{"jobs of ten epochs", func(f *measure.Caching) {
 			f.Past = []*pecanv1.PastJob{{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600}, {JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
 		}, 6 + 10},
-		{"caches are kept for ever", func(f *measure.Caching) {
+		{"caches are kept forever", func(f *measure.Caching) {
 			f.KeptHours, f.Past = 0, []*pecanv1.PastJob{{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
 		}, 4 + 5},
 	} {

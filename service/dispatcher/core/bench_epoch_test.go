@@ -36,9 +36,9 @@ func BenchmarkEpochsOfJobs(b *testing.B) { benchmarkEpochs(b, 100, 1000, 1000, 1
 func BenchmarkClosingEpoch(b *testing.B) {
 	for _, rows := range []uint64{0, 1} {
 		b.Run(fmt.Sprintf("16384_streams_1000_workers_%d_rows", rows), func(b *testing.B) {
-			p := newPlayed(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, pecanv1.Mode_MODE_EXACTLY_ONCE)
+			p := newFakes(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, pecanv1.Mode_MODE_EXACTLY_ONCE)
 			p.rows = rows
-			benchmarkPlayed(b, p, 16384, 1)
+			benchmarkFake(b, p, 16384, 1)
 		})
 	}
 }
@@ -61,7 +61,7 @@ func TestNoMessageOfALargeEpochIsLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.plan.NumStreams = 1 << 16
-			p := newPlayed(t, 1, c.workers, 8, c.plan, c.mode)
+			p := newFakes(t, 1, c.workers, 8, c.plan, c.mode)
 			p.rows = c.rows
 			p.epoch(32)
 			t.Logf("the largest has %d bytes", p.largest)
@@ -77,10 +77,10 @@ func TestNoMessageOfALargeEpochIsLarge(t *testing.T) {
 }
 
 func benchmarkEpochs(b *testing.B, jobs, streams, workers, listed int) {
-	benchmarkPlayed(b, newPlayed(b, jobs, workers, 8, &pecanv1.Plan{NumStreams: int32(streams)}, pecanv1.Mode_MODE_EXACTLY_ONCE), streams, listed)
+	benchmarkFake(b, newFakes(b, jobs, workers, 8, &pecanv1.Plan{NumStreams: int32(streams)}, pecanv1.Mode_MODE_EXACTLY_ONCE), streams, listed)
 }
 
-func benchmarkPlayed(b *testing.B, p *played, streams, listed int) {
+func benchmarkFake(b *testing.B, p *fakes, streams, listed int) {
 	jobs := p.jobs
 	before := cpuTime(b)
 	for b.Loop() {
@@ -100,7 +100,7 @@ func benchmarkPlayed(b *testing.B, p *played, streams, listed int) {
 	}
 }
 
-// cpuTime is what this process has used, garbage collection and played peers included.
+// cpuTime is what this process has used, garbage collection and fake peers included.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -109,8 +109,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// played is a core with workers and trainers that are played.
-type played struct {
+// fakes is a core with fake workers and fake trainers.
+type fakes struct {
 	b           testing.TB
 	core        *core.Core
 	jobs, slots int
@@ -122,14 +122,14 @@ type played struct {
 	// most is the highest number of streams that ran at the same time.
 	most int
 	// starts are the streams that workers run.
-	starts []playedStart
+	starts []fakeStart
 	// opening sums the time of the calls that open an epoch.
 	opening time.Duration
 	// The bytes of records, updates and commands, those of the largest one, and those of a snapshot in mid-epoch.
 	recordBytes, updateBytes, commandBytes, largest, snapshot int
 }
 
-type playedStart struct {
+type fakeStart struct {
 	session core.SessionID
 	start   *pecanv1.StartStream
 }
@@ -138,9 +138,9 @@ func playedClient(job int) string { return fmt.Sprintf("%032d", job) }
 
 func playedJob(job int) string { return fmt.Sprintf("j%032d", job) }
 
-func newPlayed(b testing.TB, jobs, workers, slots int, plan *pecanv1.Plan, mode pecanv1.Mode) *played {
+func newFakes(b testing.TB, jobs, workers, slots int, plan *pecanv1.Plan, mode pecanv1.Mode) *fakes {
 	plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_B
-	p := &played{b: b, core: core.New(core.DefaultConfig(), durable.NewState()), jobs: jobs, workers: workers, slots: slots}
+	p := &fakes{b: b, core: core.New(core.DefaultConfig(), durable.NewState()), jobs: jobs, workers: workers, slots: slots}
 	p.decide(core.Start{ClusterID: "c"})
 	p.decide(core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
 	for job := range jobs {
@@ -161,7 +161,7 @@ func newPlayed(b testing.TB, jobs, workers, slots int, plan *pecanv1.Plan, mode 
 	return p
 }
 
-func (p *played) decide(input any) {
+func (p *fakes) decide(input any) {
 	result := p.core.Decide(input, time.Second)
 	if result.Err != nil {
 		p.b.Fatal(result.Err)
@@ -182,7 +182,7 @@ func (p *played) decide(input any) {
 			sum(&p.commandBytes, e.Message)
 			if starts := e.Message.GetStartStreams(); starts != nil {
 				for _, start := range starts.Starts(nil) {
-					p.starts = append(p.starts, playedStart{e.Session, start})
+					p.starts = append(p.starts, fakeStart{e.Session, start})
 					p.running++
 					p.most = max(p.most, p.running)
 				}
@@ -191,8 +191,8 @@ func (p *played) decide(input any) {
 	}
 }
 
-// epoch plays one epoch of each job. A message has the ends of so many streams at most.
-func (p *played) epoch(listed int) {
+// epoch plays one epoch of each job. A message has the ends of this many streams at most.
+func (p *fakes) epoch(listed int) {
 	for job := range p.jobs {
 		begun := time.Now()
 		p.decide(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", p.number), ClientId: playedClient(job), JobId: playedJob(job)})
@@ -239,7 +239,7 @@ func (p *played) epoch(listed int) {
 }
 
 // waiting counts the streams that have had no lease.
-func (p *played) waiting() (n uint32) {
+func (p *fakes) waiting() (n uint32) {
 	for _, job := range p.core.State().Jobs() {
 		for _, epoch := range job.Epochs {
 			n += epoch.FreshStreams()

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -153,7 +154,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	for _, past := range c.state.PastJobs(job) {
 		facts.Past = append(facts.Past, proto.CloneOf(past))
 	}
-	for _, id := range sortedKeys(c.workers) {
+	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		if worker := c.workers[id]; c.usable(worker) && c.placements.Serves(id, job) {
 			local := worker.kind == "local"
 			if local {

@@ -28,11 +28,11 @@ const (
 
 // cachesState is the volatile state of all caches.
 type cachesState struct {
-	// read has the caches that the dispatcher has let a worker read, and used those that were read or written since the last
-	// record of used caches, which was made at recorded.
+	// read has the caches that the dispatcher has let a worker read. used has those that were read or written since the last
+	// record of used caches; recorded is the time of that record.
 	read, used map[string]bool
 	recorded   time.Duration
-	// useUnrecorded: the next tick records which caches were used. A cache is used again whose record says that it is not.
+	// useUnrecorded: the next tick records which caches were used, because a cache that is recorded as unused is used again.
 	useUnrecorded bool
 	// due: the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not wait.
 	due        bool

@@ -198,8 +198,8 @@ func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInval
 func (c *Core) ownNames() string { return c.state.ClusterID() + "-" }
 
 // findCacheOrphans tells a worker which files of its directory belong to no cache of this cluster. Files that a registered
-// worker still writes are kept. A complete segment that no worker has reported for so long is an orphan. Files of other
-// clusters are theirs.
+// worker still writes are kept. A worker lists a file when it has seen it for --cache-orphan-after. A complete
+// segment that no record names by then is an orphan. Files of other clusters are theirs.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	orphans := &pecanv1.CacheOrphans{}
 	for _, name := range files.GetNames() {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -114,7 +115,7 @@ func (c *Core) sendOver(epoch *durable.Epoch) {
 			delete(worker.commons, key)
 		}
 	}
-	for _, id := range sortedKeys(receivers) {
+	for _, id := range slices.Sorted(maps.Keys(receivers)) {
 		c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_StopStreams{StopStreams: &pecanv1.StopStreams{JobId: key.job, Epoch: key.epoch, Over: true}}})
 	}
 }

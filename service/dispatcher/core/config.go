@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/multierr"
-
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
@@ -89,26 +87,26 @@ func (c Config) Validate() error {
 		{"lease time", c.LeaseTTL}, {"client timeout", c.ClientTimeout},
 	} {
 		if d.value <= 0 {
-			err = multierr.Append(err, fmt.Errorf("%s %v: must be positive", d.name, d.value))
+			err = errors.Join(err, fmt.Errorf("%s %v: must be positive", d.name, d.value))
 		}
 	}
 	if c.ReturnGrace < 0 || c.JobTimeout < 0 || c.DatasetTimeout < 0 || c.ConsumerSlice < 0 {
-		err = multierr.Append(err, errors.New("worker grace, job timeout, dataset timeout and consumer slice must not be negative"))
+		err = errors.Join(err, errors.New("worker grace, job timeout, dataset timeout and consumer slice must not be negative"))
 	}
 	if c.SuspectAfter < c.Heartbeat || c.DeadAfter < c.SuspectAfter {
-		err = multierr.Append(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
+		err = errors.Join(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
 	}
 	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 || c.MaxEpochs < 1 {
-		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d, --max-epochs %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets, c.MaxEpochs))
+		err = errors.Join(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d, --max-epochs %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets, c.MaxEpochs))
 	}
 	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
-		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
+		err = errors.Join(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
 	}
 	if !slices.Contains([]CacheMode{"", CacheAuto, CacheCompute, CachePut, CacheGet}, c.CacheMode) {
-		err = multierr.Append(err, fmt.Errorf("--cache-mode %q: must be %s, %s, %s or %s", c.CacheMode, CacheAuto, CacheCompute, CachePut, CacheGet))
+		err = errors.Join(err, fmt.Errorf("--cache-mode %q: must be %s, %s, %s or %s", c.CacheMode, CacheAuto, CacheCompute, CachePut, CacheGet))
 	}
 	if f := c.Fleet; f.Provider != "" && (f.Min < 0 || f.Max < max(f.Min, 1) || f.Idle < 0 || f.Drain < 0) {
-		err = multierr.Append(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and --max-workers must be at least 1 and at least --min-workers", f.Min, f.Max, f.Idle, f.Drain))
+		err = errors.Join(err, fmt.Errorf("--min-workers %d, --max-workers %d, --workers-idle-time %v, --workers-drain-timeout %v: none may be negative, and --max-workers must be at least 1 and at least --min-workers", f.Min, f.Max, f.Idle, f.Drain))
 	}
 	return err
 }

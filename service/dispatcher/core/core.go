@@ -38,7 +38,7 @@ type Core struct {
 	sessions map[SessionID]string
 	// closing has stopped runs that may still write files.
 	closing map[fileKey][]closingRun
-	// caches is what is known of caches beside their records.
+	// caches is what is known of caches in addition to their records.
 	caches cachesState
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration

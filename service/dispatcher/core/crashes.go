@@ -49,8 +49,8 @@ func mayRestart(job *durable.Job) bool {
 	return split.MayMove(job.Plan, job.Options) && !split.RestartsFromStart(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
-// setAlone notes that a worker now computes guarded elements of one stream. It has passed the marked elements of
-// the stream before.
+// setAlone notes that a worker now computes suspicious elements of one stream alone. The worker has passed the marked
+// elements of the stream that had the lock earlier.
 func (c *Core) setAlone(worker *workerState, key pecanv1.StreamKey) {
 	if worker.exclusive != nil && *worker.exclusive != key {
 		previous := c.volatileStream(*worker.exclusive)

@@ -18,7 +18,7 @@
 //
 //	input                        file                 records                            effects
 //	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
-//	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       ForgetGraph
+//	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       RemoveGraph
 //	CreateJob                    jobs.go              JobCreated, JobJoined, JobLeft,    PlanNeeded is the reply
 //	                                                  JobRemoved, JobFailed
 //	ClientHeartbeat, -Goodbye    clients.go           ClientJoined, ClientLeft           EndWatch
@@ -69,9 +69,9 @@
 //
 // Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
 // last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
-// worker. The worker reports that index with a delay. Modes exactly-once and deterministic start the next consumer at that
-// index. So elements on their way to the dead trainer come again, and none is missing. At-least-once starts where the dead
-// consumer started. At-most-once continues after everything that may have been sent.
+// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
+// starts there. It receives the elements again that were on their way to the dead trainer. In at-least-once, it starts
+// where the dead consumer started. In at-most-once, it starts after everything that may have been sent.
 //
 // A stream has several bounds. Each is an index, and says something about all elements below it:
 //

@@ -104,7 +104,7 @@ func checkPosition(job *durable.Job, position *pecanv1.Position) error {
 	streams := durable.PlannedStreams(job)
 	switch {
 	case !durable.Private(job):
-		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Omit the name if a trainer shall resume where it stopped", what, job.Name)
+		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Omit the name if a trainer has to resume where it stopped", what, job.Name)
 	case streams == 0:
 		return reason.New(reason.BadArgument, "%s: job %q has sharding OFF: its streams belong to workers and differ from run to run", what, job.JobId)
 	case position.Epoch > durable.MaxEpoch || durable.FindEpoch(job, position.Epoch) != nil:

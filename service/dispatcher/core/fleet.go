@@ -5,6 +5,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/graph/split"
+	"maps"
+	"slices"
 )
 
 // stepFleet asks the provider for the workers that jobs want. A worker is asked to leave before the provider removes it.
@@ -15,7 +17,7 @@ func (c *Core) stepFleet() {
 	wanted, keep := c.placements.WantedRemote()
 	request := c.fleet.Decide(c.now, wanted, keep, c.remoteWorkers)
 	if c.fleet.AnyLeaves() {
-		for _, id := range sortedKeys(c.workers) {
+		for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 			c.askToLeave(id)
 		}
 	}
@@ -27,7 +29,7 @@ func (c *Core) stepFleet() {
 
 // remoteWorkers returns the remote workers with what they would have to hand over.
 func (c *Core) remoteWorkers() (list []fleet.Worker) {
-	for _, id := range sortedKeys(c.workers) {
+	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		worker := c.workers[id]
 		if worker.kind == "local" {
 			continue

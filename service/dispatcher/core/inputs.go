@@ -44,7 +44,7 @@ type (
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
-	// KeepLearned keeps what is known of a graph for other dispatchers, if something does: the state has learned more.
+	// KeepLearned asks the caller to write the new knowledge about a graph to the learned directory, if there is one.
 	KeepLearned struct{ Fingerprint string }
 	// CachingRequest asks which step of a job is cached, and what caches save. The answer is CachingDecided.
 	CachingRequest struct {
@@ -57,8 +57,8 @@ type (
 		Worker, Tcp string
 		// Asked: the dispatcher asked for it.
 		Asked bool
-		// AtIndex is the time in which all streams left that can begin at any index; it is 0 if there was none, and HadAtIndex
-		// is false. All is the time until the goodbye.
+		// AtIndex is the time until the streams had left that can begin at any index. Without such a stream it is 0, and
+		// HadAtIndex is false. All is the time until the goodbye.
 		AtIndex, All time.Duration
 		HadAtIndex   bool
 	}
@@ -80,7 +80,7 @@ type Result struct {
 	Err   error
 }
 
-// These are the inputs of Decide that are no requests of the Dispatcher service. The requests are OpenEpoch,
+// These inputs of Decide are not requests of the Dispatcher service. The requests are OpenEpoch,
 // AdoptEpoch, FinishStreams, ReleaseStreams, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat,
 // ClientGoodbye and MergeLearned; their replies are their responses.
 type (
@@ -99,7 +99,7 @@ type (
 		Fingerprint string
 		Spec        *pecanv1.DatasetSpec
 		GraphBytes  int64
-		// Learned is what other dispatchers have kept of the graph, which durable.CheckLearned accepts; nil if that is nothing.
+		// Learned is what other dispatchers have kept of the graph; nil without any. durable.CheckLearned accepts it.
 		Learned *pecanv1.Learned
 	}
 	// CreateJob finds or creates a job. Reply: *pecanv1.CreateJobResponse, or PlanNeeded.

@@ -222,7 +222,7 @@ func historyAt(fingerprint string, at int64) *pecanv1.StoredHistory {
 	return &pecanv1.StoredHistory{Fingerprint: fingerprint, Jobs: []*pecanv1.PastJob{{JobId: "j", Epochs: 1, NextEpoch: 1, FirstS: at, LastS: at}}}
 }
 
-// manyGraphs knows so many graphs, which jobs used after the start of a script.
+// manyGraphs knows this many graphs, which jobs used after the start of a script.
 func manyGraphs(first, n int, at int64) *pecanv1.Learned {
 	l := &pecanv1.Learned{}
 	for k := first; k < first+n; k++ {
@@ -281,7 +281,7 @@ func TestResultsOfSearchesLeaveByAge(t *testing.T) {
 	}
 }
 
-// A host with a wrong clock, or a peer that lies, cannot make others' graphs leave for ever.
+// A host with a wrong clock, or a peer that lies, cannot make others' graphs leave forever.
 func TestWhatOthersHaveLearnedIsNotFromTheFuture(t *testing.T) {
 	s := newScript(t)
 	s.run("start cluster=c")

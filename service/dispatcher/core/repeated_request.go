@@ -1,4 +1,4 @@
-//go:build !teeth_repeat
+//go:build !mutant_repeat
 
 package core
 

@@ -344,7 +344,7 @@ func TestO2ADispatcherThatDiesDuringARollout(t *testing.T) {
 	}
 }
 
-// tries runs a job of so many seconds of CPU for each element until a trial begins, or until the job ends after its elements. It
+// tries runs a job of this many seconds of CPU for each element until a trial begins, or until the job ends after its elements. It
 // returns the elements that were done, and the budget of the trial in seconds.
 func tries(t *testing.T, each float64, cardinality, elements int, gain float64) (done int, budget float64) {
 	t.Helper()

@@ -219,5 +219,5 @@ func (s *sim) heal() {
 		}
 		s.step()
 	}
-	s.t.Fatalf("trainers wait for ever: %v", s.core.Status(s.now))
+	s.t.Fatalf("trainers wait forever: %v", s.core.Status(s.now))
 }

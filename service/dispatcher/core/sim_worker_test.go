@@ -75,7 +75,7 @@ func (s *sim) workerBeat(w *simWorker) {
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
 
-// workerMarks lets a worker compute an element of each guarded stream, one of those at the last death exclusive.
+// workerMarks lets a worker compute an element of each guarded run, one of those at the last death exclusive.
 func (s *sim) workerMarks(w *simWorker) {
 	exclusive := false
 	for _, key := range sorted(w.held) {

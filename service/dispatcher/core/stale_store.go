@@ -27,7 +27,7 @@ func (c *Core) detectStaleStore(workerID string, msg *pecanv1.WorkerHello) {
 		c.warn("the store is stale: a worker holds a newer lease than any in it, so acknowledged records are missing",
 			"worker", workerID, "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", lease, "newest_stored", known)
 		if job := c.state.Job(key.Job); job != nil {
-			c.failJob(job, reason.New(reason.StaleStore, "worker %s holds %s under lease %d, and the dispatcher's store has none above %d: acknowledged records are missing, for example because an old copy of the work directory was restored. Nobody knows which elements were delivered; start the job again, from a saved position of the trainer if there is one",
+			c.failJob(job, reason.New(reason.StaleStore, "worker %s holds %s under lease %d, and the newest lease in the store is %d. The store lacks acknowledged records, for example because an old copy of the work directory was restored. Start the job again, from a saved state if the trainer has one",
 				workerID, key, lease, known).Detail())
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// A settle costs what changed since the last one. touches says what did.
+// touches has what has changed since the last settle. A settle looks at nothing else.
 type touches struct {
 	// epochs has the epochs with a change.
 	epochs map[*durable.Epoch]*touch
-	// workers: a worker came, left, or may take streams now or no longer.
+	// workers: a worker came or left, or it became able or unable to take streams.
 	workers bool
 	// updates: something changed that all watches show.
 	updates bool
@@ -55,7 +55,7 @@ func (c *Core) touchEpoch(epoch *durable.Epoch) {
 	c.touch(epoch).whole = true
 }
 
-// touchBefore notes what a record will change and the state after it does not show.
+// touchBefore notes changes that the state no longer shows when the record has been applied.
 func (c *Core) touchBefore(record *pecanv1.Record) {
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_LeaseLost:
@@ -195,5 +195,3 @@ func (c *Core) dropSettled() {
 		}
 	}
 }
-
-func sortedKeys[Value any](m map[string]Value) []string { return slices.Sorted(maps.Keys(m)) }

@@ -90,7 +90,7 @@ type workerState struct {
 	unheardSinceRestart bool
 	// trying: the worker is trying an order of steps.
 	trying bool
-	// exclusive is the stream whose guarded elements the worker computes now. It computes none of another stream
+	// exclusive is the stream whose suspicious elements the worker computes now. It computes none of another stream
 	// meanwhile.
 	exclusive *pecanv1.StreamKey
 }
@@ -110,9 +110,9 @@ type streamState struct {
 	leasedAt time.Duration
 	// unread: the worker is leaving, and nobody has read any element of the stream there.
 	unread bool
-	// cleanBelow: readers received all elements below it, and none was an error; of any lease.
+	// cleanBelow: readers have acknowledged all elements below it, and none was an error; of any lease.
 	cleanBelow uint64
-	// ackedBelow: readers received all elements below it; of any lease (acked: of this lease).
+	// ackedBelow: readers have acknowledged all elements below it; of any lease (acked: of this lease).
 	ackedBelow uint64
 	// unreachableReports counts reports of clients that cannot reach the worker; unreachableReason is from the
 	// last one.
@@ -129,7 +129,7 @@ type streamState struct {
 	assignedLease uint64
 	releasing     bool
 	nextConsumer  string
-	// mark is what the worker of a guarded stream is about to compute; nil without a mark.
+	// mark is what the worker of a guarded run is about to compute; nil without a mark.
 	mark *pecanv1.MarkElementsRequest
 	// markNumber is the number of the newest mark.
 	markNumber uint64

@@ -2,6 +2,8 @@ package core
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -55,7 +57,7 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.loseWorker(id, false, "worker "+id+" said goodbye")
 		c.endSession(in.Session, nil)
 	case *pecanv1.WorkerMessage_Hello:
-		return reason.New(reason.BadArgument, "worker %s: hello is the first message only", id)
+		return reason.New(reason.BadArgument, "worker %s: send hello once, as the first message", id)
 	}
 	return nil
 }
@@ -144,7 +146,7 @@ func (c *Core) expireWorkers() {
 			why[id] = fmt.Sprintf("worker %s was silent for %v", id, (c.now - worker.lastHeartbeat).Round(time.Millisecond))
 		}
 	}
-	for _, id := range sortedKeys(why) {
+	for _, id := range slices.Sorted(maps.Keys(why)) {
 		c.loseWorker(id, true, why[id])
 	}
 }

@@ -23,7 +23,7 @@ type Change struct {
 	// in memory. Functions such as the logarithm process several values at once, and the few left at the end
 	// in another way.
 	AlignmentDependent bool
-	// Inserts has the constants that the step adds beside the component's values. A step that adds other values computes.
+	// Inserts has the constants that the step adds to the component's values. A step that adds other values computes.
 	Inserts []float64
 	// Affine: the new values are sums of the component's values with fixed weights, plus something fixed.
 	Affine bool

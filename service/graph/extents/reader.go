@@ -8,9 +8,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// recordReader returns the function that opens an uncompressed TFRecord file by its argument, if a step's function
-// does nothing else, and else nil. tf.data.TFRecordDataset writes such a function, and calls it for each file of a
-// list. A user's function that returns a TFRecordDataset has that list, of one file.
+// recordReader returns the function that opens the uncompressed TFRecord file that its argument names. It returns nil if a
+// step's function does anything else. tf.data.TFRecordDataset writes such a function, and calls it for each file of a list.
+// A user's function that returns a TFRecordDataset calls it for a list of one file.
 func recordReader(g *graph.Graph, name string) *tf.FunctionDef {
 	f := g.Function(name)
 	if inner := readerOfOne(f); inner != "" {
@@ -22,8 +22,8 @@ func recordReader(g *graph.Graph, name string) *tf.FunctionDef {
 	return f
 }
 
-// readerOfOne returns the function that a function calls for the one element of a list with its argument, "" if the
-// function does anything else.
+// readerOfOne returns the function that f calls for a list that contains only its argument. It returns "" if f does
+// anything else.
 func readerOfOne(f *tf.FunctionDef) string {
 	sig := f.GetSignature()
 	if len(sig.GetInputArg()) != 1 || len(sig.GetOutputArg()) != 1 {

@@ -3,7 +3,7 @@ package nodedef
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"sort"
+	"slices"
 	"strings"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -51,7 +51,7 @@ func CalledFunctions(n *tf.NodeDef) []string {
 			}
 		}
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	var called []string
 	for _, key := range keys {
 		switch x := n.Attr[key].GetValue().(type) {

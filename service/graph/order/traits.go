@@ -89,7 +89,7 @@ func TraitsOf(g *graph.Graph) []Traits {
 	return steps
 }
 
-// markVariableUsers marks steps as stateful whose results depend on variables that a step changes.
+// markVariableUsers marks a step as stateful if its results depend on a variable that some step changes.
 func (a *traitAnalysis) markVariableUsers(steps []Traits) {
 	changed := map[*tf.NodeDef]bool{}
 	for _, n := range a.g.Order() {

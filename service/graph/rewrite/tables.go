@@ -1,7 +1,7 @@
 package rewrite
 
 import (
-	"sort"
+	"slices"
 	"strings"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -116,6 +116,6 @@ func sortedNames(found map[string]bool) []string {
 	for name := range found {
 		names = append(names, name)
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	return names
 }

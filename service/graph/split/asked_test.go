@@ -36,7 +36,7 @@ func TestAJobMayAskForANumberOfStreams(t *testing.T) {
 	}{
 		"one":                            {graph: "range", streams: 1, want: 1, why: "asks for streams=1."},
 		"a few":                          {graph: "range", streams: 5, want: 5, why: "asks for streams=5."},
-		"as many as the plan has":        {graph: "range", streams: 16, want: 16, why: "at least so many"},
+		"as many as the plan has":        {graph: "range", streams: 16, want: 16, why: "at least this many"},
 		"groups":                         {graph: "range", streams: 40, want: 40, group: 16, why: "asks for streams=40."},
 		"more than the splits":           {graph: "range", streams: 5000, want: 100, group: 16, why: "the source has 100 splits"},
 		"more than the files":            {graph: "records", streams: 5000, want: 8, why: "the source has 8 files: write more files"},

@@ -85,9 +85,9 @@ func movesShares(plan *pecanv1.Plan) bool {
 	return plan.GetGroup() > 0 && plan.GetShuffled() && permutes(plan)
 }
 
-// permutes reports whether the order of the streams differs between epochs. Files that a stream writes in one epoch and
-// reads in another one need the same share in every epoch. So do random values that repeat in every epoch, because they
-// depend on the stream. That holds whether the job uses its caches or not.
+// permutes reports whether streams may read other shares in each epoch. They may not if a stream writes files and reads them
+// in a later epoch. They may not either if random values repeat in every epoch, because these depend on the stream. Whether
+// the job uses its caches does not matter.
 func permutes(plan *pecanv1.Plan) bool {
 	return plan.GetCache() == nil && !plan.GetWritesFiles() && !slices.ContainsFunc(plan.GetCacheCandidates(), (*pecanv1.CacheCandidate).GetFreezes)
 }

@@ -122,8 +122,8 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		opts   *pecanv1.JobOptions
 		want   string
 	}{
-		"random steps and little work": {graph: "noise", change: numbers(20, 2000), opts: graphtest.Once, want: "at least so many; the source has 2000 elements"},
-		"a variable and little work":   {graph: "counter", change: numbers(5, 2000), opts: graphtest.Once, want: "at least so many; the source has 2000 elements"},
+		"random steps and little work": {graph: "noise", change: numbers(20, 2000), opts: graphtest.Once, want: "at least this many; the source has 2000 elements"},
+		"a variable and little work":   {graph: "counter", change: numbers(5, 2000), opts: graphtest.Once, want: "at least this many; the source has 2000 elements"},
 		"a variable and much work":     {graph: "counter", change: numbers(5, 1<<20), opts: graphtest.Once, want: "keeps a state, so each stream needs an iterator of its own"},
 		"a hint":                       {graph: "hint", opts: graphtest.Sharded(hint), want: "With sharding HINT, a dataset has at most 16 streams"},
 		"a stream per file":            {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
@@ -131,7 +131,7 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		"more files":                   {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream takes time"},
 		"many files":                   {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. There are 16 streams: the dataset is shuffled, and the number of its elements is not known"},
 		"few elements":                 {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 splits; opening a stream takes time"},
-		"many elements":                {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least so many"},
+		"many elements":                {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many"},
 		"no work":                      {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
 		"an endless range":             {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
 	} {

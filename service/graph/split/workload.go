@@ -93,12 +93,12 @@ func (l workload) streams() (int64, string) {
 		bound(defaultGroup, "%s keeps a state, so each stream needs an iterator of its own, which takes tens of milliseconds to open", l.private)
 	}
 	if n < defaultGroup {
-		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least so many; %s.", defaultGroup, why)
+		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
 	}
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
 }
 
-// worth reports whether an epoch has the work of so many streams, as far as that is known.
+// worth reports whether an epoch has the work of this many streams, as far as that is known.
 func (l workload) worth(streams int64) bool {
 	switch {
 	case l.seconds > 0:

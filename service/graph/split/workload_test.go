@@ -14,7 +14,7 @@ func TestTheNumberOfStreamsFollowsTheData(t *testing.T) {
 		why  string
 	}{
 		"work of an earlier job":  {workload{splits: 1 << 20, elements: 1 << 20, seconds: 100}, 250, "100 s of CPU"},
-		"little work":             {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1}, 16, "at least so many; an earlier job spent 1 s"},
+		"little work":             {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1}, 16, "at least this many; an earlier job spent 1 s"},
 		"no more than the splits": {workload{splits: 40, elements: 40, seconds: 1000}, 40, "each of the 40 splits"},
 		"the size of files":       {workload{splits: 1024, elements: 1024, files: true, fileBytes: 6400 << 20}, 200, "the files have 6400 MB"},
 		"files of unknown size":   {workload{splits: 1024, elements: 1024, files: true}, 1024, "each of the 1024 splits"},
@@ -28,9 +28,9 @@ func TestTheNumberOfStreamsFollowsTheData(t *testing.T) {
 		"elements that all streams pass":      {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1000, passes: true}, 95, "every stream reads all 1048576 elements"},
 		"a cache":                             {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1e6, cached: true}, 4096, "a cache has at most 4096"},
 		"a step that counts":                  {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1000, private: "counts"}, 16, "counts keeps a state"},
-		"a step that counts, and little work": {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1, private: "counts"}, 16, "at least so many; an earlier job spent 1 s"},
+		"a step that counts, and little work": {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1, private: "counts"}, 16, "at least this many; an earlier job spent 1 s"},
 		"a step that counts, and few elements": {workload{splits: 2000, elements: 2000, weight: analysis.WeightHeavy, private: "counts"}, 16,
-			"at least so many; the source has 2000 elements"},
+			"at least this many; the source has 2000 elements"},
 		"a step that counts, and a shuffle that nobody has counted": {workload{splits: 1024, elements: 1024, files: true, buffer: 2000, private: "counts"}, 16,
 			"not known before a job has counted them"},
 		"a source of unknown length": {workload{splits: unlimitedSplits, seconds: 1000}, 16, "its length is not known"},

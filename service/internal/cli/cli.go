@@ -121,13 +121,23 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 }
 
 func fail(stderr io.Writer, c Command, err error) int {
-	line := strings.Join(strings.Fields(err.Error()), " ")
-	fmt.Fprintf(stderr, "%s: %s\n", c.Name, line)
+	fmt.Fprintf(stderr, "%s: %s\n", c.Name, oneLine(err.Error()))
 	var coded interface{ ExitCode() int }
 	if errors.As(err, &coded) {
 		return coded.ExitCode()
 	}
 	return 1
+}
+
+// oneLine puts semicolons between lines. errors.Join writes a line for each error.
+func oneLine(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) > 0 {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	return strings.Join(lines, "; ")
 }
 
 func help(c Command, flags *pflag.FlagSet) string {

@@ -34,8 +34,10 @@ func TestExecuteGivesExitCodesAndOneLine(t *testing.T) {
 	}{
 		"a clean run exits 0": {run: func(context.Context, []string) error { return nil }},
 		"an error exits 1 with one line": {
-			run:  func(context.Context, []string) error { return errors.New("open store:\n  damaged") },
-			code: 1, stderr: "pecan-test: open store: damaged\n",
+			run: func(context.Context, []string) error {
+				return errors.Join(errors.New("open store:  damaged"), nil, errors.New("close it: failed"))
+			},
+			code: 1, stderr: "pecan-test: open store: damaged; close it: failed\n",
 		},
 		"an error may have an exit code of its own": {
 			run:  func(context.Context, []string) error { return fmt.Errorf("check: %w", coded{errors.New("in use")}) },

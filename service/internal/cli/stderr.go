@@ -9,13 +9,13 @@ import (
 
 const stderrFd = 2
 
-// unblockStderr lets native code lose a message that a pipe without a reader has no room for, instead of waiting for ever: code of
-// TensorFlow writes to file descriptor 2 itself. The flag belongs to an open file that other processes may share, so the
+// unblockStderr makes file descriptor 2 non-blocking if it is a pipe. TensorFlow's code writes to it directly. If the pipe is full
+// because nobody reads it, that code loses the message instead of waiting forever. Other processes may share the open file, so the
 // descriptor gets an open file of its own. Stderr keeps the earlier one, and waits in its own goroutine.
 func unblockStderr() error {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(stderrFd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
-		// It is closed, or nothing that fills up.
+		// It is closed, or it is not a pipe and never fills up.
 		return nil
 	}
 	own, err := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", stderrFd), syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)

@@ -18,11 +18,11 @@ import (
 )
 
 // A probe writes a segment, makes it durable, reads it back and removes it. Two sizes of elements tell the time for an element
-// from that for a byte. Production measures the same later, under the load that there is then.
+// from that for a byte. Production measures the same later, under its own load.
 
 const (
-	// probeEvery is the time between two probes, retryEvery that while the directory cannot be written, and between two looks
-	// at the free space.
+	// probeEvery is the time between two probes. While the directory cannot be written, retryEvery is. The free space is also
+	// read after each retryEvery.
 	probeEvery = 10 * time.Minute
 	retryEvery = 10 * time.Second
 	// probeTime bounds the writing of one size.

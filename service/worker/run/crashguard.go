@@ -29,15 +29,16 @@ type crashGuard struct {
 	suspected *pecanv1.CrashGuard
 	// files are the files that the stream reads, in order; nil if they are not known.
 	files []string
-	// reached counts the files that were seen open, and those before them.
+	// reached is the number of files up to the last one that was seen open.
 	reached int
-	// All elements below this index are marked. size is the number of elements in the last mark, begun the time
-	// of it.
+	// All elements below this index are marked. size is the number of elements in the last mark, and begun is the
+	// time of that mark.
 	below, size uint64
 	begun       time.Time
-	exclusive   bool
-	// others lets graphs be opened again; nil if the run did not keep them from it. crowded: an opening takes too long to
-	// wait for it.
+	// exclusive: the run holds the lock of suspicious elements.
+	exclusive bool
+	// others releases the opening lock; nil if the run does not hold it. crowded: an opening takes so long that the run
+	// no longer asks for the lock.
 	others  func()
 	crowded bool
 }

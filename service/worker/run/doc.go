@@ -8,7 +8,7 @@
 //
 //   - streams.go starts and stops streams. stream.go has one stream and restarts it.
 //   - resume.go chooses the index where a run begins. run.go is the run.
-//   - open_turns.go waits for the turn to open graphs, and open.go opens them. pooled.go begins a stream in an iterator
+//   - opening_lock.go waits until graphs may be opened, and open.go opens them. pooled.go begins a stream in an iterator
 //     that runs many streams, and pool.go keeps such iterators between streams. inline.go says which streams run inline.
 //   - produce.go fetches elements, and entries.go puts small ones into window entries. partial.go passes on an entry
 //     that waits for more.
@@ -24,9 +24,10 @@
 //   - writers.go orders runs that write the same files.
 //   - sampling.go, load.go and report.go report the state of streams. failures.go makes errors.
 //
-// Locks: a stream's lock is taken before its window's. Each opening, and the first element of a pooled stream, holds a
-// place of openings. A closing stream leaves it before it waits for other streams. An opening after a worker's death holds all places, and so does an element that is computed alone
-// after two deaths. exclusive (crash guard) is taken before places. Fields of run that follow "goroutine of main" belong
+// Locks: a stream's lock is taken before its window's. Each opening shares the opening lock, and so does the first
+// element of a pooled stream. A closing stream releases it before it waits for other streams. An opening after a
+// worker's death holds it exclusively, and so does an element that is computed alone after two deaths. exclusive (crash
+// guard) is taken before the opening lock. Fields of run that follow "goroutine of main" belong
 // to that goroutine alone.
 //
 // On a crash nothing is saved here. The dispatcher leases the stream again, and the next run begins at the index that

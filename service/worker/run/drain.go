@@ -18,7 +18,7 @@ func (ss *Streams) Drain(cut bool) (drained bool, count int) {
 	return drained, count
 }
 
-// Mute stops sending. Elements that are sent after the last heartbeat would be recomputed elsewhere in vain.
+// Mute stops sending. Elements that are sent after the last heartbeat would be recomputed elsewhere for nothing.
 func (ss *Streams) Mute() {
 	for _, s := range ss.held() {
 		s.mute()

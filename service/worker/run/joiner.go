@@ -27,7 +27,7 @@ const (
 
 // Pull implements tf.Source.
 func (j *joiner) Pull() ([]*tf.Tensor, error) {
-	j.run.leavePlace()
+	j.run.releaseOpeningLock()
 	for {
 		if len(j.ready) > 0 {
 			batch := j.ready[0]

@@ -77,7 +77,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	}
 	graphs, err := w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
 	if at.Serial && reason.Is(err, reason.Unsupported) {
-		r.stream.log.Info("a guarded stream runs with steps that read ahead", "why", err)
+		r.stream.log.Info("a stream cannot run serially: its steps read ahead", "why", err)
 		at.Serial, r.serial = false, false
 		graphs, err = w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
 	}

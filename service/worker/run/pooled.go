@@ -182,13 +182,13 @@ func (r *run) newPooledIterator(runtime *tf.Context, t *pooled.Template, seriali
 	return p, nil
 }
 
-// streamArguments makes the tensors of a stream's arguments, after the number that has no meaning.
+// streamArguments makes the tensors of a stream's arguments. The first tensor is an unused placeholder.
 func streamArguments(arguments []pooled.Argument) ([]*tf.Tensor, error) {
-	number, err := tf.NewTensor(tf.Int64, nil, binary.LittleEndian.AppendUint64(nil, 0))
+	placeholder, err := tf.NewTensor(tf.Int64, nil, binary.LittleEndian.AppendUint64(nil, 0))
 	if err != nil {
 		return nil, err
 	}
-	tensors := []*tf.Tensor{number}
+	tensors := []*tf.Tensor{placeholder}
 	for _, a := range arguments {
 		var tensor *tf.Tensor
 		if tf.DataType(a.DType) == tf.String {
@@ -215,7 +215,7 @@ func (r *run) openOwn() (*tf.Iterator, error) {
 	r.release(0)
 	r.ownIterator = true
 	r.dropRemainder()
-	it, err := r.openGuarded()
+	it, err := r.openLocked()
 	if err != nil {
 		return nil, err
 	}

@@ -120,8 +120,8 @@ func (r *run) produce(it *tf.Iterator) error {
 // guardedFetch is a fetch that the crash guard, if there is one, marks first.
 func (r *run) guardedFetch(it *tf.Iterator) error {
 	if r.beginsPooled() {
-		r.takePlace()
-		defer r.leavePlace()
+		r.shareOpeningLock()
+		defer r.releaseOpeningLock()
 	}
 	if r.guard == nil {
 		return r.fetch(it, entryElements)

@@ -6,8 +6,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// beginning is where a run begins. As far as is known, the reader has all elements below wanted. The graph
-// begins at start, or the run continues from a checkpoint at or below wanted.
+// beginning is where a run begins. The reader has reported that it has all elements below wanted. The graph begins
+// at start, or the run continues from a checkpoint at or below wanted.
 type beginning struct{ start, wanted uint64 }
 
 // beginning returns where a run begins whose reader wants an index: at that index, if the elements before it can

@@ -55,8 +55,8 @@ type run struct {
 	// remainderCounts counts what was held back for the closing stream.
 	remainderCounts profile.Counts
 
-	// hasPlace: the run has a place of openings for its first element.
-	hasPlace atomic.Bool
+	// sharesOpeningLock: the run shares the opening lock for its first element.
+	sharesOpeningLock atomic.Bool
 
 	// failures counts elements that could not be produced.
 	failures atomic.Uint64
@@ -160,7 +160,7 @@ func (r *run) main() {
 	}()
 	r.stream.streams.Totals.Add(r)
 	begun := time.Now()
-	it, err := r.openGuarded()
+	it, err := r.openLocked()
 	if err != nil {
 		r.finish(r.openFailure(err))
 		return

@@ -57,9 +57,9 @@ type Streams struct {
 	Dispatcher Dispatcher
 	// Graphs instantiates the graphs of streams.
 	Graphs dataset.Instantiator
-	// Plain runs graphs. Pulling runs graphs with our source op, which blocks a thread of the pool while it
-	// waits for another graph. In a common pool, waiting graphs could take every thread from those they wait
-	// for.
+	// Plain and Pulling are contexts of TensorFlow, each with its own pool of threads. Plain runs graphs that wait for
+	// nothing else. Pulling runs graphs with the op PecanPull, which blocks a thread while it waits for another graph. In
+	// one pool, waiting graphs could take every thread from those they wait for.
 	Plain, Pulling *tf.Context
 	// Totals sums the metrics of all runs for the dispatcher.
 	Totals *profile.Totals
@@ -98,7 +98,7 @@ type Streams struct {
 // New makes an empty set of streams.
 func New(log *slog.Logger) *Streams {
 	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[pecanv1.StreamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
-	w.openings.turns, w.openings.places = make(chan struct{}, runtime.NumCPU()), semaphore.NewWeighted(allPlaces)
+	w.openings.limit, w.openings.lock = make(chan struct{}, runtime.NumCPU()), semaphore.NewWeighted(exclusively)
 	return w
 }
 

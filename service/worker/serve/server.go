@@ -15,7 +15,6 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/worker/identity"
 	"github.com/pecan-ml/pecan/service/worker/window"
-	"go.uber.org/multierr"
 )
 
 const (
@@ -177,7 +176,7 @@ func (s *Server) Close() error {
 	s.cancel()
 	err := s.tcp.Close()
 	if s.unix != nil {
-		err = multierr.Append(err, s.unix.Close())
+		err = errors.Join(err, s.unix.Close())
 	}
 	s.mu.Lock()
 	for c := range s.conns {

@@ -1,6 +1,6 @@
 // Package trial measures whether another order of a dataset's steps is faster and gives the same elements.
 //
-// A Queue runs the trials that the dispatcher asks for, one after another, beside the streams. A trial runs the first
+// A Queue runs the trials that the dispatcher asks for, one after another, while streams run. A trial runs the first
 // elements of some streams in both orders, by turns, compares them, and measures their CPU. Its elements go to no reader,
 // and it writes no files. A panic or failure in a trial refuses the order; it never harms the worker's streams.
 //

@@ -28,8 +28,8 @@ type gain struct {
 	now spreadOf
 }
 
-// spreadOf is a mean and a variance, by Welford's method. Small differences are not lost beside the squares of
-// large values.
+// spreadOf is a mean and a variance, by Welford's method. The squares of large values do not hide small
+// differences.
 type spreadOf struct {
 	n             int
 	mean, squares float64

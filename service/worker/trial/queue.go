@@ -14,7 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/identity"
 )
 
-// Queue runs trials of orders for the dispatcher, one after another, beside the streams. Elements of trials go
+// Queue runs trials of orders for the dispatcher, one after another, while streams run. Elements of trials go
 // to no reader, and nothing is written. A cancelled trial is not answered: the dispatcher gives it to another
 // worker, or is gone itself.
 type Queue struct {

@@ -57,7 +57,7 @@ func (t *threads) release() {
 	runtime.UnlockOSThread()
 }
 
-// find finds the threads that were created since, and returns how many there are beside the calling one.
+// find finds the threads that were created since, and returns how many there are besides the calling one.
 func (t *threads) find() (int, error) {
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {

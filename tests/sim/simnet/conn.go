@@ -32,7 +32,7 @@ type pipe struct {
 	closed, ended bool
 }
 
-// end sends the end: after the bytes in transit, or in their place.
+// end ends this direction, after the bytes in transit or without them.
 func (p *pipe) end(why error, after bool) {
 	if p.ended {
 		return

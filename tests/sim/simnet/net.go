@@ -45,9 +45,9 @@ func (b *bell) ring() {
 type link struct {
 	lost  bool
 	delay time.Duration
-	// cutAfter: the connection that sends the byte after so many is reset; -1: never.
+	// cutAfter: the connection that sends the byte after this many is reset; -1: never.
 	cutAfter int64
-	// flipAfter: one bit of the byte after so many is flipped; -1: never.
+	// flipAfter: one bit of the byte after this many is flipped; -1: never.
 	flipAfter int64
 	// passed counts all sent bytes.
 	passed int64
@@ -123,15 +123,15 @@ func (n *Net) Slow(from, to string, by time.Duration) {
 	n.link(from, to).delay = by
 }
 
-// CutAfter resets, once, the connection that sends the byte after the next so many from one host to another.
+// CutAfter resets, once, the connection that sends the byte which follows the next bytes from one host to another.
 func (n *Net) CutAfter(from, to string, bytes int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.link(from, to).cutAfter = bytes
 }
 
-// FlipAfter flips, once, one bit of the byte after the next so many from one host to another. TCP's checksum does
-// not notice.
+// FlipAfter flips, once, one bit of the byte which follows the next bytes from one host to another. TCP's checksum
+// does not notice.
 func (n *Net) FlipAfter(from, to string, bytes int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -92,8 +92,8 @@ def distribute(
             mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
             a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
         local_workers: Workers that this process starts on its host, 0 to 1024. They serve only jobs that this process
-            reads, and end with it. All its datasets that read from one service share them. A number is the least;
-            with an `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many
+            reads, and end with it. All its datasets that read from one service share them. A number starts at
+            least that many; with an `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many
             as the service wants, at most one per two cores and 8. "auto" without one starts none for a service. A
             private cluster begins with one per four cores. It adds workers while the trainer waits for elements, and
             stops those that the trainer does not need.
@@ -142,7 +142,7 @@ def distribute(
             cluster keeps its number of workers with another policy. See `local_workers` for what this process starts.
         budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
         worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
-            None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.
+            None as a maximum means no limit. The search uses no more workers than exist or may be started.
         trainer_type: Machine of the trainer in the table of prices: its type, such as "v2-8", with "@ZONE" and ":spot"
             where they apply. Later jobs with the same dataset and `trainer_type` begin with the numbers that this job
             finds.

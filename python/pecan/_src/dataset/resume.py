@@ -55,7 +55,7 @@ def job_of(dataset: Any, what: str) -> int:
 
 
 def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
-    """Returns the position after the elements that a training loop has consumed. Save it with the model.
+    """Returns the state after the elements that a training loop has consumed. Save it with the model.
 
     Use this function with loops such as `model.fit`. `pecan.Iterator` counts elements itself.
 
@@ -76,7 +76,7 @@ def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
 
 
 def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
-    """Makes the next iterator of a dataset start at a saved position. Open iterators of the dataset end.
+    """Makes the next iterator of a dataset start at the position in a state. Open iterators of the dataset end.
 
     Build the dataset with the same graph, mode and seed as when the state was saved. The workers, their number and the
     dispatcher may differ.
@@ -202,7 +202,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.load_state_dict(self._rewind_state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last element of `next()`, or the start of the next pass.
+        """Returns the state after the last element of `next()`, or at the start of the next pass.
 
         Returns:
             A dict of plain values; see `pecan.state_dict`.
@@ -212,7 +212,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         return _state(self._job, self._iterator_number, self._consumed, ended=self._inner is None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues at a saved position.
+        """Continues at the position in a state.
 
         Args:
             state: The dict from `state_dict`; see `pecan.load_state_dict`.

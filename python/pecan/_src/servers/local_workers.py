@@ -30,7 +30,7 @@ _TOO_MANY = (
     "%s: local_workers=%d starts more processes than this process has processors (%d). Each loads its own TensorFlow "
     'and runs several streams at once, so more than one per processor rarely helps: give fewer, or local_workers="auto"'
 )
-# For so long the workers stay after the last job that wanted them. The next dataset probably wants them again.
+# How long workers stay after the last job that wanted them. The next dataset probably wants them again.
 _LINGER_S = 10.0
 
 
@@ -89,7 +89,7 @@ class LocalWorkers:
             return [worker for worker in self._workers if worker.running]
 
     def keep(self, least: int, nice: int | None, begin: int = 0) -> None:
-        """Starts workers in the background until there are at least `least`, also after an earlier attempt failed.
+        """Starts workers in the background until there are at least `least`. A later call tries again after a failure.
 
         Args:
             least: Number of workers.

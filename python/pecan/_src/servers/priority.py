@@ -51,7 +51,7 @@ def _lower_session(pid: int, nice: int) -> None:
     """Raises the nice value of a child's session above that of this process's session.
 
     Some kernels divide the processors among sessions first ("autogroup"). The nice value of a process then counts
-    within its session only, and that of the session counts beside others.
+    within its session only, and the session's value counts among sessions.
 
     Raises:
         OSError: If the kernel does not do so, or does not allow it. Users other than root may make one change in 0.1 s.

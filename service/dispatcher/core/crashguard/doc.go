@@ -4,7 +4,7 @@
 //
 //  1. After the first death, the next worker marks the elements that it is about to compute (MarkElements).
 //  2. The mark at the second death is a range. In that range the third worker marks one element at a time, and computes
-//     no guarded element of another stream meanwhile.
+//     no suspicious element of another stream meanwhile.
 //  3. After the third death in the range, the element is the cause if native code ended all three processes. A worker
 //     whose code aborts reports that (ReportCrash). A worker that is killed from outside cannot report anything, so such
 //     deaths must repeat more often.

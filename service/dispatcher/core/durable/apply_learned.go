@@ -3,6 +3,7 @@ package durable
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -21,7 +22,7 @@ func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1
 	return merged
 }
 
-// filled returns the known entries of a list, and others until there are so many in all.
+// filled returns the known entries of a list, and others until there are this many in all.
 func filled[M any](list []M, most int, known func(M) bool) []M {
 	room := most
 	for _, each := range list {
@@ -39,7 +40,7 @@ func filled[M any](list []M, most int, known func(M) bool) []M {
 }
 
 // LearnedGraphs returns the fingerprints of the graphs of which something is known, ascending.
-func (s *State) LearnedGraphs() []string { return sortedKeys(s.learned) }
+func (s *State) LearnedGraphs() []string { return slices.Sorted(maps.Keys(s.learned)) }
 
 // EpochsBegun returns how many epochs trainers of a job have begun to read, as far as the history of its graph has it.
 func (s *State) EpochsBegun(job *Job) uint64 {

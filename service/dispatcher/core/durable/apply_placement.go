@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -57,7 +58,7 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 
 // firstPlacement returns the type of trainer whose result of a search is the oldest one, except for one type.
 func (k *knowledge) firstPlacement(except string) string {
-	others := slices.DeleteFunc(sortedKeys(k.placements), func(trainer string) bool { return trainer == except })
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(k.placements)), func(trainer string) bool { return trainer == except })
 	return slices.MinFunc(others, func(a, b string) int { return cmp.Compare(k.placements[a].KeptS, k.placements[b].KeptS) })
 }
 

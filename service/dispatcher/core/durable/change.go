@@ -2,6 +2,7 @@ package durable
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -133,4 +134,4 @@ func (s *State) EachLease(workerID string, do func(*Job, *Epoch, *pecanv1.Stored
 }
 
 // Holders returns the ids of the workers that hold streams, ascending.
-func (s *State) Holders() []string { return sortedKeys(s.leases) }
+func (s *State) Holders() []string { return slices.Sorted(maps.Keys(s.leases)) }

@@ -356,7 +356,7 @@ func (b bitmap) count() (n uint32) {
 	return n
 }
 
-// resized returns the bitmap with room for so many streams.
+// resized returns the bitmap with room for this many streams.
 func (b bitmap) resized(streams uint32) bitmap {
 	for uint32(len(b)) < (streams+7)/8 {
 		b = append(b, 0)

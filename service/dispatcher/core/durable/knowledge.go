@@ -3,6 +3,7 @@ package durable
 import (
 	"cmp"
 	"container/heap"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -64,7 +65,7 @@ func (k *knowledge) list() *pecanv1.Learned {
 		l.Orders = append(l.Orders, decided)
 	}
 	slices.SortFunc(l.Orders, func(a, b *pecanv1.StoredOrder) int { return KeyOf(a).Compare(KeyOf(b)) })
-	for _, trainer := range sortedKeys(k.placements) {
+	for _, trainer := range slices.Sorted(maps.Keys(k.placements)) {
 		l.Placements = append(l.Placements, k.placements[trainer])
 	}
 	if k.history != nil {

@@ -25,7 +25,7 @@ func AllPrefetched(epoch *Epoch) bool {
 // Lost counts the lost elements of an epoch. If the number of all elements is known, it counts all missing ones.
 func Lost(job *Job, epoch *Epoch) uint64 {
 	if known := job.Plan.GetCardinality(); known >= 0 && epoch.Delivered() && job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE {
-		// A client also truncates streams by itself, if it had begun to read before the dispatcher knew.
+		// A client truncates a stream by itself if the dispatcher did not know that the client had begun to read it.
 		return uint64(max(0, known-int64(epoch.Elements())))
 	}
 	return epoch.sums.lost

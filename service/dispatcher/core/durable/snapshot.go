@@ -142,13 +142,13 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	snapshot := &pecanv1.Snapshot{
 		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease, CachesUsedS: s.cachesUsedS,
 	}
-	for _, id := range sortedKeys(s.datasets) {
+	for _, id := range slices.Sorted(maps.Keys(s.datasets)) {
 		snapshot.Datasets = append(snapshot.Datasets, s.datasets[id])
 	}
-	for _, id := range sortedKeys(s.clients) {
+	for _, id := range slices.Sorted(maps.Keys(s.clients)) {
 		snapshot.Clients = append(snapshot.Clients, s.clients[id])
 	}
-	for _, id := range sortedKeys(s.jobs) {
+	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
 		job := s.jobs[id]
 		stored := &pecanv1.StoredJob{
 			JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Sequence: job.Sequence,
@@ -159,10 +159,10 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 		}
 		snapshot.Jobs = append(snapshot.Jobs, stored)
 	}
-	for _, key := range sortedKeys(s.caches) {
+	for _, key := range slices.Sorted(maps.Keys(s.caches)) {
 		snapshot.Caches = append(snapshot.Caches, s.caches[key])
 	}
-	for _, fingerprint := range sortedKeys(s.learned) {
+	for _, fingerprint := range slices.Sorted(maps.Keys(s.learned)) {
 		l := s.learned[fingerprint].list()
 		snapshot.Profiles, snapshot.Orders = append(snapshot.Profiles, l.Profiles...), append(snapshot.Orders, l.Orders...)
 		snapshot.Placements, snapshot.Histories = append(snapshot.Placements, l.Placements...), append(snapshot.Histories, l.Histories...)
@@ -191,5 +191,3 @@ func (s *State) Hash() string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
-
-func sortedKeys[Value any](m map[string]Value) []string { return slices.Sorted(maps.Keys(m)) }

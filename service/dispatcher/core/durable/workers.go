@@ -2,6 +2,8 @@ package durable
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -55,4 +57,4 @@ func (s *State) FreeWorkerNumber() uint32 {
 func (s *State) HasNumber(workerID string) bool { return len(s.numbers[workerID]) > 0 }
 
 // NamedWorkers returns the ids of the workers that have numbers, ascending.
-func (s *State) NamedWorkers() []string { return sortedKeys(s.numbers) }
+func (s *State) NamedWorkers() []string { return slices.Sorted(maps.Keys(s.numbers)) }

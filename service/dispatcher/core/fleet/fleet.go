@@ -49,7 +49,7 @@ type Answer struct {
 	Error string
 }
 
-// Request is what the provider is asked for: so many workers, and these removed.
+// Request is what the provider is asked for: this many workers, and these removed.
 type Request struct {
 	Desired int
 	Leaving []string
@@ -127,8 +127,9 @@ func (f *Fleet) Coming() bool {
 	return f.Provided() && f.known && !f.limits.Fixed && f.err == "" && (f.desired > f.state.Desired || f.state.Requested+f.state.Pending > f.state.Stuck)
 }
 
-// Decide decides how many workers are asked for, and which ones leave. wanted is the number that jobs want; with keep, a job
-// is content with those that there are. workers returns the registered remote workers. It returns nil if nothing has changed.
+// Decide decides how many workers are asked for, and which ones leave. wanted is the number that jobs want. With keep, no
+// worker leaves, because a job uses all that there are. workers returns the registered remote workers. Decide returns nil if
+// nothing has changed.
 func (f *Fleet) Decide(now time.Duration, wanted int, keep bool, workers func() []Worker) *Request {
 	f.wanted = wanted
 	if !f.Provided() || !f.known {

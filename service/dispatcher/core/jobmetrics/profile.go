@@ -43,7 +43,7 @@ func (p Profile) List() []*pecanv1.NodeMetrics {
 	return nodes
 }
 
-// Subtract removes metrics from the profile: those of other streams, or those of an earlier time.
+// Subtract takes metrics away from the sums, for example those of other streams or of an earlier time.
 func (p Profile) Subtract(nodes []*pecanv1.NodeMetrics) {
 	for _, node := range nodes {
 		s := p[node.GetNode()]

@@ -26,7 +26,7 @@ type Caching struct {
 	Begun uint64
 	Past  []*pecanv1.PastJob
 	UnixS int64
-	// KeptHours is for how long an unused cache is kept; 0: for ever.
+	// KeptHours is for how long an unused cache is kept; 0: forever.
 	KeptHours float64
 	// Current is the node of the step that is cached by the newest decision; empty if none is.
 	Current string

@@ -8,7 +8,7 @@ import (
 
 // Window is a measurement window of one job: what its trainers, workers and hosts did while the same workers served it.
 type Window struct {
-	// End is the time at its end, Length how long it is.
+	// End is when the window ended, and Length its duration.
 	End, Length time.Duration
 	// Remote and Local are the numbers of workers that served the job.
 	Remote, Local int

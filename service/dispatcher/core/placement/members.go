@@ -127,7 +127,7 @@ func (p *Placements) chooseMembers(job *durable.Job, s *search, remote, local []
 	return true
 }
 
-// fits reports whether the members are so many usable remote workers, and these local ones.
+// fits reports whether the members are this many usable remote workers, and these local ones.
 func (p *Placements) fits(s *search, job *durable.Job, remote int, locals []string) bool {
 	var have [2]int
 	for _, id := range s.members {
@@ -145,7 +145,7 @@ func (p *Placements) fits(s *search, job *durable.Job, remote int, locals []stri
 	return have == [2]int{remote, len(locals)}
 }
 
-// remoteMembers chooses so many of the remote workers that may serve a job.
+// remoteMembers chooses this many of the remote workers that may serve a job.
 func (p *Placements) remoteMembers(job *durable.Job, s *search, remote []string, wanted int) []string {
 	var stay []string
 	for _, id := range s.members {
@@ -166,7 +166,7 @@ func (p *Placements) remoteMembers(job *durable.Job, s *search, remote []string,
 	return append(stay, others[:wanted-len(stay)]...)
 }
 
-// localMembers chooses so many of the local workers that may serve a job. Those that no trainer started are chosen like
+// localMembers chooses this many of the local workers that may serve a job. Those that no trainer started are chosen like
 // remote ones. Those of a trainer are its oldest ones, because it stops the newest first.
 func (p *Placements) localMembers(job *durable.Job, s *search, local []string, wanted int) []string {
 	var stay, others, started []string

@@ -7,11 +7,11 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// guarded reports whether an order needs a trial, a pilot and a comparison in production.
-func guarded(policy pecanv1.Order) bool { return policy != pecanv1.Order_ORDER_PAPER_UNGUARDED }
+// needsProof reports whether an order needs a trial, a pilot and a comparison in production.
+func needsProof(policy pecanv1.Order) bool { return policy != pecanv1.Order_ORDER_PAPER_UNGUARDED }
 
 // decide ends the search for an order. The planned order is piloted if its trial succeeded; otherwise the
-// registered one stays. An order without guards is adopted at once.
+// registered one stays. An order that needs no proof is adopted at once.
 func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1.OrderTrial, why string) {
 	decided := &pecanv1.StoredOrder{
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Trial: trial, Why: why,
@@ -19,13 +19,13 @@ func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1
 	if planned.PredictedBefore > 0 && planned.PredictedAfter >= 0 {
 		decided.PredictedBeforeS, decided.PredictedAfterS = planned.PredictedBefore, planned.PredictedAfter
 	}
-	if !guarded(key.Policy) || trial != nil && trial.Refused == "" {
+	if !needsProof(key.Policy) || trial != nil && trial.Refused == "" {
 		decided.Order = planned.Order
 	}
 	if len(decided.Order) > 0 {
 		decided.Covers, decided.ByStream = planned.covers(), planned.byStream()
 	}
-	if len(decided.Order) > 0 && guarded(key.Policy) {
+	if len(decided.Order) > 0 && needsProof(key.Policy) {
 		decided.Stage = pecanv1.OrderStage_ORDER_STAGE_PILOTED
 	}
 	kept := r.state.Profile(key.Fingerprint)
@@ -38,7 +38,7 @@ func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1
 		r.wider[key] = &rollout{planned: planned.Wider, metrics: o.metrics, epochs: o.epochs, cost: o.cost + trial.GetCpuS(), asked: map[uint64]bool{}, due: r.host.Now(), tolerance: planned.WiderTolerance}
 	}
 	delete(r.open, key)
-	if !guarded(key.Policy) && len(decided.Order) > 0 {
+	if !needsProof(key.Policy) && len(decided.Order) > 0 {
 		r.spreadAdopted(key, decided)
 	}
 	r.host.Log(false, "order of steps decided", "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(),

@@ -1,4 +1,4 @@
-// Package rollout takes another order of a dataset's steps from the workers' metrics to production, or back.
+// Package rollout decides whether a dataset's steps run in a new order: it measures, tries, adopts and rolls back the order.
 //
 // One order's life, and the file of each stage:
 //
@@ -7,12 +7,12 @@
 //	trial        trial.go    one worker runs some elements in both orders; nobody receives them. work.go says what that may cost
 //	decision     decide.go   OrderDecided is the first durable record: piloted, refused or kept
 //	pilot        pilot.go    the next epoch runs one stream in the new order, where that can be compared
-//	             spread.go   streams of open epochs that no worker has had get a decided order, or lose it
+//	             spread.go   fresh streams of open epochs get a decided order, or the registered one after a rollback
 //	comparison   compare.go  sums the costs of both sides
 //	judgement    judge.go    OrderJudged adopts the order or rolls it back
 //
-// wider.go tries what a wider tolerance would save. explain.go reports the stage and its reason. position.go returns the order of an epoch that a position names. rollout.go
-// holds the machine and its Host, which is the core.
+// wider.go tries what a wider tolerance would save. explain.go reports the stage and its reason. position.go returns the
+// order of an epoch that a position names. rollout.go holds the machine and its Host, which is the core.
 //
 // Nothing before OrderDecided is durable: a dispatcher that restarts measures and tries again. The order of a stream
 // is durable before its first lease, and a leased stream keeps its order. Jobs of one dataset share a rollout if policy,

@@ -87,7 +87,7 @@ func (r *Rollouts) Refused(jobID, why string) {
 // rollback costs only time.
 func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
-	if epoch == nil || !guarded(decided.GetPolicy()) || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
+	if epoch == nil || !needsProof(decided.GetPolicy()) || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
 		return
 	}
 	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||

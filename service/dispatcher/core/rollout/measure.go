@@ -93,7 +93,7 @@ func (r *Rollouts) measured(jobs []*durable.Job) []*pecanv1.NodeMetrics {
 	return jobmetrics.Valid(sum.List())
 }
 
-// isEnough reports whether an order can be planned from metrics with so many elements and CPU seconds.
+// isEnough reports whether an order can be planned from metrics with this many elements and CPU seconds.
 func isEnough(elements uint64, cpu float64) bool { return elements >= planElements && cpu >= planCPU }
 
 // PlanRequest asks for an order of the steps of a graph, from metrics of their costs. Planned answers it in any

@@ -29,7 +29,7 @@ type pilot struct {
 // names is no pilot.
 func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
 	decided := r.state.DecisionFor(job)
-	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) || !guarded(decided.GetPolicy()) {
+	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) || !needsProof(decided.GetPolicy()) {
 		return nil
 	}
 	key := durable.KeyOf(decided)

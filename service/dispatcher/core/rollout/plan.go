@@ -46,7 +46,7 @@ func (r *Rollouts) Planned(in Planned) {
 		case err != nil:
 			in.Order = nil
 			r.decide(u.key, &in, nil, "no order could be planned: "+err.Error())
-		case !guarded(u.key.Policy):
+		case !needsProof(u.key.Policy):
 			r.decide(u.key, &in, nil, in.Why)
 		case gain < trialShare:
 			r.decide(u.key, &in, nil, fmt.Sprintf("another order would save at most %.1f %% of an epoch's CPU, and a trial may cost %.0f %% (%s)", 100*max(gain, 0), 100*trialShare, strings.TrimSuffix(in.Why, ".")))

@@ -83,7 +83,7 @@ func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOr
 				continue
 			}
 			r.spread(epoch, decided.Order, leasedIn(epoch, epoch.OrderStreams), from, epoch.Regular())
-			if !guarded(key.Policy) {
+			if !needsProof(key.Policy) {
 				continue
 			}
 			if r.pilots[key] == nil {

@@ -70,9 +70,9 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	return best.ID
 }
 
-// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch needs a free slot
-// in any case, and each job gets one per worker. So all jobs together have at most as many prefetched streams on
-// a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
+// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch always needs a free
+// slot, and each job gets one per worker. So all jobs together have at most as many prefetched streams on a worker
+// as it has free slots. If no slot is free, the epoch's streams are leased when a trainer adopts the epoch.
 func (d *demand) fits(l *load, needRoom bool) bool {
 	if d.prefetch {
 		return l.takesAhead() && !l.prefetchJobs[d.epoch.Job.JobId]

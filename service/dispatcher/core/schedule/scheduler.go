@@ -182,7 +182,7 @@ func (s *Scheduler) refresh() {
 	s.dirtyWorkers = s.dirtyWorkers[:0]
 }
 
-// Retry lets the epochs that no worker could take have their turn again, for reasons that no change shows.
+// Retry unblocks all blocked epochs. Some reasons to unblock one, such as elapsed time, are not reported as changes.
 func (s *Scheduler) Retry() {
 	for d := range s.blocked {
 		if !d.prefetch {
@@ -358,8 +358,7 @@ func (s *Scheduler) shareSlots() {
 
 // leaseNext leases the next stream of an epoch for which a worker has room; false without one.
 func (s *Scheduler) leaseNext(d *demand) (leased bool) {
-	// Where streams belong to workers, the next stream may belong to another one. As many streams in a row belong to
-	// all of them.
+	// With static sharding, consecutive streams belong to different workers. So it tries one stream for each worker.
 	tries := 1
 	if s.positions > 0 && static(d.epoch.Job) {
 		tries = s.positions

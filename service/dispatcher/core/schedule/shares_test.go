@@ -55,7 +55,7 @@ func (m *market) open(id string) {
 	m.schedule.EpochChanged(epoch)
 }
 
-// run plays so many steps. A stream that ends is delivered at once.
+// run plays this many steps. A stream that ends is delivered at once.
 func (m *market) run(steps int, look func()) {
 	m.t.Helper()
 	for range steps {

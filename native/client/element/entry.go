@@ -7,13 +7,13 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// Chunk is one accepted frame, or one failed element, in a stream's queue.
-type Chunk struct {
+// Entry is one accepted frame, or one failed element, in a stream's queue.
+type Entry struct {
 	// First is the index of row 0. At is the next row to dequeue.
 	First uint64
 	Rows  int
 	At    int
-	// Bytes is what the chunk uses of the memory budget, Arrived what it used of the channel's credit.
+	// Bytes is what the entry uses of the memory budget, Arrived what it used of the channel's credit.
 	Bytes   uint64
 	Arrived uint64
 	// Err is set for a failed element.
@@ -28,42 +28,42 @@ type Chunk struct {
 }
 
 // Index returns the index of the next row.
-func (ch *Chunk) Index() uint64 { return ch.First + uint64(ch.At) }
+func (en *Entry) Index() uint64 { return en.First + uint64(en.At) }
 
-func (ch *Chunk) Remaining() int { return ch.Rows - ch.At }
+func (en *Entry) Remaining() int { return en.Rows - en.At }
 
 // Skip drops rows that were delivered before.
-func (ch *Chunk) Skip(rows int) {
-	if !ch.Columnar || ch.Strings == nil {
-		ch.At += rows
+func (en *Entry) Skip(rows int) {
+	if !en.Columnar || en.Strings == nil {
+		en.At += rows
 		return
 	}
 	var ignored Tensor
-	for c := range ch.Table.Rows {
-		if ch.Table.Rows[c].DType == frame.DTString {
-			ch.sliceStrings(c, rows, &ignored)
+	for c := range en.Table.Rows {
+		if en.Table.Rows[c].DType == frame.DTString {
+			en.sliceStrings(c, rows, &ignored)
 		}
 	}
-	ch.At += rows
+	en.At += rows
 }
 
 // Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is columnar. With lead
 // the tensors get a leading dimension of n.
-func (ch *Chunk) Cut(n int, lead bool) *Rows {
-	components := ch.Table.Components
+func (en *Entry) Cut(n int, lead bool) *Rows {
+	components := en.Table.Components
 	row := 0
-	if !ch.Columnar {
-		row = ch.At * components
+	if !en.Columnar {
+		row = en.At * components
 	}
 	rank := 0
 	for c := range components {
-		rank += len(ch.Table.Rows[row+c].Dims) + 1
+		rank += len(en.Table.Rows[row+c].Dims) + 1
 	}
-	rows := &Rows{Index: ch.Index(), Count: n, Tensors: make([]Tensor, components)}
+	rows := &Rows{Index: en.Index(), Count: n, Tensors: make([]Tensor, components)}
 	dims := make([]int64, 0, rank)
-	data := ch.Buffer.Bytes()
+	data := en.Buffer.Bytes()
 	for c := range components {
-		source, tensor := &ch.Table.Rows[row+c], &rows.Tensors[c]
+		source, tensor := &en.Table.Rows[row+c], &rows.Tensors[c]
 		start := len(dims)
 		if lead {
 			dims = append(dims, int64(n))
@@ -74,33 +74,33 @@ func (ch *Chunk) Cut(n int, lead bool) *Rows {
 		tensor.DType, tensor.Dims = source.DType, dims[start:len(dims):len(dims)]
 		switch {
 		case source.DType == frame.DTString:
-			ch.sliceStrings(row+c, n, tensor)
-		case ch.Columnar:
-			width := source.Bytes / uint64(ch.Rows)
-			from := source.Offset + uint64(ch.At)*width
+			en.sliceStrings(row+c, n, tensor)
+		case en.Columnar:
+			width := source.Bytes / uint64(en.Rows)
+			from := source.Offset + uint64(en.At)*width
 			tensor.Data = data[from : from+uint64(n)*width]
 		default:
 			tensor.Data = data[source.Offset : source.Offset+source.Bytes]
 		}
 	}
-	ch.At += n
-	if ch.Remaining() == 0 {
-		rows.buffer, ch.Buffer = ch.Buffer, nil
+	en.At += n
+	if en.Remaining() == 0 {
+		rows.buffer, en.Buffer = en.Buffer, nil
 	} else {
-		rows.buffer = ch.Buffer.Retain()
+		rows.buffer = en.Buffer.Retain()
 	}
 	return rows
 }
 
 // sliceStrings finds the lengths and the bytes of n rows of a string component, and advances past them.
 // Lengths were checked against the payload when the frame was accepted.
-func (ch *Chunk) sliceStrings(row, n int, tensor *Tensor) {
-	source := &ch.Table.Rows[row]
-	data := ch.Buffer.Bytes()[source.Offset : source.Offset+source.Bytes]
+func (en *Entry) sliceStrings(row, n int, tensor *Tensor) {
+	source := &en.Table.Rows[row]
+	data := en.Buffer.Bytes()[source.Offset : source.Offset+source.Bytes]
 	per, _ := frame.Elements(source.Dims)
 	total, first, at := per, uint64(0), uint64(0)
-	if ch.Columnar {
-		total, first, at = per*uint64(ch.Rows), per*uint64(ch.At), ch.Strings[row]
+	if en.Columnar {
+		total, first, at = per*uint64(en.Rows), per*uint64(en.At), en.Strings[row]
 	}
 	tensor.Lengths = data[first*8 : (first+per*uint64(n))*8]
 	size := uint64(0)
@@ -108,13 +108,13 @@ func (ch *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 		size += binary.LittleEndian.Uint64(tensor.Lengths[i:])
 	}
 	tensor.Data = data[total*8+at : total*8+at+size]
-	if ch.Columnar {
-		ch.Strings[row] = at + size
+	if en.Columnar {
+		en.Strings[row] = at + size
 	}
 }
 
 // Release frees the memory of rows that were not dequeued.
-func (ch *Chunk) Release() {
-	ch.Buffer.Release()
-	ch.Buffer = nil
+func (en *Entry) Release() {
+	en.Buffer.Release()
+	en.Buffer = nil
 }

@@ -15,48 +15,48 @@ import (
 // openings are the runs that import graphs and make iterators now. Native code may crash the process at that
 // point, before any element can be marked. The crash report therefore names them.
 type openings struct {
-	// Each opening, and the first element of a pooled stream, holds one of the places. An opening after a worker's death
-	// holds all of them, and so does an element that is computed alone after two deaths.
-	places *semaphore.Weighted
-	// There are as many turns as cores. A worker that takes over all streams of a dead worker opens a few at a
-	// time. If it opened all at once, every reader would wait until the end.
-	turns chan struct{}
+	// lock is the opening lock. Each opening shares it, and so does the first element of a pooled stream. An opening after a
+	// worker's death holds it exclusively, and so does an element that is computed alone after two deaths.
+	lock *semaphore.Weighted
+	// limit has room for as many openings as there are cores. A worker that takes over all streams of a dead worker opens a
+	// few at a time. If it opened all at once, every reader would wait until the end.
+	limit chan struct{}
 	mu    sync.Mutex
 	runs  map[*run]struct{}
 }
 
-// allPlaces is the number of places, which is more than a worker has streams.
-const allPlaces = 1 << 20
+// exclusively is the weight that holds the opening lock exclusively. It is more than a worker has streams.
+const exclusively = 1 << 20
 
-// enter waits for a place.
-func (o *openings) enter() { _ = o.places.Acquire(context.Background(), 1) }
+// share waits until nobody holds the opening lock exclusively, and shares it.
+func (o *openings) share() { _ = o.lock.Acquire(context.Background(), 1) }
 
-func (o *openings) leave() { o.places.Release(1) }
+func (o *openings) unshare() { o.lock.Release(1) }
 
-// takePlace takes a place for the first element of a pooled stream, which opens the stream's dataset.
-func (r *run) takePlace() {
-	r.stream.streams.openings.enter()
-	r.hasPlace.Store(true)
+// shareOpeningLock shares the opening lock for the first element of a pooled stream, which opens the stream's dataset.
+func (r *run) shareOpeningLock() {
+	r.stream.streams.openings.share()
+	r.sharesOpeningLock.Store(true)
 }
 
-// leavePlace leaves the place, if the run has one. A closing stream leaves it before it waits for a remainder: its dataset is
-// built by then, and the stream of that remainder may wait for all places.
-func (r *run) leavePlace() {
-	if r.hasPlace.Swap(false) {
-		r.stream.streams.openings.leave()
+// releaseOpeningLock releases the opening lock if the run shares it. A closing stream does so before it waits for a remainder:
+// its dataset is built by then, and the stream of that remainder may wait for the exclusive lock.
+func (r *run) releaseOpeningLock() {
+	if r.sharesOpeningLock.Swap(false) {
+		r.stream.streams.openings.unshare()
 	}
 }
 
-// turnTimeout bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
-const turnTimeout = time.Second
+// limitTimeout bounds the wait of an opening for others: one of them may wait for a slow disk.
+const limitTimeout = time.Second
 
-// turn waits until a stream may be opened. It returns the function to call after the opening.
-func (o *openings) turn(ctx context.Context) (leave func()) {
-	timer := time.NewTimer(turnTimeout)
+// awaitLimit waits until fewer openings run than there are cores. It returns the function to call after the opening.
+func (o *openings) awaitLimit(ctx context.Context) (leave func()) {
+	timer := time.NewTimer(limitTimeout)
 	defer timer.Stop()
 	select {
-	case o.turns <- struct{}{}:
-		return func() { <-o.turns }
+	case o.limit <- struct{}{}:
+		return func() { <-o.limit }
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -67,14 +67,14 @@ func (o *openings) turn(ctx context.Context) (leave func()) {
 const pauseTimeout = 10 * time.Second
 
 // pause waits until no graph is opened, and keeps graphs from being opened until resume or pauseTimeout. It returns nil if
-// an opening takes longer than turnTimeout.
+// an opening takes longer than limitTimeout.
 func (o *openings) pause(ctx context.Context) (resume func()) {
-	for until := time.Now().Add(turnTimeout); !o.places.TryAcquire(allPlaces); {
+	for until := time.Now().Add(limitTimeout); !o.lock.TryAcquire(exclusively); {
 		if time.Now().After(until) || !clock.Sleep(ctx, exclusivePoll) {
 			return nil
 		}
 	}
-	unlock := sync.OnceFunc(func() { o.places.Release(allPlaces) })
+	unlock := sync.OnceFunc(func() { o.lock.Release(exclusively) })
 	timer := time.AfterFunc(pauseTimeout, unlock)
 	return func() {
 		timer.Stop()
@@ -107,21 +107,21 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 	return streams
 }
 
-// openGuarded opens the run's graphs. If workers have died of that, no other graph is opened and no suspicious
-// element is produced meanwhile. The cause of another death is then known.
-func (r *run) openGuarded() (*tf.Iterator, error) {
+// openLocked opens the run's graphs under the opening lock. If workers have died of that, no other graph is opened and no
+// suspicious element is produced meanwhile. The cause of another death is then known.
+func (r *run) openLocked() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.command.GetOpenExclusive() {
-		w.openings.enter()
-		defer w.openings.leave()
-		leave := w.openings.turn(r.ctx)
+		w.openings.share()
+		defer w.openings.unshare()
+		leave := w.openings.awaitLimit(r.ctx)
 		defer leave()
 	} else {
 		if !w.openExclusively(r.ctx) {
 			return nil, r.ctx.Err()
 		}
 		defer w.exclusive.unlock()
-		defer w.openings.places.Release(allPlaces)
+		defer w.openings.lock.Release(exclusively)
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()
 		}
@@ -132,15 +132,15 @@ func (r *run) openGuarded() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// exclusivePoll is the time between two attempts to get all places.
+// exclusivePoll is the time between two attempts to hold the opening lock exclusively.
 const exclusivePoll = 5 * time.Millisecond
 
 // openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It
-// returns false if the context ended. It polls for the places instead of queueing for them: all later openings would
+// returns false if the context ended. It polls for the opening lock instead of queueing for it: all later openings would
 // wait, forever if the current one hangs.
 func (ss *Streams) openExclusively(ctx context.Context) bool {
 	for ss.exclusive.lock(ctx) {
-		if ss.openings.places.TryAcquire(allPlaces) {
+		if ss.openings.lock.TryAcquire(exclusively) {
 			return true
 		}
 		ss.exclusive.unlock()
@@ -152,7 +152,7 @@ func (ss *Streams) openExclusively(ctx context.Context) bool {
 }
 
 // markOpening waits until the dispatcher has recorded that the run is opened alone. If that fails, the run is
-// opened all the same.
+// opened without a crash mark.
 func (r *run) markOpening() {
 	s := r.stream
 	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)
@@ -166,15 +166,15 @@ func (r *run) markOpening() {
 	}
 }
 
-// Opening returns the lock to hold while a graph is opened elsewhere in this process. If workers have died of
+// Opening returns the opening lock, to share while a graph is opened elsewhere in this process. If workers have died of
 // opening a graph, no other graph is opened meanwhile.
-func (ss *Streams) Opening() sync.Locker { return place{&ss.openings} }
+func (ss *Streams) Opening() sync.Locker { return sharedOpening{&ss.openings} }
 
-// place is one of the places of openings.
-type place struct{ *openings }
+// sharedOpening shares the opening lock.
+type sharedOpening struct{ *openings }
 
-func (p place) Lock()   { p.enter() }
-func (p place) Unlock() { p.leave() }
+func (s sharedOpening) Lock()   { s.share() }
+func (s sharedOpening) Unlock() { s.unshare() }
 
 // BeingOpened returns the streams whose graphs are being opened now.
 func (ss *Streams) BeingOpened() []*pecanv1.OpeningStream { return ss.openings.now() }
