@@ -59,12 +59,19 @@ func (c *Context) NewPooled(graph func(source int64) ([]byte, error), types []Da
 // Begin starts the next stream of a pooled iterator, and takes over its arguments. The stream before it must have
 // ended. If the dataset of the stream cannot be built, the first element is an *Error and the second io.EOF.
 func (it *Iterator) Begin(arguments []*Tensor) error {
-	if it.streams == nil || !it.streams.over.Load() || it.cancelled.Load() {
+	if it.Idle() {
+		it.given.Store(0)
+		it.failed.Store(0)
+	}
+	return it.Continue(arguments)
+}
+
+// Continue is Begin for a further part of the same stream: Given counts on.
+func (it *Iterator) Continue(arguments []*Tensor) error {
+	if !it.Idle() {
 		ReleaseAll(arguments)
 		return errors.New("begin a stream: the iterator is not pooled, was cancelled, or has a stream")
 	}
-	it.given.Store(0)
-	it.failed.Store(0)
 	it.streams.over.Store(false)
 	it.streams.next.Store(&arguments)
 	return nil

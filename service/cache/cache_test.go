@@ -8,13 +8,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
 
-var testID = ID{Key: strings.Repeat("ab", 32), Stream: 3, Streams: 8, Source: "a digest"}
+var testID = ID{Key: strings.Repeat("ab", 32), Part: 3, Parts: 8, Source: "a digest"}
+
+var testDTypes = []uint32{9, 1}
 
 const testName = "c-0-abab-3-17-1-0123456789abcdef.seg"
 
@@ -37,7 +40,7 @@ func whole(c *Chunk) []byte { return bytes.Join(c.Payload, nil) }
 
 func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool) Segment {
 	t.Helper()
-	w, err := d.Create(name, id, compress)
+	w, err := d.Create(name, id, testDTypes, compress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +114,43 @@ func TestCompressionMakesASegmentSmaller(t *testing.T) {
 	}
 }
 
+func TestPayloadsAreAligned(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		path := t.TempDir()
+		d, list := open(t, path, 0), chunks(7, 60)
+		s := write(t, d, testName, testID, list, compress)
+		r, err := d.Open(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if !slices.Equal(r.DTypes(), testDTypes) {
+			t.Errorf("dtypes %v", r.DTypes())
+		}
+		for _, b := range r.blocks {
+			if b.flags == 0 && (b.offset+uint64(b.stored-b.raw))%alignment != 0 {
+				t.Errorf("the chunks of block %v begin at byte %d", b, b.offset+uint64(b.stored-b.raw))
+			}
+		}
+		for range list {
+			c, err := r.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at := int(r.blocks[r.next-1].raw) - len(r.rest) - aligned(c.Size()); at%alignment != 0 {
+				t.Errorf("compress=%v: a payload of %d bytes begins at byte %d of its block", compress, c.Size(), at)
+			}
+		}
+	}
+}
+
 func TestTheBudgetIsKept(t *testing.T) {
 	path := t.TempDir()
 	if err := os.WriteFile(filepath.Join(path, "someone else's"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d := open(t, path, 3<<20)
-	w, err := d.Create(testName, testID, false)
+	w, err := d.Create(testName, testID, testDTypes, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +209,11 @@ func TestANameBelongsToOneCluster(t *testing.T) {
 
 func TestOneNameIsWrittenOnce(t *testing.T) {
 	d := open(t, t.TempDir(), 0)
-	w, err := d.Create(testName, testID, false)
+	w, err := d.Create(testName, testID, testDTypes, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Create(testName, testID, false); err == nil {
+	if _, err := d.Create(testName, testID, testDTypes, false); err == nil {
 		t.Error("two write one file")
 	}
 	if _, err := w.Commit(); err != nil {
@@ -273,8 +306,8 @@ func FuzzOpen(f *testing.F) {
 				for i := range 4 {
 					tail[4+i] = byte(forged.Checksum >> (8 * i))
 				}
-				if id, elements, _, err := parseFooter(footer); err == nil {
-					forged.ID, forged.Elements = id, elements
+				if parsed, err := parseFooter(footer); err == nil {
+					forged.ID, forged.Elements = parsed.ID, parsed.elements
 				}
 			}
 		}

@@ -118,13 +118,13 @@ func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 	}
 }
 
-// D11: a segment of another stream, dataset or source under the name.
+// D11: a segment of another part, dataset or source under the name.
 func TestAnotherSegmentIsNotAccepted(t *testing.T) {
 	path := t.TempDir()
 	d, list := open(t, path, 0), chunks(1, 5)
 	s := write(t, d, testName, testID, list, false)
 	others := map[string]ID{
-		"another key": {strings.Repeat("cd", 32), 3, 8, "a digest"}, "another stream": {testID.Key, 4, 8, "a digest"},
+		"another key": {strings.Repeat("cd", 32), 3, 8, "a digest"}, "another part": {testID.Key, 4, 8, "a digest"},
 		"another division": {testID.Key, 3, 9, "a digest"}, "other files": {testID.Key, 3, 8, "b digest"},
 	}
 	for what, id := range others {
@@ -150,7 +150,7 @@ func TestAnInvalidRecordIsRefused(t *testing.T) {
 	s := write(t, d, testName, testID, list, false)
 	for what, change := range map[string]func(*Segment){
 		"size": func(s *Segment) { s.Bytes++ }, "checksum": func(s *Segment) { s.Checksum++ }, "elements": func(s *Segment) { s.Elements++ },
-		"key": func(s *Segment) { s.Key = "x" }, "stream": func(s *Segment) { s.Stream++ }, "source": func(s *Segment) { s.Source = "" },
+		"key": func(s *Segment) { s.Key = "x" }, "part": func(s *Segment) { s.Part++ }, "source": func(s *Segment) { s.Source = "" },
 		"a missing file": func(s *Segment) { s.Name = "c-0-abab-3-99-1-0123456789abcdef.seg" }, "a path": func(s *Segment) { s.Name = "../" + s.Name },
 		"no name": func(s *Segment) { s.Name = "" },
 	} {

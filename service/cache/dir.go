@@ -34,10 +34,10 @@ var names = regexp.MustCompile(`^([0-9a-z]{1,32}(?:-[0-9a-z]{1,32})?)-[0-9a-z]{1
 // oldNames matches the names that files had before names had the cluster. No process reads or removes such files.
 var oldNames = regexp.MustCompile(`^[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
-// Name returns the name of a segment. Several clusters may use one directory. Two runs of a stream may write at the same time; lease,
-// worker and the number of the worker's run make their names different.
-func Name(cluster, key string, stream uint32, lease, run uint64, worker string) string {
-	return fmt.Sprintf("%s-%s-%d-%d-%d-%s%s", cluster, key, stream, lease, run, worker, segmentSuffix)
+// Name returns the name of a segment. Several clusters may use one directory. Two runs may write a part at the same time; lease, worker and
+// the number of the worker's run make their names different.
+func Name(cluster, key string, part uint32, lease, run uint64, worker string) string {
+	return fmt.Sprintf("%s-%s-%d-%d-%d-%s%s", cluster, key, part, lease, run, worker, segmentSuffix)
 }
 
 // ClusterOf returns the cluster that a name from Name, or its temporary or quarantined form, belongs to. It returns "" for other names.

@@ -1,4 +1,4 @@
-// Package cache stores the elements of streams in files, called segments: one per stream. It does not know what the bytes of an element
+// Package cache stores elements in files, called segments: one for each part of a source. It does not know what the bytes of an element
 // mean, nor which segments belong together; the worker and the dispatcher know.
 //
 // Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 )
 
 // Segment describes a complete segment. A reader needs it to open the file; Checksum is not in the file, so that no other file can
@@ -18,10 +19,19 @@ type Segment struct {
 
 // ID identifies the elements of a segment. The file contains it too.
 type ID struct {
-	Key             string
-	Stream, Streams uint32
+	Key         string
+	Part, Parts uint32
 	// Source identifies the source of the elements.
 	Source string
+}
+
+// footer is what the end of a segment says of it.
+type footer struct {
+	ID
+	elements uint64
+	// dtypes are those of an element's tensors.
+	dtypes []uint32
+	blocks []block
 }
 
 // Chunk has the elements of one Append: consecutive elements in a form that only the caller knows.
@@ -43,13 +53,17 @@ func (c *Chunk) Size() (n int) {
 }
 
 const (
-	header      = "pecan-cache/1\n\x00\x00"
+	header      = "pecan-cache/2\n\x00\x00"
 	footerMagic = "PCNF"
 	tailBytes   = 12
 	chunkHeader = 24
 	entryBytes  = 32
+	// alignment is that of the first chunk of a block in the file, of chunks in a block, and of payloads. Zeros fill the gaps.
+	alignment = 64
 	// blockBytes is the size at which a block is full. A block with one larger chunk is larger.
 	blockBytes = 1 << 20
+	// maxBlock is the size of the largest block, so that its index entry has room for the zeros before it.
+	maxBlock = math.MaxUint32 - alignment
 	// maxRatio is an upper bound of snappy's compression ratio.
 	maxRatio = 64
 )
@@ -68,19 +82,31 @@ type block struct {
 // snappyBlock is the flag of a compressed block.
 const snappyBlock = 1
 
-// appendFooter appends the footer: the ID of the segment and the index of its blocks.
-func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
+// aligned returns the first multiple of alignment that is not below n.
+func aligned[N int | uint64](n N) N { return (n + alignment - 1) / alignment * alignment }
+
+var zeros [alignment]byte
+
+// pad appends zeros up to the next multiple of alignment.
+func pad(dst []byte) []byte { return append(dst, zeros[:aligned(len(dst))-len(dst)]...) }
+
+// appendFooter appends the footer.
+func appendFooter(dst []byte, f footer) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, footerMagic...)
-	dst = le.AppendUint32(dst, id.Stream)
-	dst = le.AppendUint32(dst, id.Streams)
-	dst = le.AppendUint32(dst, uint32(len(blocks)))
-	dst = le.AppendUint64(dst, elements)
-	for _, text := range []string{id.Key, id.Source} {
+	for _, n := range []uint32{f.Part, f.Parts, uint32(len(f.blocks))} {
+		dst = le.AppendUint32(dst, n)
+	}
+	dst = le.AppendUint64(dst, f.elements)
+	for _, text := range []string{f.Key, f.Source} {
 		dst = le.AppendUint32(dst, uint32(len(text)))
 		dst = append(dst, text...)
 	}
-	for _, b := range blocks {
+	dst = le.AppendUint32(dst, uint32(len(f.dtypes)))
+	for _, t := range f.dtypes {
+		dst = le.AppendUint32(dst, t)
+	}
+	for _, b := range f.blocks {
 		dst = le.AppendUint64(dst, b.offset)
 		dst = le.AppendUint64(dst, b.elements)
 		for _, n := range []uint32{b.stored, b.raw, b.crc, b.flags} {
@@ -91,44 +117,55 @@ func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
 }
 
 // parseFooter parses a footer. It allocates no more than the size of the footer allows.
-func parseFooter(data []byte) (id ID, elements uint64, blocks []block, err error) {
+func parseFooter(data []byte) (f footer, err error) {
 	le := binary.LittleEndian
 	short := fmt.Errorf("%w: its footer ends early", errInvalid)
 	if len(data) < 24 || string(data[:4]) != footerMagic {
-		return id, 0, nil, short
+		return f, short
 	}
-	id.Stream, id.Streams = le.Uint32(data[4:]), le.Uint32(data[8:])
+	f.Part, f.Parts, f.elements = le.Uint32(data[4:]), le.Uint32(data[8:]), le.Uint64(data[16:])
 	count := uint64(le.Uint32(data[12:]))
-	elements = le.Uint64(data[16:])
 	data = data[24:]
-	for _, text := range []*string{&id.Key, &id.Source} {
+	for _, text := range []*string{&f.Key, &f.Source} {
 		if len(data) < 4 || uint64(le.Uint32(data)) > uint64(len(data)-4) {
-			return id, 0, nil, short
+			return f, short
 		}
 		n := le.Uint32(data)
 		*text, data = string(data[4:4+n]), data[4+n:]
 	}
-	if uint64(len(data)) != count*entryBytes {
-		return id, 0, nil, short
+	if len(data) < 4 || uint64(le.Uint32(data))*4+count*entryBytes != uint64(len(data)-4) {
+		return f, short
 	}
-	blocks = make([]block, count)
-	for i := range blocks {
-		blocks[i] = block{
+	f.dtypes, data = make([]uint32, le.Uint32(data)), data[4:]
+	for i := range f.dtypes {
+		f.dtypes[i], data = le.Uint32(data), data[4:]
+	}
+	f.blocks = make([]block, count)
+	for i := range f.blocks {
+		f.blocks[i] = block{
 			offset: le.Uint64(data), elements: le.Uint64(data[8:]), stored: le.Uint32(data[16:]), raw: le.Uint32(data[20:]),
 			crc: le.Uint32(data[24:]), flags: le.Uint32(data[28:]),
 		}
 		data = data[entryBytes:]
 	}
-	return id, elements, blocks, nil
+	return f, nil
 }
 
-func appendChunkHeader(dst []byte, c *Chunk) []byte {
+// chunkBytes returns the bytes of a chunk in its block.
+func chunkBytes(c *Chunk) int { return aligned(chunkHeader+len(c.Meta)) + aligned(c.Size()) }
+
+// appendChunk appends a chunk to a block, whose length is a multiple of alignment before and afterwards.
+func appendChunk(dst []byte, c *Chunk) []byte {
 	le := binary.LittleEndian
-	dst = le.AppendUint32(dst, uint32(c.Count))
-	dst = le.AppendUint32(dst, c.Flags)
-	dst = le.AppendUint32(dst, uint32(len(c.Meta)))
-	dst = le.AppendUint32(dst, 0)
-	return le.AppendUint64(dst, uint64(c.Size()))
+	for _, n := range []uint32{uint32(c.Count), c.Flags, uint32(len(c.Meta)), 0} {
+		dst = le.AppendUint32(dst, n)
+	}
+	dst = le.AppendUint64(dst, uint64(c.Size()))
+	dst = pad(append(dst, c.Meta...))
+	for _, piece := range c.Payload {
+		dst = append(dst, piece...)
+	}
+	return pad(dst)
 }
 
 // takeChunk parses the first chunk of a block and returns the remaining bytes.
@@ -137,12 +174,12 @@ func takeChunk(data []byte) (c Chunk, rest []byte, err error) {
 	if len(data) < chunkHeader {
 		return c, nil, fmt.Errorf("%w: a block ends early", errInvalid)
 	}
-	meta, size := uint64(le.Uint32(data[8:])), le.Uint64(data[16:])
+	meta, reserved, size, have := uint64(le.Uint32(data[8:])), le.Uint32(data[12:]), le.Uint64(data[16:]), uint64(len(data))
 	c.Count, c.Flags = int(le.Uint32(data)), le.Uint32(data[4:])
-	data = data[chunkHeader:]
-	if meta > uint64(len(data)) || size > uint64(len(data))-meta || c.Count == 0 {
+	from := aligned(chunkHeader + meta)
+	if from > have || size > have-from || aligned(size) > have-from || c.Count == 0 || reserved != 0 {
 		return c, nil, fmt.Errorf("%w: a chunk ends early", errInvalid)
 	}
-	c.Meta, c.Payload = data[:meta], [][]byte{data[meta : meta+size]}
-	return c, data[meta+size:], nil
+	c.Meta, c.Payload = data[chunkHeader:chunkHeader+meta], [][]byte{data[from : from+size]}
+	return c, data[from+aligned(size):], nil
 }

@@ -13,6 +13,7 @@ type Reader struct {
 	name   string
 	file   Readable
 	size   int64
+	dtypes []uint32
 	blocks []block
 	next   int
 	stored []byte
@@ -68,23 +69,25 @@ func (r *Reader) check(s Segment) error {
 	if checksum(footer) != crc {
 		return r.invalid("its footer is damaged")
 	}
-	id, elements, blocks, err := parseFooter(footer)
+	parsed, err := parseFooter(footer)
 	if err != nil {
 		return err
 	}
-	if id != s.ID || elements != s.Elements {
-		return r.invalid("it has elements of another stream, cache or source")
+	if parsed.ID != s.ID || parsed.elements != s.Elements {
+		return r.invalid("it has elements of another part, cache or source")
 	}
-	return r.checkBlocks(blocks, elements, uint64(r.size-tailBytes-length))
+	r.dtypes = parsed.dtypes
+	return r.checkBlocks(parsed.blocks, parsed.elements, uint64(r.size-tailBytes-length))
 }
 
 // checkBlocks checks that the blocks are contiguous and add up to the segment, before any block is read.
 func (r *Reader) checkBlocks(blocks []block, elements, end uint64) error {
 	at, sum := uint64(len(header)), uint64(0)
 	for _, b := range blocks {
+		gap := aligned(at) - at
 		switch {
-		case b.offset != at, uint64(b.stored) > end-at, b.elements > elements-sum, b.flags&^snappyBlock != 0,
-			b.flags == 0 && b.raw != b.stored, uint64(b.raw) > uint64(b.stored)*maxRatio:
+		case b.offset != at, uint64(b.stored) > end-at, uint64(b.stored) < gap, b.elements > elements-sum, b.flags&^snappyBlock != 0,
+			b.flags == 0 && uint64(b.raw) != uint64(b.stored)-gap, uint64(b.raw) > (uint64(b.stored)-gap)*maxRatio:
 			return r.invalid("its index does not match its blocks")
 		}
 		at += uint64(b.stored)
@@ -130,15 +133,16 @@ func (r *Reader) load(b block) error {
 	if checksum(r.stored) != b.crc {
 		return r.invalid("block %d is damaged", r.next)
 	}
-	r.rest, r.left = r.stored, b.elements
+	chunks := r.stored[aligned(b.offset)-b.offset:]
+	r.rest, r.left = chunks, b.elements
 	if b.flags&snappyBlock == 0 {
 		return nil
 	}
-	if n, err := snappy.DecodedLen(r.stored); err != nil || n != int(b.raw) {
+	if n, err := snappy.DecodedLen(chunks); err != nil || n != int(b.raw) {
 		return r.invalid("block %d has the wrong uncompressed length", r.next)
 	}
 	r.raw = grow(r.raw, int(b.raw))
-	out, err := snappy.Decode(r.raw, r.stored)
+	out, err := snappy.Decode(r.raw, chunks)
 	if err != nil {
 		return r.invalid("block %d: %v", r.next, err)
 	}
@@ -152,6 +156,9 @@ func grow(b []byte, n int) []byte {
 	}
 	return b[:n]
 }
+
+// DTypes returns the dtypes of an element's tensors.
+func (r *Reader) DTypes() []uint32 { return r.dtypes }
 
 // Close closes the file.
 func (r *Reader) Close() error { return r.file.Close() }

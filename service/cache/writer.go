@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"strings"
 
@@ -15,6 +16,7 @@ type Writer struct {
 	dir      *Dir
 	name     string
 	id       ID
+	dtypes   []uint32
 	compress bool
 	file     File
 	buffer   []byte
@@ -26,15 +28,15 @@ type Writer struct {
 	blocks     []block
 }
 
-// Create starts a segment. With compress, blocks are compressed if that makes them at least a quarter smaller.
-func (d *Dir) Create(name string, id ID, compress bool) (*Writer, error) {
+// Create starts a segment of elements whose tensors have these dtypes. With compress, blocks are compressed if that makes them at least a quarter smaller.
+func (d *Dir) Create(name string, id ID, dtypes []uint32, compress bool) (*Writer, error) {
 	if !ValidName(name) || !strings.HasSuffix(name, segmentSuffix) || len(id.Key) > maxKeyBytes || len(id.Source) > maxSourceBytes {
 		return nil, fmt.Errorf("write segment %q: not the name of a segment", name)
 	}
 	if err := d.reserve(int64(len(header))); err != nil {
 		return nil, err
 	}
-	w := &Writer{dir: d, name: name, id: id, compress: compress}
+	w := &Writer{dir: d, name: name, id: id, dtypes: dtypes, compress: compress}
 	file, err := d.fs.Create(w.temporaryName())
 	if err != nil {
 		return nil, fmt.Errorf("write segment %s: %w", name, err)
@@ -62,19 +64,15 @@ func (w *Writer) write(data []byte) error {
 
 // Append appends elements. The caller may reuse the chunk's memory afterwards.
 func (w *Writer) Append(c *Chunk) error {
-	if size := len(w.buffer) + chunkHeader + len(c.Meta) + c.Size(); size > math.MaxUint32 {
+	if size := len(w.buffer) + chunkBytes(c); size > maxBlock {
 		if err := w.flush(); err != nil {
 			return err
 		}
 	}
-	if c.Count < 1 || chunkHeader+len(c.Meta)+c.Size() > math.MaxUint32 {
+	if c.Count < 1 || chunkBytes(c) > maxBlock {
 		return fmt.Errorf("write segment %s: a chunk of %d elements and %d bytes", w.name, c.Count, c.Size())
 	}
-	w.buffer = appendChunkHeader(w.buffer, c)
-	w.buffer = append(w.buffer, c.Meta...)
-	for _, piece := range c.Payload {
-		w.buffer = append(w.buffer, piece...)
-	}
+	w.buffer = appendChunk(w.buffer, c)
 	w.inBlock += uint64(c.Count)
 	if len(w.buffer) >= blockBytes {
 		return w.flush()
@@ -87,6 +85,7 @@ func (w *Writer) flush() error {
 	if len(w.buffer) == 0 {
 		return nil
 	}
+	gap := zeros[:aligned(w.at)-w.at]
 	b := block{offset: w.at, elements: w.inBlock, raw: uint32(len(w.buffer))}
 	stored := w.buffer
 	if bound := snappy.MaxEncodedLen(len(w.buffer)); w.compress && bound >= 0 {
@@ -97,12 +96,14 @@ func (w *Writer) flush() error {
 			stored, b.flags = out, snappyBlock
 		}
 	}
-	b.stored, b.crc = uint32(len(stored)), checksum(stored)
-	if err := w.dir.reserve(int64(len(stored))); err != nil {
+	b.stored, b.crc = uint32(len(gap)+len(stored)), crc32.Update(checksum(gap), castagnoli, stored)
+	if err := w.dir.reserve(int64(len(gap) + len(stored))); err != nil {
 		return err
 	}
-	if err := w.write(stored); err != nil {
-		return err
+	for _, data := range [][]byte{gap, stored} {
+		if err := w.write(data); err != nil {
+			return err
+		}
 	}
 	w.blocks = append(w.blocks, b)
 	w.elements += w.inBlock
@@ -126,12 +127,12 @@ func (w *Writer) commit() (out Segment, err error) {
 	if err := w.flush(); err != nil {
 		return out, err
 	}
-	footer := appendFooter(nil, w.id, w.elements, w.blocks)
-	if len(footer) > math.MaxUint32 {
+	end := appendFooter(nil, footer{w.id, w.elements, w.dtypes, w.blocks})
+	if len(end) > math.MaxUint32 {
 		return out, fmt.Errorf("write segment %s: it has too many blocks", w.name)
 	}
-	crc := checksum(footer)
-	tail := binary.LittleEndian.AppendUint32(footer, uint32(len(footer)))
+	crc := checksum(end)
+	tail := binary.LittleEndian.AppendUint32(end, uint32(len(end)))
 	tail = binary.LittleEndian.AppendUint32(tail, crc)
 	tail = append(tail, footerMagic...)
 	if err := w.dir.reserve(int64(len(tail))); err != nil {

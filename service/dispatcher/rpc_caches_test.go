@@ -26,7 +26,7 @@ func TestCachesArePinnedAndRemovedByTheirKeys(t *testing.T) {
 		name := fmt.Sprintf("%s-key-%d-1-1-w.seg", job.ClusterId, stream)
 		files = append(files, name)
 		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{
-			Segment: &pecanv1.CacheSegment{Key: "key", Stream: stream, Streams: 2, Name: name, Bytes: 100, Elements: 5},
+			Segment: &pecanv1.CacheSegment{Key: "key", Part: stream, Parts: 2, Name: name, Bytes: 100, Elements: 5},
 		}}})
 	}
 	for range files {

@@ -87,7 +87,8 @@ const maxPlansForCache = 32
 // planForCache returns a plan with the number of streams of a complete cache that the job can then read; the given plan if
 // there is none. In mode deterministic, a cache must not change the order.
 func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
-	if len(plan.CacheSteps()) == 0 || d.readsAny(plan, req.Options, caches) || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	byShare := slices.ContainsFunc(plan.CacheSteps(), func(step *pecanv1.CachePlan) bool { return step.GetParts() == 0 })
+	if !byShare || d.readsAny(plan, req.Options, caches) || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		return plan, nil
 	}
 	tried := map[int]bool{int(plan.GetNumStreams()): true}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"hash"
+	"slices"
 	"sort"
 	"strings"
 
@@ -32,10 +33,17 @@ type Hasher struct {
 }
 
 // NewHasher hashes all nodes of a graph.
-func NewHasher(g *Graph) *Hasher {
+func NewHasher(g *Graph) *Hasher { return NewHasherWithout(g, nil) }
+
+// NewHasherWithout returns a Hasher that ignores some inputs of nodes, by the names of nodes and arguments.
+func NewHasherWithout(g *Graph, ignored map[string][]string) *Hasher {
 	h := &Hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
 	for _, n := range g.order {
+		left := ignoredInputs(g, n, ignored[n.GetName()])
 		h.nodes[n.GetName()] = h.hashNode(n, func(input string) []byte {
+			if left[input] {
+				return nil
+			}
 			name, index, control := nodedef.SplitInput(input)
 			if control {
 				return h.nodes[name]
@@ -47,6 +55,22 @@ func NewHasher(g *Graph) *Hasher {
 		})
 	}
 	return h
+}
+
+// ignoredInputs returns the inputs of a node that only ignored arguments have.
+func ignoredInputs(g *Graph, n *tf.NodeDef, ignored []string) map[string]bool {
+	left := map[string]bool{}
+	for _, arg := range ignored {
+		if at := g.InputIndex(n, arg); at >= 0 && at < len(n.GetInput()) {
+			left[n.GetInput()[at]] = true
+		}
+	}
+	for at, input := range n.GetInput() {
+		if left[input] && !slices.ContainsFunc(ignored, func(arg string) bool { return g.InputIndex(n, arg) == at }) {
+			delete(left, input)
+		}
+	}
+	return left
 }
 
 // Node is the hash of a node and all its inputs.

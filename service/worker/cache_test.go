@@ -33,8 +33,13 @@ func cachedStream(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil || o.Plan.GetCache() == nil {
 		t.Fatal(o.Plan.GetReasons(), err)
 	}
-	o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
+	o.Cache = storing(o.Plan)
 	return o
+}
+
+// storing is the action of a stream that reads these segments and writes all parts that have none.
+func storing(plan *pecanv1.Plan, segments ...*pecanv1.CacheSegment) *pecanv1.CacheAction {
+	return &pecanv1.CacheAction{Key: plan.GetCache().GetKey(), Step: plan.GetCache(), Segments: segments, WrittenBelow: split.AllParts(plan, plan.GetCache())}
 }
 
 func withCache(t *testing.T) (*Worker, string) {
@@ -75,16 +80,17 @@ func reported(w *Worker) (segments []*pecanv1.CacheSegment) {
 	return segments
 }
 
-// written acknowledges the last reported segment, as a dispatcher would, and returns it.
-func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
+// written acknowledges the reported segments, as a dispatcher would, and returns them.
+func written(t *testing.T, w *Worker) []*pecanv1.CacheSegment {
 	t.Helper()
 	segments := reported(w)
 	if len(segments) == 0 {
 		t.Fatal("no segment was reported")
 	}
-	segment := segments[len(segments)-1]
-	w.streams.Caches.Acknowledge(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
-	return segment
+	for _, segment := range segments {
+		w.streams.Caches.Acknowledge(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
+	}
+	return segments
 }
 
 func TestCachedElementsAreRead(t *testing.T) {
@@ -93,11 +99,11 @@ func TestCachedElementsAreRead(t *testing.T) {
 		o := cachedStream(t, w, name)
 		o.Cache = nil
 		want := read(t, w, o, 1)
-		o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
+		o.Cache = storing(o.Plan)
 		if got := read(t, w, o, 2); got != want {
 			t.Errorf("%s: written beside, the elements are %.200s, without %.200s", name, got, want)
 		}
-		o.Cache.Segment = written(t, w)
+		o.Cache.Segments = written(t, w)
 		if got := read(t, w, o, 3); got != want {
 			t.Errorf("%s: read, the elements are %.200s, computed %.200s", name, got, want)
 		}
@@ -114,7 +120,7 @@ func TestStreamsWithACachedStepShareIterators(t *testing.T) {
 	if o.Plan.NumStreams < 3 {
 		t.Fatalf("there are %d streams", o.Plan.NumStreams)
 	}
-	want, segments := map[uint32]string{}, map[uint32]*pecanv1.CacheSegment{}
+	want, segments := map[uint32]string{}, map[uint32][]*pecanv1.CacheSegment{}
 	lease := uint64(0)
 	run := func(stream uint32, action *pecanv1.CacheAction) string {
 		lease++
@@ -123,19 +129,18 @@ func TestStreamsWithACachedStepShareIterators(t *testing.T) {
 		waitFor(t, "the run to return its iterators", func() bool { return w.streams.Load().Running == 0 })
 		return elements
 	}
-	key := o.Plan.GetCache().GetKey()
 	for stream := range uint32(3) {
 		want[stream] = run(stream, nil)
 	}
 	before := w.streams.Load().PooledIterators
 	for stream := range uint32(3) {
-		if got := run(stream, &pecanv1.CacheAction{Key: key}); got != want[stream] {
+		if got := run(stream, storing(o.Plan)); got != want[stream] {
 			t.Errorf("stream %d: written beside, the elements are %.200s, without %.200s", stream, got, want[stream])
 		}
 		segments[stream] = written(t, w)
 	}
 	for stream := range uint32(3) {
-		if got := run(stream, &pecanv1.CacheAction{Key: key, Segment: segments[stream]}); got != want[stream] {
+		if got := run(stream, storing(o.Plan, segments[stream]...)); got != want[stream] {
 			t.Errorf("stream %d: read, the elements are %.200s, computed %.200s", stream, got, want[stream])
 		}
 	}
@@ -149,7 +154,8 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	w, path := withCache(t)
 	o := cachedStream(t, w, "cached")
 	want := read(t, w, o, 1)
-	segment := written(t, w)
+	segments := written(t, w)
+	segment := segments[len(segments)/2]
 	harm := map[string]func(data []byte) []byte{
 		"damaged": func(d []byte) []byte { d[40] ^= 1; return d },
 		"shorter": func(d []byte) []byte { return d[:len(d)-1] },
@@ -167,7 +173,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(path, segment.Name), hurt(bytes.Clone(good)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o.Cache.Segment = segment
+		o.Cache.Segments = segments
 		lease++
 		invalid++
 		if got := read(t, w, o, lease); got != want {

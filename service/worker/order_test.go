@@ -92,8 +92,8 @@ func TestAReorderedPlanProducesTheElementsOfTheRegisteredOne(t *testing.T) {
 				o.Id = &pecanv1.StreamId{JobId: "job", Epoch: 1, Stream: stream}
 				for _, index := range []uint64{0, 2} {
 					o.Cache = nil
-					if key := o.Plan.GetCache().GetKey(); stream == last && index == 0 && key != "" {
-						o.Cache = &pecanv1.CacheAction{Key: key}
+					if stream == last && index == 0 && o.Plan.GetCache() != nil {
+						o.Cache = storing(o.Plan)
 					}
 					o.Plan.Order = nil
 					want := from(t, w, o, index)

@@ -131,3 +131,20 @@ def until(condition, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
+
+
+def slow_numbers(names: list[str], files: D | None = None) -> D:
+    """Like `numbers`, but slow enough to kill a worker during an epoch. `files` lists the names in another way."""
+    def linger(x: tf.Tensor) -> tf.Tensor:
+        spin = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
+        return x + tf.cast(spin[1] * 0, tf.int64)
+
+    dataset = (files or D.from_tensor_slices(names)).interleave(tf.data.TFRecordDataset).map(number).map(linger)
+    return dataset.apply(pecan.cache()).map(lambda x: 3 * x).map(linger).batch(4)
+
+
+def flip(path: pathlib.Path) -> None:
+    """Changes one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import subprocess
 
 import cache_service
 import pecan
 import pytest
 import tensorflow as tf
-from cache_service import PATIENCE_S, D, Service, free_port, nothing, number, numbers, rows, until
+from cache_service import PATIENCE_S, D, Service, flip, free_port, nothing, number, numbers, rows, slow_numbers, until
 from pecan._src.client import session
 from soak import SOAK, cases
 from test_commands import Program, run_command
@@ -35,12 +34,6 @@ def test_changed_files_are_read_again(tmp_path, records):
             assert rows(dataset) == now
         until(lambda: service.metric("segments_invalid") == 1, "no worker counts the invalid segment")
         assert service.job()["cache"]["state"] == "used"
-
-
-def flip(path: pathlib.Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 DAMAGE = {
@@ -96,16 +89,6 @@ def test_a_full_cache_does_not_stop_epochs(tmp_path, records, caplog):
         until(lambda: "raise --cache-bytes" in caplog.text, "the trainer gets no warning about dropped writes")
         assert "raise --cache-bytes" in service.job()["cache"]["state"]
         assert list(service.caches.iterdir()) == []
-
-
-def slow_numbers(names: list[str]) -> D:
-    """Like `numbers`, but slow enough to kill a worker during an epoch."""
-    def linger(x: tf.Tensor) -> tf.Tensor:
-        spin = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
-        return x + tf.cast(spin[1] * 0, tf.int64)
-
-    dataset = D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset).map(number).map(linger)
-    return dataset.apply(pecan.cache()).map(lambda x: 3 * x).map(linger).batch(4)
 
 
 # The fault scenarios T2 and T3 kill workers in both modes.

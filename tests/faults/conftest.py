@@ -105,15 +105,17 @@ class Made:
     def _truth(self, streams: int) -> dict[int, int]:
         return self.records(streams).truth()
 
-    def _golden(self, streams: int) -> list[list[int]]:
+    def _golden(self, streams: int, cached: bool) -> list[list[int]]:
         import cluster
         import ledger
+        import pecan
         import run
 
         data, truth = self.records(streams), self.truth(streams)
         with cluster.running_cluster(cluster.Cluster(self._directories.mktemp("golden"))) as service:
             service.add_all(1)
-            with run.Run(service, data, "deterministic", GOLDEN_PASSES) as quiet:
+            dataset = data.dataset().apply(pecan.cache()) if cached else None
+            with run.Run(service, data, "deterministic", GOLDEN_PASSES, dataset=dataset) as quiet:
                 quiet.finish()
             entries = ledger.lines(quiet.path)
             ledger.check(entries, truth, GOLDEN_PASSES)
@@ -152,7 +154,13 @@ def truth(made: Made, streams: int) -> dict[int, int]:
 @pytest.fixture
 def golden(made: Made, streams: int) -> list[list[int]]:
     """The order of each epoch in mode deterministic without faults, with one worker. The scenarios have more workers."""
-    return made.golden(streams)
+    return made.golden(streams, False)
+
+
+@pytest.fixture
+def golden_cached(made: Made, streams: int) -> list[list[int]]:
+    """The same for a dataset with `pecan.cache()` at its end. The workers have no directory for caches."""
+    return made.golden(streams, True)
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def test_a_position_survives_other_workers_and_a_restarted_dispatcher(tmp_path, 
         gc.collect()
 
 
-def test_a_position_survives_a_filled_cache_and_a_removed_job(tmp_path, data, golden, mode):
+def test_a_position_survives_a_filled_cache_and_a_removed_job(tmp_path, data, golden_cached, mode):
     """L2: saved while the cache was written. Resumed when the cache is complete, and the dispatcher has removed job and dataset."""
     flags = ("--client-timeout", "1s", "--dataset-timeout", "200ms")
     with running_cluster(Cluster(tmp_path, flags=flags, worker_flags=("--cache-dir", str(tmp_path / "cache")))) as cluster:
@@ -84,7 +84,7 @@ def test_a_position_survives_a_filled_cache_and_a_removed_job(tmp_path, data, go
         found += _ids(iterator)
         (job,) = cluster.status()["jobs"]
         assert job["cache"]["state"] == "used"
-        _check(found, data, golden, mode)
+        _check(found, data, golden_cached, mode)
         del iterator
         gc.collect()
 

@@ -67,7 +67,7 @@ def _elements_read(cluster: Cluster) -> int:
     return sum(int(node["elements"]) for node in job["nodes"] if node["op"] == "InterleaveDataset")
 
 
-def test_nofail(tmp_path, data, truth, golden, mode):
+def test_nofail(tmp_path, data, truth, golden_cached, mode):
     """T1: an epoch that fills the cache and two cached ones, without a fault. No element is recomputed, and none is dropped."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3)
@@ -77,14 +77,14 @@ def test_nofail(tmp_path, data, truth, golden, mode):
             assert _elements_read(cluster) == data.total
             kept = _segment_files(tmp_path)
             run.finish()
-            run.check(truth, golden, moved=0)
+            run.check(truth, golden_cached, moved=0)
             assert _cache_state(cluster) == "used" and _segment_files(tmp_path) == kept
             assert _elements_read(cluster) == data.total, "files were read again"
             assert not run.observer.moved() and not any(run.observer.duplicates.values())
         run.release()
 
 
-def test_getfail(tmp_path, data, truth, golden, mode, rng):
+def test_getfail(tmp_path, data, truth, golden_cached, mode, rng):
     """T2: all workers are killed while a cached epoch is read, and stay away for different times. The cache does not change."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
@@ -104,21 +104,21 @@ def test_getfail(tmp_path, data, truth, golden, mode, rng):
                 for worker in cluster.workers:
                     worker.ready()
             run.finish()
-            run.check(truth, golden, moved=2)
+            run.check(truth, golden_cached, moved=2)
             assert _cache_state(cluster) == "used" and _segment_files(tmp_path) == kept
             assert _elements_read(cluster) == data.total, "files were read again"
         run.release()
 
 
-def _reached(tmp_path, streams: int, point: str) -> bool:
+def _reached(tmp_path, parts: int, point: str) -> bool:
     """Whether the cache writers have reached a point."""
     # Workers measure the directory when they start.
     names = [path.suffix for path in (tmp_path / "cache").iterdir() if "-probe-" not in path.name]
     done, begun = names.count(".seg"), names.count(".tmp")
     return {
         "in the middle of a block": begun > 0,
-        "after a segment": 0 < done < streams,
-        "before the commit": done == streams,
+        "after a segment": 0 < done < parts,
+        "before the commit": done == parts,
     }[point]
 
 
@@ -131,14 +131,14 @@ MODES = ["exactly_once", "deterministic"]
     "mode, point",
     [(mode, point) for mode in MODES for point in POINTS] if FULL else [(MODES[k % 2], point) for k, point in enumerate(POINTS)],
 )
-def test_putfail(tmp_path, data, truth, golden, mode, point):
+def test_putfail(tmp_path, data, truth, golden_cached, mode, point):
     """T3: all workers are killed while the cache is written. The next epoch reads complete segments only. Leftover files are deleted."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3, *MANY_STREAMS)
         with Run(cluster, data, mode, 3, dataset=_cached(data)) as run:
             run.read_until(0, 1)
             (job,) = cluster.status()["jobs"]
-            streams = int(job["plan"]["num_streams"])
+            streams, parts = int(job["plan"]["num_streams"]), int(job["plan"]["cache"]["parts"])
             if point == "after the commit":
                 # The last element is in flight, and the trainer has not dequeued it.
                 run.read_until(0, data.total - 1)
@@ -150,9 +150,9 @@ def test_putfail(tmp_path, data, truth, golden, mode, point):
                 # Workers complete segments, and cannot report them.
                 cluster.dispatcher.pause()
                 run.read_until(0, data.total - 1)
-                wait(lambda: _reached(tmp_path, streams, point), "all segments are complete")
+                wait(lambda: _reached(tmp_path, parts, point), "all segments are complete")
             else:
-                while not _reached(tmp_path, streams, point):
+                while not _reached(tmp_path, parts, point):
                     run.read_until(0, run.position + 1)
             before = _segment_files(tmp_path)
             for worker in cluster.workers:
@@ -166,12 +166,12 @@ def test_putfail(tmp_path, data, truth, golden, mode, point):
             for worker in cluster.workers:
                 worker.ready()
             run.finish()
-            run.check(truth, golden, moved=0 if "commit" in point else 1)
+            run.check(truth, golden_cached, moved=0 if "commit" in point else 1)
             wait(lambda: _cache_state(cluster) in ("committed", "used"), "the cache is written")
             if point == "after the commit":
                 assert _segment_files(tmp_path) == before
                 assert _elements_read(cluster) == data.total, "files were read again"
-            left = wait(lambda: len(_segment_files(tmp_path)) == streams and not list((tmp_path / "cache").glob("*.tmp")), "leftover files are deleted")
+            left = wait(lambda: len(_segment_files(tmp_path)) == parts and not list((tmp_path / "cache").glob("*.tmp")), "leftover files are deleted")
             assert left
         run.release()
 

@@ -2934,7 +2934,7 @@ func (x *CacheSegmentAdded) GetTenant() string {
 	return ""
 }
 
-// Every stream has a segment. From now on workers read the cache.
+// Every part has a segment.
 type CacheCommitted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2991,11 +2991,13 @@ func (x *CacheCommitted) GetManifest() string {
 // A segment is damaged or missing, or its source files have changed. Workers do not read the cache until the stream has
 // another segment.
 type CacheSegmentDropped struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Stream        uint32                 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// In records of earlier versions, in place of `part`.
+	Stream        uint32 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Part          uint32 `protobuf:"varint,120,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3056,6 +3058,13 @@ func (x *CacheSegmentDropped) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *CacheSegmentDropped) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
 }
 
 // The cache is removed, because no job has used it for long. Earlier versions wrote this in place of CacheEvicted.
@@ -4605,12 +4614,13 @@ func (x *Learned) GetHistories() []*StoredHistory {
 }
 
 type StoredCache struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Key     string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Streams uint32                 `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
-	// Ascending by stream number.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// In snapshots of earlier versions, in place of `parts`.
+	Streams uint32 `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Ascending by part.
 	Segments []*CacheSegment `protobuf:"bytes,3,rep,name=segments,proto3" json:"segments,omitempty"`
-	// Empty while streams lack segments.
+	// Empty while parts lack segments.
 	Manifest string `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Grows with every segment that is added, over all caches: the largest number was written last.
 	Sequence uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -4621,6 +4631,7 @@ type StoredCache struct {
 	UnusedS float64 `protobuf:"fixed64,62,opt,name=unused_s,json=unusedS,proto3" json:"unused_s,omitempty"`
 	// As in CacheMeasured. 0: not measured.
 	ComputeS      float64 `protobuf:"fixed64,63,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
+	Parts         uint32  `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4714,6 +4725,13 @@ func (x *StoredCache) GetUnusedS() float64 {
 func (x *StoredCache) GetComputeS() float64 {
 	if x != nil {
 		return x.ComputeS
+	}
+	return 0
+}
+
+func (x *StoredCache) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
 	}
 	return 0
 }
@@ -5913,12 +5931,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06tenant\x18< \x01(\tR\x06tenant\">\n" +
 	"\x0eCacheCommitted\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
-	"\bmanifest\x18\x02 \x01(\tR\bmanifest\"e\n" +
+	"\bmanifest\x18\x02 \x01(\tR\bmanifest\"y\n" +
 	"\x13CacheSegmentDropped\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\" \n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x12\n" +
+	"\x04part\x18x \x01(\rR\x04part\" \n" +
 	"\fCacheRemoved\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"7\n" +
 	"\vCachePinned\x12\x10\n" +
@@ -6046,7 +6065,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x03 \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\x8d\x02\n" +
+	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\"\xa3\x02\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
@@ -6056,7 +6075,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x06tenant\x18< \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06pinned\x18= \x01(\bR\x06pinned\x12\x19\n" +
 	"\bunused_s\x18> \x01(\x01R\aunusedS\x12\x1b\n" +
-	"\tcompute_s\x18? \x01(\x01R\bcomputeS\"\x9c\x01\n" +
+	"\tcompute_s\x18? \x01(\x01R\bcomputeS\x12\x14\n" +
+	"\x05parts\x18x \x01(\rR\x05parts\"\x9c\x01\n" +
 	"\rStoredDataset\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +

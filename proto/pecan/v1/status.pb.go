@@ -1450,7 +1450,8 @@ type CacheStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// "off", "filling", "committed" or "used", with the reason where it helps.
-	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Number of segments, and of those that a committed cache has.
 	Segments      uint32 `protobuf:"varint,3,opt,name=segments,proto3" json:"segments,omitempty"`
 	Streams       uint32 `protobuf:"varint,4,opt,name=streams,proto3" json:"streams,omitempty"`
 	Bytes         int64  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`

@@ -914,7 +914,7 @@ const (
 	Cut_ELEMENTS Cut_Kind = 2
 	// Element position p goes to stream (p div block) mod S.
 	Cut_BLOCKS Cut_Kind = 3
-	// File number f goes to stream f mod S.
+	// File number f goes to stream (f div block) mod S.
 	Cut_FILES Cut_Kind = 4
 	// shard(SHARD_HINT, SHARD_HINT) was replaced.
 	Cut_HINT Cut_Kind = 5
@@ -2661,7 +2661,9 @@ type CachePlan struct {
 	// The worker hands elements to its graphs in packs of many.
 	Packed bool `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"`
 	// Nodes of the step and of all steps upstream of it: those that do not run while the cache is read.
-	Upstream      []string `protobuf:"bytes,60,rep,name=upstream,proto3" json:"upstream,omitempty"`
+	Upstream []string `protobuf:"bytes,60,rep,name=upstream,proto3" json:"upstream,omitempty"`
+	// The number of parts of the source, if each has a segment of its own. 0: the share of each stream is a part.
+	Parts         uint32 `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2729,6 +2731,13 @@ func (x *CachePlan) GetUpstream() []string {
 		return x.Upstream
 	}
 	return nil
+}
+
+func (x *CachePlan) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
 }
 
 // A step whose elements may be cached, or a mark that cannot be followed.
@@ -3132,11 +3141,12 @@ func (x *CachePrediction) GetTotal() float64 {
 	return 0
 }
 
-// The elements of one stream at a cached step, as a file in the cache directory; docs/formats/cache.md.
+// The elements of one part of the source at a cached step, as a file in the cache directory; docs/formats/cache.md.
 type CacheSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key of the cache: the plan's key, with the seed if the elements depend on it, and with the tenant.
-	Key     string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Earlier versions wrote the number of the stream and the count of streams in place of `part` and `parts`.
 	Stream  uint32 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
 	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
 	// Name of the file in the directory.
@@ -3146,7 +3156,10 @@ type CacheSegment struct {
 	Checksum uint32 `protobuf:"varint,6,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	Elements uint64 `protobuf:"varint,7,opt,name=elements,proto3" json:"elements,omitempty"`
 	// Hash over the names, sizes and times of the source files, and the TensorFlow version that computed the elements.
-	Source        string `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
+	Source string `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
+	// The part of the source, and the number of parts. If the plan has no parts, the share of a stream is one.
+	Part          uint32 `protobuf:"varint,120,opt,name=part,proto3" json:"part,omitempty"`
+	Parts         uint32 `protobuf:"varint,121,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3237,6 +3250,20 @@ func (x *CacheSegment) GetSource() string {
 	return ""
 }
 
+func (x *CacheSegment) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
 type Cut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Cut_Kind               `protobuf:"varint,1,opt,name=kind,proto3,enum=pecan.v1.Cut_Kind" json:"kind,omitempty"`
@@ -3244,7 +3271,16 @@ type Cut struct {
 	Edges []string `protobuf:"bytes,2,rep,name=edges,proto3" json:"edges,omitempty"`
 	Block int64    `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
 	// A split is a whole file, although the list has several extents of a file.
-	WholeFiles    bool `protobuf:"varint,4,opt,name=whole_files,json=wholeFiles,proto3" json:"whole_files,omitempty"`
+	WholeFiles bool `protobuf:"varint,4,opt,name=whole_files,json=wholeFiles,proto3" json:"whole_files,omitempty"`
+	// The source is divided by parts, so that segments of caches do not depend on S: how many of the blocks that the steps
+	// need are in a part. `block` is then the size of a part. 0: it is not.
+	Part int64 `protobuf:"varint,120,opt,name=part,proto3" json:"part,omitempty"`
+	// Steps that only order: the streams of such a plan do not run them. The shuffle of a list decides the order of the parts
+	// in a stream, and an interleave reads one dataset after another.
+	Ordering []string `protobuf:"bytes,121,rep,name=ordering,proto3" json:"ordering,omitempty"`
+	// Shuffles that run after the step `late_after`, which is downstream of them in the registered graph.
+	LateShuffles  []string `protobuf:"bytes,122,rep,name=late_shuffles,json=lateShuffles,proto3" json:"late_shuffles,omitempty"`
+	LateAfter     string   `protobuf:"bytes,123,opt,name=late_after,json=lateAfter,proto3" json:"late_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3305,6 +3341,34 @@ func (x *Cut) GetWholeFiles() bool {
 		return x.WholeFiles
 	}
 	return false
+}
+
+func (x *Cut) GetPart() int64 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Cut) GetOrdering() []string {
+	if x != nil {
+		return x.Ordering
+	}
+	return nil
+}
+
+func (x *Cut) GetLateShuffles() []string {
+	if x != nil {
+		return x.LateShuffles
+	}
+	return nil
+}
+
+func (x *Cut) GetLateAfter() string {
+	if x != nil {
+		return x.LateAfter
+	}
+	return ""
 }
 
 // One stream of one epoch, the unit of a lease. Closing streams have the numbers from plan.num_streams on. There is one for
@@ -4334,13 +4398,14 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRECOMPUTE\x10\x01\x12\v\n" +
 	"\aPARTIAL\x10\x02\x12\b\n" +
-	"\x04SEEK\x10\x03\"}\n" +
+	"\x04SEEK\x10\x03\"\x93\x01\n" +
 	"\tCachePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
 	"\x06packed\x18\x04 \x01(\bR\x06packed\x12\x1a\n" +
-	"\bupstream\x18< \x03(\tR\bupstream\"\xb0\x03\n" +
+	"\bupstream\x18< \x03(\tR\bupstream\x12\x14\n" +
+	"\x05parts\x18x \x01(\rR\x05parts\"\xb0\x03\n" +
 	"\x0eCacheCandidate\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x127\n" +
@@ -4388,7 +4453,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x05bytes\x18\x05 \x01(\x01R\x05bytes\x12&\n" +
 	"\x03put\x18\x06 \x01(\v2\x14.pecan.v1.CacheEpochR\x03put\x12&\n" +
 	"\x03get\x18\a \x01(\v2\x14.pecan.v1.CacheEpochR\x03get\x12\x14\n" +
-	"\x05total\x18\b \x01(\x01R\x05total\"\xcc\x01\n" +
+	"\x05total\x18\b \x01(\x01R\x05total\"\xf6\x01\n" +
 	"\fCacheSegment\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x18\n" +
@@ -4397,13 +4462,20 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x1a\n" +
 	"\bchecksum\x18\x06 \x01(\rR\bchecksum\x12\x1a\n" +
 	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
-	"\x06source\x18\b \x01(\tR\x06source\"\xd1\x01\n" +
+	"\x06source\x18\b \x01(\tR\x06source\x12\x12\n" +
+	"\x04part\x18x \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18y \x01(\rR\x05parts\"\xc5\x02\n" +
 	"\x03Cut\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.pecan.v1.Cut.KindR\x04kind\x12\x14\n" +
 	"\x05edges\x18\x02 \x03(\tR\x05edges\x12\x14\n" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x1f\n" +
 	"\vwhole_files\x18\x04 \x01(\bR\n" +
-	"wholeFiles\"U\n" +
+	"wholeFiles\x12\x12\n" +
+	"\x04part\x18x \x01(\x03R\x04part\x12\x1a\n" +
+	"\bordering\x18y \x03(\tR\bordering\x12#\n" +
+	"\rlate_shuffles\x18z \x03(\tR\flateShuffles\x12\x1d\n" +
+	"\n" +
+	"late_after\x18{ \x01(\tR\tlateAfter\"U\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04NONE\x10\x01\x12\f\n" +

@@ -2800,12 +2800,16 @@ func (x *StartStreams) GetStreams() []*StartStream {
 type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The segment to read. Absent: write one.
+	// Earlier versions of the dispatcher set it in place of `segments`.
 	Segment *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
-	// The step. Absent, from dispatchers of earlier versions: the plan's cached step.
+	// The step. Absent, from dispatchers of earlier versions: nothing is read or written.
 	Step *CachePlan `protobuf:"bytes,100,opt,name=step,proto3" json:"step,omitempty"`
-	// What the segment belongs to: the share of the source that the stream reads in its epoch. Only valid with `step`.
-	Share         uint32 `protobuf:"varint,101,opt,name=share,proto3" json:"share,omitempty"`
+	// Earlier versions of the dispatcher set it. The worker finds the parts of the stream by the plan.
+	Share uint32 `protobuf:"varint,101,opt,name=share,proto3" json:"share,omitempty"`
+	// The recorded segments of the parts that the stream has. The worker reads these parts.
+	Segments []*CacheSegment `protobuf:"bytes,120,rep,name=segments,proto3" json:"segments,omitempty"`
+	// The worker writes the parts below this number that have no segment. It computes the others.
+	WrittenBelow  uint32 `protobuf:"varint,121,opt,name=written_below,json=writtenBelow,proto3" json:"written_below,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2864,6 +2868,20 @@ func (x *CacheAction) GetStep() *CachePlan {
 func (x *CacheAction) GetShare() uint32 {
 	if x != nil {
 		return x.Share
+	}
+	return 0
+}
+
+func (x *CacheAction) GetSegments() []*CacheSegment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *CacheAction) GetWrittenBelow() uint32 {
+	if x != nil {
+		return x.WrittenBelow
 	}
 	return 0
 }
@@ -3525,12 +3543,14 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
-	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\x90\x01\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\xe9\x01\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12'\n" +
 	"\x04step\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04step\x12\x14\n" +
-	"\x05share\x18e \x01(\rR\x05share\"P\n" +
+	"\x05share\x18e \x01(\rR\x05share\x122\n" +
+	"\bsegments\x18x \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12#\n" +
+	"\rwritten_below\x18y \x01(\rR\fwrittenBelow\"P\n" +
 	"\n" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
@@ -3684,14 +3704,15 @@ var file_pecan_v1_worker_proto_depIdxs = []int32{
 	31, // 59: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
 	44, // 60: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
 	49, // 61: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
-	40, // 62: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	39, // 63: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	39, // 64: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	65, // [65:65] is the sub-list for method output_type
-	65, // [65:65] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	44, // 62: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	40, // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	39, // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	39, // 65: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	66, // [66:66] is the sub-list for method output_type
+	66, // [66:66] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }

@@ -144,7 +144,7 @@ func verifyCaches(ctx context.Context, o *options, path string, out io.Writer) e
 			segments, bytes = segments+1, bytes+s.Bytes
 			if err := verifySegment(dir, s); err != nil {
 				damaged++
-				fmt.Fprintf(out, "cache %s, stream %d: %v\n", c.Key, s.Stream, err)
+				fmt.Fprintf(out, "cache %s, part %d: %v\n", c.Key, s.Part, err)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func verifyCaches(ctx context.Context, o *options, path string, out io.Writer) e
 func verifySegment(dir *cache.Dir, s *pecanv1.CacheSegment) error {
 	reader, err := dir.Open(cache.Segment{
 		Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements,
-		ID: cache.ID{Key: s.Key, Stream: s.Stream, Streams: s.Streams, Source: s.Source},
+		ID: cache.ID{Key: s.Key, Part: s.Part, Parts: s.Parts, Source: s.Source},
 	})
 	if err != nil {
 		return err

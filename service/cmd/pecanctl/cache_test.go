@@ -222,7 +222,7 @@ func TestVerifyFindsDamagedSegments(t *testing.T) {
 	}
 	dispatcher := &withCaches{}
 	for stream := range uint32(3) {
-		w, err := dir.Create(cache.Name("c-1", "key1", stream, 1, 1, "w"), cache.ID{Key: "key1", Stream: stream, Streams: 3, Source: "digest"}, false)
+		w, err := dir.Create(cache.Name("c-1", "key1", stream, 1, 1, "w"), cache.ID{Key: "key1", Part: stream, Parts: 3, Source: "digest"}, nil, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func TestVerifyFindsDamagedSegments(t *testing.T) {
 			t.Fatal(err)
 		}
 		dispatcher.segments = append(dispatcher.segments, &pecanv1.CacheSegment{
-			Key: s.Key, Stream: s.Stream, Streams: s.Streams, Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements, Source: s.Source,
+			Key: s.Key, Part: s.Part, Parts: s.Parts, Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements, Source: s.Source,
 		})
 	}
 	address, _ := serveThe(t, dispatcher)
@@ -259,7 +259,7 @@ func TestVerifyFindsDamagedSegments(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "2 of 3 segments") {
 		t.Error(err)
 	}
-	for _, want := range []string{"cache key1, stream 1: the segment cannot be used: ", "is damaged", "cache key1, stream 2: the segment cannot be used: ", "no such file"} {
+	for _, want := range []string{"cache key1, part 1: the segment cannot be used: ", "is damaged", "cache key1, part 2: the segment cannot be used: ", "no such file"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, out.String())
 		}

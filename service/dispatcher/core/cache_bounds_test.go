@@ -13,7 +13,7 @@ func withCache(t *testing.T) *script {
 	for _, line := range []string{
 		"config cache_ttl=80s", "start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=8 caches",
 		"job client=a request=r1 dataset=f1 streams=1 cache=k", "open client=a request=o1 job=j1",
-		"written session=1 key=k stream=0 of=1 name=c-k-0-1-w1.seg bytes=300 elements=50", "close client=a job=j1 epoch=0", "wait 300ms",
+		"written session=1 key=k part=0 of=1 name=c-k-0-1-w1.seg bytes=300 elements=50", "close client=a job=j1 epoch=0", "wait 300ms",
 	} {
 		s.run(line)
 	}
@@ -78,7 +78,7 @@ func TestAListOfFilesCostsWhatItNames(t *testing.T) {
 		s.run(line)
 	}
 	for n := range segments {
-		s.run(fmt.Sprintf("written session=1 key=k stream=%d of=%d name=c-k-%d-1-w1.seg bytes=300 elements=50", n, segments, n))
+		s.run(fmt.Sprintf("written session=1 key=k part=%d of=%d name=c-k-%d-1-w1.seg bytes=300 elements=50", n, segments, n))
 	}
 	if n := len(s.core.State().Cache("k").GetSegments()); n != segments {
 		t.Fatalf("%d segments are recorded", n)

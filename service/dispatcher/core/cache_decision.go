@@ -14,6 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // A job without pecan.cache() caches at one of its candidates, or nowhere. The caller decides, because the decision needs
@@ -161,7 +162,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		step, cache := measure.CachedStep{Candidate: candidate, Problem: c.caches.unwanted[key]}, c.state.Cache(key)
 		if cache != nil {
 			size := c.state.CacheSize(key)
-			step.Stored, step.Bytes, step.Held = float64(len(cache.Segments))/float64(max(cache.Streams, 1)), uint64(size.Bytes), size.Elements
+			step.Stored, step.Bytes, step.Held = float64(len(cache.Segments))/float64(max(cache.Parts, 1)), uint64(size.Bytes), size.Elements
 		}
 		facts.Steps = append(facts.Steps, step)
 	}
@@ -247,14 +248,15 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	c.event("cache decided", "job", job.JobId, "epoch", decision.Epoch, "step", cmp.Or(decision.Node, "none"), "why", decision.Why)
 }
 
-// shareIsKept reports whether a share of the source belongs to what the newest decision keeps of a step.
-func shareIsKept(job *durable.Job, step *pecanv1.CachePlan, share uint32) bool {
+// keptBelow returns how many parts the newest decision keeps of a step, from the first one on.
+func keptBelow(job *durable.Job, step *pecanv1.CachePlan) uint32 {
+	all := split.AllParts(job.Plan, step)
 	for _, candidate := range job.CacheDecision.GetCandidates() {
 		if candidate.Node == step.Node && candidate.Share > 0 {
-			return float64(share) < candidate.Share*float64(job.Plan.GetNumStreams())
+			return uint32(min(math.Ceil(candidate.Share*float64(all)), float64(all)))
 		}
 	}
-	return true
+	return all
 }
 
 // keepsPrefix reports whether the steps up to a cached one are the same in an order. Only then the order gives the elements

@@ -214,7 +214,7 @@ func growth(cache *pecanv1.StoredCache, job *durable.Job) float64 {
 	if !isWritten(cache, job) || len(cache.Segments) == 0 {
 		return 1
 	}
-	return float64(cache.Streams) / float64(len(cache.Segments))
+	return float64(cache.Parts) / float64(len(cache.Segments))
 }
 
 func (c *Core) cacheQuota() autocache.Quota {

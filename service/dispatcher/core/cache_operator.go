@@ -32,7 +32,7 @@ func (c *Core) Caches(req *pecanv1.CachesRequest) (*pecanv1.CachesResponse, erro
 		saves, _ := c.savedSeconds(cache, job)
 		shown := &pecanv1.RecordedCache{
 			Key: key, Tenant: cache.Tenant, State: "filling", Pinned: cache.Pinned, InUse: reads(job), Segments: uint32(len(cache.Segments)),
-			Streams: cache.Streams, Bytes: c.state.CacheSize(key).Bytes, SavesS: saves, UnusedS: cache.UnusedS, Jobs: names[key],
+			Streams: cache.Parts, Bytes: c.state.CacheSize(key).Bytes, SavesS: saves, UnusedS: cache.UnusedS, Jobs: names[key],
 		}
 		if cache.Manifest != "" {
 			shown.State = "committed"

@@ -15,11 +15,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// A cache holds what the streams of a dataset produced at a cached step, one segment for each share of the source. A worker
-// writes a segment where its StartStream says so, and reports it when it is durable. The core records the
-// segment, and commits the cache with the last one. A stream whose segment is recorded reads it, whether the cache is
-// committed or not. The files belong to the workers: when one reports an unusable segment, the core removes its record, and
-// the next stream with that share writes it again.
+// A cache holds the elements at a cached step of a dataset, one segment for each part of its source. If the plan does not store
+// a step by parts, the share of each stream is one. A worker writes segments where its StartStream says so, and reports each one
+// when it is durable. The core records the segment, and commits the cache with the last one. A part whose segment is recorded is
+// read, whether the cache is committed or not. The files belong to the workers: when one reports an unusable segment, the core
+// removes its record, and the next stream with that part writes it again.
 
 const (
 	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file. The sum of
@@ -81,7 +81,7 @@ func (c Config) CacheKey(step *pecanv1.CachePlan, options *pecanv1.JobOptions) s
 	return key
 }
 
-// cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
+// cacheAction says which parts of a stream a worker reads and writes at the cached step; nil if it does neither.
 func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	job, step := epoch.Job, cachedStep(epoch)
 	if step == nil || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil || c.cfg.CacheMode == CacheCompute {
@@ -93,24 +93,37 @@ func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *
 	if epoch.CachedStep != "" && durable.HasOrder(epoch, stream.Stream) && !keepsPrefix(epoch.Order, step) {
 		return nil
 	}
-	share := split.ShareNumber(job.Plan, split.Run{Stream: int(stream.Stream), Epoch: epoch.Epoch, Seed: job.Options.GetSeed()})
-	action := &pecanv1.CacheAction{Key: c.cacheKey(job, step), Step: &pecanv1.CachePlan{Node: step.Node, Packed: step.Packed}, Share: share}
-	cache := c.state.Cache(action.Key)
-	at, found := durable.FindSegment(cache, share)
+	action := &pecanv1.CacheAction{
+		Key: c.cacheKey(job, step), Step: &pecanv1.CachePlan{Node: step.Node, Packed: step.Packed, Parts: step.Parts},
+		WrittenBelow: split.AllParts(job.Plan, step),
+	}
 	switch {
-	case found && c.cfg.CacheMode != CachePut:
-		action.Segment = cache.Segments[at]
-		c.caches.read[action.Key] = true
-	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "", epoch.CachedStep != "" && !shareIsKept(job, step, share):
-		// Nothing is written: an operator says so, the quotas have no room, or the decision keeps other shares.
+	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "":
+		// An operator says so, or the quotas have no room.
+		action.WrittenBelow = 0
+	case epoch.CachedStep != "":
+		action.WrittenBelow = keptBelow(job, step)
+	}
+	cache, writes := c.state.Cache(action.Key), false
+	for _, part := range split.PartsOf(job.Plan, step, split.Run{Stream: int(stream.Stream), Epoch: epoch.Epoch, Seed: job.Options.GetSeed()}) {
+		if at, found := durable.FindSegment(cache, part); found && c.cfg.CacheMode != CachePut {
+			action.Segments = append(action.Segments, cache.Segments[at])
+		} else {
+			writes = writes || part < action.WrittenBelow
+		}
+	}
+	if len(action.Segments) == 0 && !writes {
 		return nil
+	}
+	if len(action.Segments) > 0 {
+		c.caches.read[action.Key] = true
 	}
 	c.useCache(action.Key)
 	return action
 }
 
 // segmentWritten records a durable segment, and commits its cache if it was the last one. The first segment of a
-// stream stays, whoever wrote it: another run or another job produces the same elements.
+// part stays, whoever wrote it: another run or another job produces the same elements.
 func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{
 		Name: segment.GetName(), Accepted: c.recordSegment(workerID, segment),
@@ -120,12 +133,12 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
 	job := c.jobOfCache(segment.GetKey())
 	switch {
-	case job == nil, int64(segment.Streams) != int64(job.Plan.GetNumStreams()), segment.Stream >= segment.Streams,
-		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, segment.Bytes > maxSegmentBytes, !strings.HasPrefix(segment.Name, fmt.Sprintf("%s%s-%d-", c.ownNames(), segment.Key, segment.Stream)):
+	case job == nil, segment.Parts != split.AllParts(job.Plan, c.stepOfCache(job, segment.Key)), segment.Part >= segment.Parts,
+		c.caches.unwanted[segment.Key] != "", len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, segment.Bytes > maxSegmentBytes, !strings.HasPrefix(segment.Name, fmt.Sprintf("%s%s-%d-", c.ownNames(), segment.Key, segment.Part)):
 		return false
 	}
 	cache := c.state.Cache(segment.Key)
-	if at, taken := durable.FindSegment(cache, segment.Stream); taken {
+	if at, taken := durable.FindSegment(cache, segment.Part); taken {
 		return cache.Segments[at].Name == segment.Name
 	}
 	if cache == nil && !c.makeRoomForCache() {
@@ -137,7 +150,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	}}})
 	c.caches.due = true
 	cache = c.state.Cache(segment.Key)
-	if len(cache.Segments) == int(cache.Streams) {
+	if len(cache.Segments) == int(cache.Parts) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
 		c.measureCaches(job)
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
@@ -168,16 +181,16 @@ func (c *Core) makeRoomForCache() bool {
 func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInvalid) {
 	segment := report.GetSegment()
 	cache := c.state.Cache(segment.GetKey())
-	at, found := durable.FindSegment(cache, segment.GetStream())
+	at, found := durable.FindSegment(cache, segment.GetPart())
 	if !found || cache.Segments[at].Name != segment.GetName() {
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentDropped{CacheSegmentDropped: &pecanv1.CacheSegmentDropped{
-		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: report.Why,
+		Key: cache.Key, Part: segment.Part, Name: segment.Name, Why: report.Why,
 	}}})
 	delete(c.caches.read, cache.Key)
 	clear(c.caches.unwanted)
-	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
+	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "part", segment.Part,
 		"file", segment.Name, "worker", workerID, "error", report.Why)
 }
 
@@ -200,17 +213,17 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	}
 }
 
-// isRecorded reports whether a cache has the segment with a name of this cluster. It finds the segment by the key and the stream in the
+// isRecorded reports whether a cache has the segment with a name of this cluster. It finds the segment by the key and the part in the
 // name: a cluster may have millions of segments.
 func (c *Core) isRecorded(name string) bool {
 	key, rest, _ := strings.Cut(strings.TrimPrefix(name, c.ownNames()), "-")
 	number, _, _ := strings.Cut(rest, "-")
-	stream, err := strconv.ParseUint(number, 10, 32)
+	part, err := strconv.ParseUint(number, 10, 32)
 	if err != nil {
 		return false
 	}
 	cache := c.state.Cache(key)
-	at, found := durable.FindSegment(cache, uint32(stream))
+	at, found := durable.FindSegment(cache, uint32(part))
 	return found && cache.Segments[at].Name == name
 }
 
@@ -235,7 +248,7 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 	}
 	key := c.cacheKey(job, step)
 	cache := c.state.Cache(key)
-	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
+	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: split.AllParts(job.Plan, step), Bytes: cacheBytes(cache)}
 	trouble := c.cacheProblem(job)
 	switch {
 	case len(c.workers) == 0:
@@ -294,7 +307,7 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 	case c.caches.unwanted[key] != "":
 		return "the quotas for caches keep others, by the CPU seconds that an epoch saves: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
-		return fmt.Sprintf("%d streams could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
+		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}
 	return ""
 }

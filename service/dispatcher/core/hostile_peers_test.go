@@ -308,7 +308,7 @@ func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value
 	if p.chance(10) {
 		number = one[uint64](p, 1<<64-1, 1<<63, 1<<62, 1<<62+1, 1<<32)
 	}
-	if f.Name() == "streams" && !f.IsList() {
+	if (f.Name() == "streams" || f.Name() == "parts") && !f.IsList() {
 		// Every plan has this number, and its cache.
 		number = 2
 	}

@@ -70,7 +70,7 @@ func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.ID(), ClientId: stream.Consumer}}})
 	}
 	start := c.startOf(job, epoch, stream)
-	if state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch}); start.Cache.GetSegment() != nil {
+	if state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch}); len(start.Cache.GetSegments()) > 0 {
 		state.gets++
 	} else if start.Cache != nil {
 		state.puts++

@@ -8,15 +8,16 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 )
 
-// candidates reads cache candidates: name, or name:refusal.
+// candidates reads cache candidates: name, name*parts, or name:refusal.
 func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 	for _, text := range list {
 		name, refusal, _ := strings.Cut(text, ":")
+		name, parts, _ := strings.Cut(name, "*")
 		c := &pecanv1.CacheCandidate{
 			Name: name, Node: "Take_" + name, Origin: pecanv1.CacheCandidate_MARKED, Refusal: enum[pecanv1.CacheRefusal](pecanv1.CacheRefusal_value, "CACHE_REFUSAL_", refusal),
 		}
 		if refusal == "" {
-			c.Plan = &pecanv1.CachePlan{Node: c.Node, Key: name, Upstream: []string{c.Node, "Map_" + name, "Source"}}
+			c.Plan = &pecanv1.CachePlan{Node: c.Node, Key: name, Upstream: []string{c.Node, "Map_" + name, "Source"}, Parts: uint32(args{"parts": parts}.number("parts"))}
 		}
 		all = append(all, c)
 	}

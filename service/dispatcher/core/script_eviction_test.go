@@ -26,10 +26,10 @@ func (s *script) cacheInput(command string, a args) any {
 	return nil
 }
 
-// segment reads key= stream= of= name= bytes= elements=.
+// segment reads key= part= of= name= bytes= elements=.
 func segment(a args) *pecanv1.CacheSegment {
 	return &pecanv1.CacheSegment{
-		Key: a["key"], Stream: uint32(a.number("stream")), Streams: uint32(a.number("of")), Name: a["name"], Bytes: int64(a.number("bytes")), Source: a["source"],
+		Key: a["key"], Part: uint32(a.number("part")), Parts: uint32(a.number("of")), Name: a["name"], Bytes: int64(a.number("bytes")), Source: a["source"],
 		Elements: a.number("elements"),
 	}
 }
@@ -37,11 +37,11 @@ func segment(a args) *pecanv1.CacheSegment {
 func showCacheRecord(record *pecanv1.Record) string {
 	switch k := record.Kind.(type) {
 	case *pecanv1.Record_CacheSegmentAdded:
-		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentAdded.Segment.Key, k.CacheSegmentAdded.Segment.Stream, k.CacheSegmentAdded.Segment.Name)
+		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentAdded.Segment.Key, k.CacheSegmentAdded.Segment.Part, k.CacheSegmentAdded.Segment.Name)
 	case *pecanv1.Record_CacheCommitted:
 		return "record cache committed " + k.CacheCommitted.Key
 	case *pecanv1.Record_CacheSegmentDropped:
-		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
+		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Part, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
 	case *pecanv1.Record_CacheDecided:
 		d := k.CacheDecided.Decision
 		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why)

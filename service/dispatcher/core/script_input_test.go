@@ -194,7 +194,7 @@ func (s *script) createJob(a args) any {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}
 	if a.has("cache") {
-		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded"), Upstream: []string{"Take", "Map"}}
+		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded"), Parts: uint32(a.number("parts")), Upstream: []string{"Take", "Map"}}
 	}
 	input.Plan.CacheCandidates = candidates(a.list("candidates"))
 	if a.has("begins") {

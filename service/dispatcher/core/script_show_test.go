@@ -231,13 +231,20 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 				line += " " + flag.name
 			}
 		}
-		if order := k.Start.Cache; order.GetSegment() != nil {
-			line += " read " + order.Segment.Name
-		} else if order != nil {
+		switch order := k.Start.Cache; {
+		case order == nil:
+		case order.Step.GetParts() > 0:
+			line += " parts of " + order.Key
+			for _, segment := range order.Segments {
+				line += fmt.Sprintf(" %d:%s", segment.Part, segment.Name)
+			}
+			if order.WrittenBelow < order.Step.Parts {
+				line += fmt.Sprintf(" written_below=%d", order.WrittenBelow)
+			}
+		case len(order.Segments) > 0:
+			line += " read " + order.Segments[0].Name
+		default:
 			line += " write " + order.Key
-		}
-		if order := k.Start.Cache; order != nil && order.Share != k.Start.Id.Stream {
-			line += fmt.Sprintf(" share %d", order.Share)
 		}
 		if suspicion := k.Start.CrashGuard; suspicion.GetSerial() {
 			line += fmt.Sprintf(" serial until=%d", suspicion.Below)

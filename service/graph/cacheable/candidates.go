@@ -13,10 +13,12 @@ import (
 )
 
 // Division is where a dataset is divided into streams. Cuts has the steps whose outputs are divided. Batch is the step whose
-// short last elements are joined, nil without one.
+// short last elements are joined, nil without one. ByParts are the steps whose elements come from one part of the source
+// after another: neither seeds nor epochs change those of a part.
 type Division struct {
-	Cuts  map[*graph.Step]int
-	Batch *graph.Step
+	Cuts    map[*graph.Step]int
+	Batch   *graph.Step
+	ByParts map[*graph.Step]bool
 }
 
 // Request is what the candidates depend on, besides the dataset.
@@ -191,7 +193,7 @@ func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	c.Step, c.end, c.spent = s, at.end, f.spent
 	why := at.refusal
 	if why.None() {
-		why = f.refusal(s, f.Mode, mark.Freezes)
+		why = f.refusal(s, f.Request, mark.Freezes)
 	}
 	if c.refuse(why); c.Legal() {
 		if reader := f.readsComputedNames(s); reader != nil {
@@ -212,7 +214,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 		CacheCandidate: &pecanv1.CacheCandidate{Node: s.Node.GetName(), Origin: pecanv1.CacheCandidate_FOUND}}
 	why := at.refusal
 	if why.None() {
-		why = f.refusal(s, f.Mode, false)
+		why = f.refusal(s, f.Request, false)
 	}
 	// The text after the reason is about marks, which a user can move.
 	why.Why, _, _ = strings.Cut(why.Why, ". ")

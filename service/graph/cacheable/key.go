@@ -8,22 +8,49 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Key hashes everything that decides which elements pass a stream's cached step, except the source files
-// and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. If steps
-// draw from seeds, the key covers the whole dataset, because seeds depend on the names of nodes.
-func Key(g *graph.Graph, plan *pecanv1.Plan) string {
-	h := graph.NewHasher(g)
+// ordersBy are the inputs of a step that only orders which say how it does that.
+var ordersBy = []string{
+	"buffer_size", "seed", "seed2", "seed_generator", "cycle_length", "block_length", "buffer_output_elements", "prefetch_input_elements", "num_parallel_calls",
+}
+
+// Hasher hashes the steps of a graph without how those order that only order in the streams of a plan.
+type Hasher struct {
+	*graph.Hasher
+	g *graph.Graph
+	// mixed: the parts of the source are samples of a list that is shuffled.
+	mixed bool
+}
+
+// NewHasher returns a Hasher for the steps of a graph.
+func NewHasher(g *graph.Graph, plan *pecanv1.Plan) *Hasher {
+	free, mixed := map[string][]string{}, false
+	for _, name := range plan.GetCut().GetOrdering() {
+		free[name] = ordersBy
+		mixed = mixed || g.RuleOf(g.Node(name)).Kind == ops.Shuffled
+	}
+	return &Hasher{graph.NewHasherWithout(g, free), g, mixed}
+}
+
+// Key hashes everything that decides which elements pass a cached step in a part of the source, except the contents of the
+// source files and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. Steps that
+// only order have the same key in any order that they give. If steps draw from seeds, the key covers the whole dataset,
+// because seeds depend on the names of nodes.
+func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan) string {
 	sum := sha256.New()
-	graph.WriteHashPart(sum, []byte("pecan cache 1"))
-	graph.WriteHashPart(sum, h.Node(plan.GetCache().GetNode()))
-	if plan.GetCache().GetSeeded() {
-		graph.WriteHashPart(sum, []byte(g.Fingerprint()))
-		graph.WriteHashPart(sum, []byte(plan.GetCache().GetNode()))
+	graph.WriteHashPart(sum, []byte("pecan cache 2"))
+	graph.WriteHashPart(sum, h.Node(step.GetNode()))
+	if step.GetSeeded() {
+		graph.WriteHashPart(sum, []byte(h.g.Fingerprint()))
+		graph.WriteHashPart(sum, []byte(step.GetNode()))
 	}
 	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
-	number(int64(plan.GetNumStreams()))
+	byParts := step.GetParts() > 0
+	if number(int64(step.GetParts())); !byParts {
+		number(int64(plan.GetNumStreams()))
+	}
 	number(int64(plan.GetCut().GetKind()))
 	number(plan.GetCut().GetBlock())
 	for _, edge := range plan.GetCut().GetEdges() {
@@ -38,15 +65,18 @@ func Key(g *graph.Graph, plan *pecanv1.Plan) string {
 	}
 	number(order)
 	packed := int64(0)
-	if plan.GetCache().GetPacked() {
+	if step.GetPacked() {
 		packed = 1
 	}
 	number(packed)
 	if plan.GetCut().GetWholeFiles() {
 		graph.WriteHashPart(sum, []byte("whole files"))
 	}
-	if group := plan.GetGroup(); group > 0 {
+	if group := plan.GetGroup(); group > 0 && !byParts {
 		number(int64(group))
+	}
+	if h.mixed {
+		graph.WriteHashPart(sum, []byte("mixed"))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -34,7 +34,7 @@ func New(g *graph.Graph, a *analysis.Analysis) *Rules {
 }
 
 // refusal returns why the elements of a step cannot be cached. freezes: random steps upstream repeat their values.
-func (r *Rules) refusal(step *graph.Step, mode pecanv1.Mode, freezes bool) Refusal {
+func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	for _, t := range r.g.OutputTypes(step.OutputOf) {
 		if t != tf.DataType_DT_STRING && frame.Width(uint32(t)) == 0 {
 			return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_DTYPE, "its elements have a component of dtype %s, which cannot be written. Flatten ragged and sparse values before it", frame.DTypeName(uint32(t)))
@@ -43,7 +43,7 @@ func (r *Rules) refusal(step *graph.Step, mode pecanv1.Mode, freezes bool) Refus
 	if r.MayBeEndless(step) {
 		return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_ENDLESS, "its input never ends. Put repeat() after it")
 	}
-	if r.DeterminismClass(step, mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
+	if r.DeterminismClass(step, q.Mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
 		return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_UNREPEATABLE, "its input produces other elements in each run")
 	}
 	why := Refusal{}
@@ -59,8 +59,10 @@ func (r *Rules) refusal(step *graph.Step, mode pecanv1.Mode, freezes bool) Refus
 	if why.None() && r.namesRemoteFiles() {
 		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, so changed files would not be noticed")
 	}
-	if random := r.drawsByEpoch(step); why.None() && !freezes && random != nil {
-		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "%s, which comes before it, is random in each epoch, and a cache would repeat one epoch. Move that step after it, or give freeze_randomness=True to repeat the first epoch", random.Node.GetName())
+	if why.None() && !freezes && !q.ByParts[step] {
+		if random := r.drawsByEpoch(step); random != nil {
+			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "%s, which comes before it, is random in each epoch, and a cache would repeat one epoch. Move that step after it, or give freeze_randomness=True to repeat the first epoch", random.Node.GetName())
+		}
 	}
 	return why
 }

@@ -28,6 +28,8 @@ type At struct {
 	// upstream. The other graph pulls their elements under the handle CacheSource.
 	Cached      *pecanv1.CachePlan
 	CacheSource int64
+	// Part, if not nil, is a part of the source. Only UpstreamOfCache is then written, for the elements of that part.
+	Part *uint32
 	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job.
 	// Streams share a table only if both are equal, or if Files has the states of all files of the table.
 	Files map[string]string
@@ -55,6 +57,9 @@ type StreamGraphs struct {
 	A               []byte
 	B               []byte
 	UpstreamOfCache []byte
+	// Parts are the parts of the source that the stream has at the cached step, in order. If the step is stored by parts of the
+	// source, there is no UpstreamOfCache, and At.Part gives that of each part.
+	Parts []uint32
 	// FileNames are the strings in UpstreamOfCache that may be names of files.
 	FileNames []string
 	// Files are At.Files.

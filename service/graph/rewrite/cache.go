@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // findCached returns the cached step upstream of a step, with its position. The position records whether a
@@ -31,15 +32,23 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	if mark == nil {
 		return nil
 	}
-	upstream := e.fork()
-	// A cache segment has all elements, so the skip at the stream's start is in the other graph.
-	upstream.skips = nil
-	graphs, err := upstream.finishGraph(upstream.emit(mark, at), mark.Node)
-	if err != nil {
-		return err
+	byParts := e.cached.GetParts() > 0
+	if e.parts = e.plan.parts; byParts {
+		e.parts = split.PartsIn(e.cached, e.plan.share)
 	}
-	e.upstreamGraph = graphs.A
-	e.fileNames = mayBeFiles(graphs.A)
+	if !byParts || e.at.Part != nil {
+		upstream := e.fork()
+		// A cache segment has all elements, so the skip at the stream's start is in the other graph.
+		upstream.skips = nil
+		if byParts {
+			upstream.plan.share = split.OnePart(*e.at.Part)
+		}
+		graphs, err := upstream.finishGraph(upstream.emit(mark, at), mark.Node)
+		if err != nil {
+			return err
+		}
+		e.upstreamGraph, e.fileNames = graphs.A, mayBeFiles(graphs.A)
+	}
 	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
 	e.stop = mark
 	if !e.cached.GetPacked() {

@@ -7,6 +7,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
@@ -63,6 +64,12 @@ func TestTheCacheKeyFollowsFromTheElements(t *testing.T) {
 	if cachePlan(t, "cached_one_more").GetKey() == key || cachePlan(t, "cached_noise").GetKey() == key {
 		t.Error("other elements have the same key")
 	}
+	if cachePlan(t, "parts_list").GetKey() != cachePlan(t, "parts_list_otherwise").GetKey() {
+		t.Error("the key depends on how steps order that only order")
+	}
+	if cachePlan(t, "parts_list").GetKey() == cachePlan(t, "parts_list_filtered").GetKey() {
+		t.Error("filtered elements have the same key")
+	}
 	if cachePlan(t, "cached_noise").GetKey() == cachePlan(t, "cached_noise_batched").GetKey() {
 		t.Error("seeds depend on names in the whole dataset, and the key does not")
 	}
@@ -84,7 +91,8 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		below, above := graphtest.Decode(t, graphs.UpstreamOfCache), graphtest.Decode(t, graphs.A)
+		part := partGraphs(t, g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, Start: start}, graphs.Parts[0])
+		below, above := graphtest.Decode(t, part.UpstreamOfCache), graphtest.Decode(t, graphs.A)
 		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
 			t.Errorf("upstream graph, from element %d: %v", start, opsOf(below))
 		}
@@ -110,6 +118,17 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 	if err != nil || plain.UpstreamOfCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
 		t.Errorf("a stream without a cached step is divided: %v", err)
 	}
+}
+
+// partGraphs writes the graph of one part of a stream.
+func partGraphs(t *testing.T, g *graph.Graph, plan *pecanv1.Plan, at rewrite.At, part uint32) *rewrite.StreamGraphs {
+	t.Helper()
+	at.Cached, at.Part = plan.GetCache(), &part
+	graphs, err := rewrite.Instantiate(g, plan, at)
+	if err != nil || graphs.UpstreamOfCache == nil {
+		t.Fatalf("part %d: %v", part, err)
+	}
+	return graphs
 }
 
 func opsOf(def *tf.GraphDef) (ops []string) {
@@ -157,14 +176,15 @@ func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if graphs.B == nil || graphs.UpstreamOfCache == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.UpstreamOfCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
+	part := partGraphs(t, g, p, at, graphs.Parts[0])
+	if graphs.B == nil || !graphtest.HasOp(graphtest.Decode(t, part.UpstreamOfCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
 		t.Error("the stream does not have three graphs")
 	}
-	if slices.Contains(graphs.FileNames, firstFile) || !slices.Contains(graphs.FileNames, secondFile) {
-		t.Errorf("the file names of the stream are %v", graphs.FileNames)
+	if slices.Contains(part.FileNames, firstFile) || !slices.Contains(part.FileNames, secondFile) {
+		t.Errorf("the file names of the part are %v", part.FileNames)
 	}
 	at.Stream = int(p.GetNumStreams())
-	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.UpstreamOfCache != nil {
+	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.UpstreamOfCache != nil || graphs.Parts != nil {
 		t.Errorf("the closing stream: %v", err)
 	}
 }

@@ -25,9 +25,11 @@ type editor struct {
 	// fileNames the names of files in it. stop is the cached step, and stopOutput the node that replaces its output.
 	cached        *pecanv1.CachePlan
 	upstreamGraph []byte
-	fileNames     []string
-	stop          *graph.Step
-	stopOutput    string
+	// parts are those of the stream, in order.
+	parts      []uint32
+	fileNames  []string
+	stop       *graph.Step
+	stopOutput string
 	// shared are the tables and variables that streams share by their names.
 	shared []Shared
 	// seededFunctions has the results of needsClone.
@@ -48,10 +50,14 @@ type planFacts struct {
 	// open is how many streams an epoch has open together. Their shuffle buffers hold the user's number of elements.
 	open     int64
 	division split.Division
-	// share is the part of the dataset that the stream reads.
-	share split.Share
-	hint  bool
-	off   bool
+	// parts are those that the stream has at the cached step, in no order.
+	parts []uint32
+	// share is what the stream reads of the dataset. ordering are the steps that the stream does not run, because they only
+	// order.
+	share    split.Share
+	ordering []string
+	hint     bool
+	off      bool
 	// carry: the rows that do not fill a batch in the last closing stream belong to the next epoch.
 	carry bool
 }

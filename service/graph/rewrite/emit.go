@@ -26,12 +26,15 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*St
 		if err := e.splitAtCache(root, at); err != nil {
 			return nil, err
 		}
+		if e.at.Part != nil {
+			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, FileNames: e.fileNames, Files: e.at.Files, Ops: e.ops()}, nil
+		}
 	}
 	graphs, err := e.finishGraph(e.emit(root, at), like)
 	if err != nil {
 		return nil, err
 	}
-	graphs.UpstreamOfCache, graphs.FileNames, graphs.Files = e.upstreamGraph, e.fileNames, e.at.Files
+	graphs.UpstreamOfCache, graphs.Parts, graphs.FileNames, graphs.Files = e.upstreamGraph, e.parts, e.fileNames, e.at.Files
 	return graphs, nil
 }
 
@@ -69,7 +72,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		e.emit(c, upstream)
 	}
 	name := s.Node.GetName()
-	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.at.Serial && s.Node.GetOp() == prefetchOp {
+	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.at.Serial && s.Node.GetOp() == prefetchOp || e.ordersParts(s) {
 		name = inputs[0]
 	} else {
 		switch {

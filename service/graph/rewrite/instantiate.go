@@ -74,6 +74,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	}
 	if at.Cached != nil && at.Stream < int(plan.GetNumStreams()) {
 		e.cached, e.p.CachedStep = at.Cached, at.Cached.GetNode()
+		e.plan.parts = split.PartsOf(plan, at.Cached, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
 		top, _, err := e.streamEnd(root, split.Division{})
@@ -89,6 +90,8 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	}
 	if at.Stream < int(plan.GetNumStreams()) {
 		e.plan.share = e.p.ShareOf(root, w, plan, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
+		e.plan.ordering = plan.GetCut().GetOrdering()
+		e.orderParts(root)
 	}
 	if root, e.plan.division, err = e.streamEnd(root, w); err != nil {
 		return nil, err
@@ -160,15 +163,15 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 	}
 	e.relaxBatches(w.Batch, w.Batch)
 	a, err := write(w.Batch)
-	if err != nil {
-		return nil, err
+	if err != nil || e.at.Part != nil {
+		return a, err
 	}
 	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), handle)
 	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source, position{}), root.OutputOf)
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, Parts: a.Parts, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
 }
 
 // positionOf returns the position of a step on the path from the root. Only one path leads there.

@@ -25,6 +25,7 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 		e.fixOrder(s.Node)
 	}
 	e.capBuffers(s.Node)
+	e.readOneByOne(s)
 	if crashesOnEmptyRows(e.g, s.Node) {
 		e.sliceBatches(e.Edit(name), name)
 	}

@@ -3,6 +3,7 @@ package split
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -15,15 +16,18 @@ import (
 // root is the tree that was cut.
 func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	rules := cacheable.New(p.g, p.Analysis)
-	asked := cacheable.Request{Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile, Keyed: p.Keyed}
-	asked.Division, asked.Refusal = p.divisionForCache(plan, root)
-	candidates, omitted := rules.Candidates(root, asked)
+	w, refusal := p.divisionForCache(plan, root)
+	parts := p.partPrefix(root, w).of(w)
+	candidates, omitted := rules.Candidates(root, cacheable.Request{
+		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: parts.steps}, Refusal: refusal,
+		Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile, Keyed: p.Keyed,
+	})
 	for _, c := range candidates {
 		plan.CacheCandidates = append(plan.CacheCandidates, c.CacheCandidate)
 	}
 	for _, c := range candidates {
 		if c.Legal() {
-			p.planStep(plan, rules, c)
+			p.planStep(plan, rules, c, parts)
 		}
 	}
 	if omitted > 0 {
@@ -47,30 +51,38 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
 	}
 	plan.Cache = last.Plan
-	again := ""
-	if plan.Cache.Seeded {
-		again = " and the same seed, because steps upstream of cache() draw from the seed"
+	others := fmt.Sprintf("and so do other jobs with the same steps up to it. There is a segment for each of the %d parts of the source", plan.Cache.Parts)
+	if plan.Cache.Parts == 0 {
+		others = "and so do other jobs with the same dataset and number of streams"
+		if plan.Cache.Seeded {
+			others += " and the same seed, because steps upstream of cache() draw from the seed"
+		}
+		others += fmt.Sprintf(". There is a segment for each stream, because %s", parts.why)
 	}
-	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, and so do other jobs with the same dataset%s. "+
-		"Epochs are not prefetched.", last.Node, again)
+	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, %s. Epochs are not prefetched.", last.Node, others)
 }
 
 // planStep says how the elements of a candidate are stored. A step that draws from seeds gives other elements in each stream,
 // so its elements cannot be those of a share that other streams read in other epochs.
-func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cacheable.Candidate) {
-	cached := &pecanv1.CachePlan{Node: c.Node, Seeded: rules.DrawsSeeds(c.Step), Packed: rules.FitsInPacks(c.Step)}
-	if cached.Seeded && movesShares(plan) {
+func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cacheable.Candidate, parts storedParts) {
+	step := &pecanv1.CachePlan{Node: c.Node, Packed: rules.FitsInPacks(c.Step)}
+	if parts.steps[c.Step] {
+		step.Parts = parts.count
+	} else {
+		step.Seeded = rules.DrawsSeeds(c.Step)
+	}
+	if step.Seeded && movesShares(plan) {
 		c.Refusal, c.Why = pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "a step before it draws from seeds, and each epoch reads the source in another order. Give freeze_randomness=True to repeat the first epoch"
 		return
 	}
-	plan.Cache = cached
-	cached.Key = p.keyWithMoves(cacheable.Key(p.g, plan), c.Step)
-	plan.Cache, c.Plan = nil, cached
+	h := cacheable.NewHasher(p.g, plan)
+	step.Key = p.keyWithMoves(cacheable.Key(h, plan, step), h, c.Step)
+	c.Plan = step
 }
 
 // keyWithMoves adds to the key of a cached step what the steps downstream of it change upstream: a take moves there, and an
 // outer repeat is removed. Otherwise datasets that differ only downstream would have one key, and other elements.
-func (p *Planner) keyWithMoves(key string, cached *graph.Step) string {
+func (p *Planner) keyWithMoves(key string, h *cacheable.Hasher, cached *graph.Step) string {
 	registered := map[string]bool{}
 	root, _ := p.g.Steps()
 	root.Walk(func(s *graph.Step) {
@@ -89,7 +101,7 @@ func (p *Planner) keyWithMoves(key string, cached *graph.Step) string {
 	if len(changed) == 0 {
 		return key
 	}
-	h, sum := graph.NewHasher(p.g), sha256.New()
+	sum := sha256.New()
 	graph.WriteHashPart(sum, []byte(key))
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		graph.WriteHashPart(sum, h.Node(name))
@@ -98,23 +110,22 @@ func (p *Planner) keyWithMoves(key string, cached *graph.Step) string {
 }
 
 // divisionForCache returns the division of a plan, or the reason why nothing can be cached with it.
-func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (cacheable.Division, cacheable.Refusal) {
-	w := Division{}
+func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (Division, cacheable.Refusal) {
 	switch {
 	case plan.GetNumStreams() == 0:
-		return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
+		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
 			Why: "sharding is off, so every worker would store the whole dataset. Choose a sharding policy to use the cache"}
 	case plan.GetCut().GetKind() == pecanv1.Cut_HINT:
-		return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
+		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
 			Why: "with sharding HINT the user divides the dataset. Use another sharding policy"}
-	case plan.GetNumStreams() > 1:
-		found, err := p.FindDivision(root, plan)
-		if err != nil {
-			return cacheable.Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, Why: "the cut was not found"}
-		}
-		w = found
+	case plan.GetNumStreams() == 1:
+		return Division{}, cacheable.Refusal{}
 	}
-	return cacheable.Division{Cuts: w.Cuts, Batch: w.Batch}, cacheable.Refusal{}
+	w, err := p.FindDivision(root, plan)
+	if err != nil {
+		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, Why: "the cut was not found"}
+	}
+	return w, cacheable.Refusal{}
 }
 
 // cacheMarks counts the steps that pecan.cache() marks.

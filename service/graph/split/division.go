@@ -17,10 +17,26 @@ type Edge struct {
 	extents bool
 	// runs has the rows of each split of a list of extents, nil if each extent is one.
 	runs [][][2]int64
+	// mixed: the list is shuffled downstream, so its rows are taken in a fixed random order. Each part is then a sample.
+	mixed bool
 }
+
+// mixSeed is the seed of the order of the rows of mixed lists. Segments of caches depend on it, so it never changes.
+const mixSeed = 15
 
 // rows returns the rows of a list that are in a share. The list has the elements of the edge.
 func (e Edge) rows(rows int64, share Share) rowRanges {
+	if e.mixed {
+		return rowRanges{count: shareRows(rows, e.block, share), list: func() (out [][2]int64) {
+			for _, r := range shareRanges(rows, e.block, share) {
+				for i := r[0]; i < r[1]; i++ {
+					row := permuted(i, rows, mixSeed, 0)
+					out = append(out, [2]int64{row, row + 1})
+				}
+			}
+			return out
+		}}
+	}
 	if e.runs == nil {
 		return rowRanges{count: shareRows(rows, e.block, share), list: func() [][2]int64 { return shareRanges(rows, e.block, share) }}
 	}
@@ -58,6 +74,10 @@ type Division struct {
 	Batch *graph.Step
 	// Cuts maps a step to the index of its edge.
 	Cuts map[*graph.Step]int
+	// part is the number of blocks of a part, if the source is divided by parts; 0 if it is not. ordering are the steps that
+	// only order, which streams do not run then.
+	part     int64
+	ordering []string
 }
 
 func (d Division) indexed() Division {

@@ -17,13 +17,33 @@ import (
 // defaultGroup is G of the plans that have groups: the number of streams that such an epoch has open together.
 const defaultGroup = 16
 
-// Share is the part of a dataset that one stream reads: the blocks First, First+Step, and so on, below Stop.
-type Share struct{ First, Step, Stop int64 }
+// Share is what one stream reads of a dataset: the blocks First, First+Step, and so on, below Stop.
+type Share struct {
+	First, Step, Stop int64
+	// Mixed: the blocks come in an order that Key decides.
+	Mixed bool
+	Key   uint64
+}
 
 // noStop is the Stop of a share that ends where the dataset ends.
 const noStop = math.MaxInt64
 
 func (s Share) ends() bool { return s.Stop != noStop }
+
+// Blocks lists the blocks of a share of a dataset that has a number of blocks, in the order in which the stream reads them.
+func (s Share) Blocks(all int64) (blocks []int64) {
+	count := int64(0)
+	if end := min(all, s.Stop); s.First < end {
+		count = (end-1-s.First)/s.Step + 1
+	}
+	for i := range count {
+		if s.Mixed {
+			i = permuted(i, count, s.Key, 0)
+		}
+		blocks = append(blocks, s.First+i*s.Step)
+	}
+	return blocks
+}
 
 // Run is one run of a stream: the number of the stream, the epoch, and the seed of the job.
 type Run struct {
@@ -40,16 +60,16 @@ func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
 	streams, stream, group := int64(plan.GetNumStreams()), int64(run.Stream), int64(plan.GetGroup())
 	switch {
 	case group == 0:
-		return Share{stream, streams, noStop}
+		return Share{First: stream, Step: streams, Stop: noStop}
 	case shuffled:
-		return Share{shuffledShare(plan, run), streams, noStop}
+		return Share{First: shuffledShare(plan, run), Step: streams, Stop: noStop}
 	case w.splitCount > maxDivided:
-		return Share{stream, streams, noStop}
+		return Share{First: stream, Step: streams, Stop: noStop}
 	}
 	first := stream / group * group
 	below := min(first+group, streams)
 	from := firstBlock(w.splitCount, streams, first)
-	return Share{from + stream - first, below - first, firstBlock(w.splitCount, streams, below)}
+	return Share{First: from + stream - first, Step: below - first, Stop: firstBlock(w.splitCount, streams, below)}
 }
 
 // shuffledShare returns the number of the share that a stream reads in an epoch of a plan with groups and a shuffle.
@@ -58,15 +78,6 @@ func shuffledShare(plan *pecanv1.Plan, run Run) int64 {
 		return int64(run.Stream)
 	}
 	return permuted(int64(run.Stream), int64(plan.GetNumStreams()), run.Seed, run.Epoch)
-}
-
-// ShareNumber returns the number of the share that a stream reads in an epoch. Streams of different epochs with the same
-// number read the same part of the source.
-func ShareNumber(plan *pecanv1.Plan, run Run) uint32 {
-	if movesShares(plan) {
-		return uint32(shuffledShare(plan, run))
-	}
-	return uint32(run.Stream)
 }
 
 // movesShares reports whether a stream reads another share in each epoch.

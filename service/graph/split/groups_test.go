@@ -99,7 +99,7 @@ func TestTheOrderOfStreamsIsAnotherOneInEachEpoch(t *testing.T) {
 	}
 }
 
-// A segment of a cache belongs to a share. Its number says which blocks a stream reads, in every epoch.
+// A segment of a cache that is not stored by parts belongs to a share. Its number says which blocks a stream reads, in every epoch.
 func TestTheNumberOfAShareSaysWhatAStreamReads(t *testing.T) {
 	for _, plan := range []*pecanv1.Plan{
 		{NumStreams: 100, Group: 16, Shuffled: true}, {NumStreams: 100, Group: 16}, {NumStreams: 10, Shuffled: true},
@@ -108,7 +108,7 @@ func TestTheNumberOfAShareSaysWhatAStreamReads(t *testing.T) {
 		read, moved := map[uint32][]int64{}, false
 		for epoch := range uint64(3) {
 			for stream, blocks := range sharesOf(1000, plan, plan.Shuffled, 7, epoch) {
-				share := ShareNumber(plan, Run{Stream: stream, Epoch: epoch, Seed: 7})
+				share := PartsOf(plan, &pecanv1.CachePlan{}, Run{Stream: stream, Epoch: epoch, Seed: 7})[0]
 				moved = moved || int(share) != stream
 				if before, known := read[share]; known && !slices.Equal(before, blocks) {
 					t.Fatalf("%v: share %d has blocks %v in epoch %d, and %v before", plan, share, blocks, epoch, before)
@@ -142,7 +142,7 @@ func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		rows, block := rng.Int64N(200), 1+rng.Int64N(9)
-		share := Share{rng.Int64N(12), 1 + rng.Int64N(12), noStop}
+		share := Share{First: rng.Int64N(12), Step: 1 + rng.Int64N(12), Stop: noStop}
 		if rng.IntN(2) == 0 {
 			share.Stop = share.First + 1 + rng.Int64N(20)
 		}
@@ -154,7 +154,7 @@ func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
 			t.Fatalf("%d rows in blocks of %d: %+v counts %d and lists %d", rows, block, share, counted, listed)
 		}
 	}
-	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{1, 2, 4}))
+	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{First: 1, Step: 2, Stop: 4}))
 	if !ok || !slices.Equal(part.Int64Val, []int64{1, 3}) {
 		t.Errorf("share %v", part)
 	}

@@ -24,6 +24,8 @@ func (p *Planner) edgeNames(w Division) string {
 func (p *Planner) describeCut(w Division) string {
 	unit := "by elements"
 	switch {
+	case w.part > 0:
+		unit = fmt.Sprintf("in %d parts", w.splitCount)
 	case allFiles(w) && maxBlock(w) > 1:
 		unit = fmt.Sprintf("in blocks of %d extents of files", maxBlock(w))
 	case allFiles(w) && anyExtents(w):

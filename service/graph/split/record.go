@@ -3,12 +3,14 @@ package split
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
 // PlanHash is the hash of everything in a plan that affects elements.
@@ -43,6 +45,7 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 	plan.Cut.Kind = pecanv1.Cut_ELEMENTS
 	plan.Cut.Block = 1
 	files := true
+	plan.Cut.Part, plan.Cut.Ordering = w.part, w.ordering
 	for _, e := range w.Edges {
 		plan.Cut.Edges = append(plan.Cut.Edges, e.at.Node.GetName())
 		plan.Cut.Block = max(plan.Cut.Block, e.block)
@@ -54,6 +57,13 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 		plan.Cut.Kind = pecanv1.Cut_FILES
 	case plan.Cut.Block > 1:
 		plan.Cut.Kind = pecanv1.Cut_BLOCKS
+	}
+	for _, name := range w.ordering {
+		if p.g.RuleOf(p.g.Node(name)).Kind == ops.Shuffled {
+			addReason(plan, "%s decides the order of the parts in each stream, so that each part can be cached by itself.", name)
+		} else {
+			addReason(plan, "%s reads one dataset after another in each stream, so that each part can be cached by itself.", name)
+		}
 	}
 	if w.Batch == nil {
 		return
@@ -79,6 +89,9 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 			candidates = append(candidates, w)
 		}
 		for _, w := range candidates {
+			if part := plan.GetCut().GetPart(); part > 0 && len(w.Edges) == 1 && w.Edges[0].block <= math.MaxInt64/part {
+				w = p.byParts(w, part, plan.GetCut().GetOrdering())
+			}
 			written := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
 			p.writeCut(written, w, streamCount{streams: int64(plan.GetNumStreams())})
 			if samePlanCut(written, plan) {
@@ -91,7 +104,7 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 
 func samePlanCut(a, b *pecanv1.Plan) bool {
 	x, y := a.GetCut(), b.GetCut()
-	if a.GetBatchStrategy() != b.GetBatchStrategy() || a.GetBatchRows() != b.GetBatchRows() || x.GetBlock() != y.GetBlock() || len(x.GetEdges()) != len(y.GetEdges()) {
+	if a.GetBatchStrategy() != b.GetBatchStrategy() || a.GetBatchRows() != b.GetBatchRows() || x.GetBlock() != y.GetBlock() || x.GetPart() != y.GetPart() || len(x.GetEdges()) != len(y.GetEdges()) {
 		return false
 	}
 	for i := range x.GetEdges() {

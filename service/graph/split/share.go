@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
@@ -50,11 +51,11 @@ func shareRows(rows, block int64, share Share) int64 {
 	return kept
 }
 
-// shareRanges lists the rows of a share as half-open ranges.
+// shareRanges lists the rows of a share as half-open ranges, in the order in which the stream reads them.
 func shareRanges(rows, block int64, share Share) [][2]int64 {
 	var keep [][2]int64
-	for first := share.First; rows > 0 && first <= (rows-1)/block && first < share.Stop; first += share.Step {
-		from := first * block
+	for _, b := range share.Blocks(analysis.CeilDiv(rows, block)) {
+		from := b * block
 		keep = append(keep, [2]int64{from, from + min(block, rows-from)})
 	}
 	return keep

@@ -64,6 +64,8 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	least, unit := int64(4), "splits"
 	if allFiles(w) || anyExtents(w) {
 		least, unit = 8, unitOf(w)
+	} else if w.part > 0 {
+		unit = unitOf(w)
 	}
 	small := max(least, w.splitCount/4)
 	bound := ""
@@ -99,9 +101,11 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	return streamCount{streams: limit, group: groupOf(limit), most: most, where: where, why: why, reason: fmt.Sprintf("%s, into %d streams. %s", where, limit, why)}
 }
 
-// unitOf names the splits of a cut at files.
+// unitOf names what a stream has of a cut by parts or at files.
 func unitOf(w Division) string {
 	switch {
+	case w.part > 0:
+		return "parts"
 	case maxBlock(w) > 1:
 		return "blocks of extents"
 	case anyExtents(w):

@@ -296,6 +296,29 @@ CASES = {
     "cached_listed": lambda: cached(
         D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))
     ),
+    "parts_list": lambda: cached(
+        D.from_tensor_slices(FILES).shuffle(9).interleave(tf.data.TFRecordDataset).map(tf.strings.length)
+    ).batch(8),
+    "parts_list_otherwise": lambda: cached(
+        D.from_tensor_slices(FILES)
+        .shuffle(5, seed=3)
+        .interleave(tf.data.TFRecordDataset, cycle_length=2, block_length=3)
+        .map(tf.strings.length)
+    ).map(twice),
+    "parts_list_filtered": lambda: cached(
+        D.from_tensor_slices(FILES)
+        .shuffle(9)
+        .interleave(tf.data.TFRecordDataset)
+        .filter(lambda r: tf.strings.length(r) > 2)
+    ),
+    "parts_records_shuffled": lambda: cached(
+        D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset).shuffle(20).map(tf.strings.length)
+    ),
+    "parts_records_shuffled_filtered": lambda: cached(
+        D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset).shuffle(20).filter(lambda r: tf.strings.length(r) > 2)
+    ),
+    "parts_batches": lambda: cached(D.range(3000).batch(10)).map(twice),
+    "parts_taken": lambda: cached(D.range(3000).map(twice).filter(lambda x: x > 2).take(100)),
     "cached_remote_records": lambda: cached(
         D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
     ),

@@ -64,7 +64,7 @@ type Directory struct {
 }
 
 type ownSegment struct {
-	// segment is nil while it is being written.
+	// segment and acknowledged are nil while it is being written. acknowledged is closed when the dispatcher has answered.
 	segment      *pecanv1.CacheSegment
 	acknowledged chan struct{}
 }
@@ -104,7 +104,7 @@ func (d *Directory) Metrics() *pecanv1.CacheMetrics {
 func (d *Directory) begin(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.own[name] = &ownSegment{acknowledged: make(chan struct{})}
+	d.own[name] = &ownSegment{}
 }
 
 // drop records that a segment is not completed, and why.
@@ -125,7 +125,7 @@ func (d *Directory) drop(name string, why error) {
 func (d *Directory) report(segment *pecanv1.CacheSegment) <-chan struct{} {
 	d.mu.Lock()
 	own := d.own[segment.Name]
-	own.segment = segment
+	own.segment, own.acknowledged = segment, make(chan struct{})
 	d.mu.Unlock()
 	d.written.Add(uint64(segment.Bytes))
 	d.Send(cacheWritten(segment))

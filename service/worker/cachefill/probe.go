@@ -67,7 +67,7 @@ func (d *Directory) probe(ctx context.Context) error {
 }
 
 func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
-	id := cache.ID{Key: probeKey, Streams: 1, Source: probeKey}
+	id := cache.ID{Key: probeKey, Parts: 1, Source: probeKey}
 	name := cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
 	d.begin(name)
 	defer d.drop(name, nil)
@@ -75,7 +75,7 @@ func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, 
 	data := make([]byte, bytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
 	began := time.Now()
-	writer, err := d.dir.Create(name, id, d.Compress)
+	writer, err := d.dir.Create(name, id, nil, d.Compress)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,8 +9,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 
@@ -24,69 +22,74 @@ import (
 // mostSkipped bounds how many elements are skipped in one call.
 const mostSkipped = 4096
 
-// Source is the source of the graph downstream of a cached step. It reads the stream's segment if there is one.
-// Otherwise it runs the upstream graph and writes a segment, as far as it can. Whatever happens to files, it
-// yields the elements of the upstream graph, each once. TensorFlow calls Pull from threads of its own, one at a
-// time.
+// Upstream runs the steps upstream of a cached step, over one part of the source after another.
+type Upstream interface {
+	// Graphs returns the graphs of a part. UpstreamOfCache is that of the cached step and all steps upstream.
+	Graphs(part uint32) (*rewrite.StreamGraphs, error)
+	// Open makes the iterator of a part, and the function that closes it. With alone, no other part shares the iterator, so
+	// that an error of its first element is one of that element.
+	Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (it *tf.Iterator, stop func(), err error)
+}
+
+// Source is the source of the graph downstream of a cached step. It yields the elements of one part after another. It reads
+// a part from its segment if there is one. Otherwise it runs the steps upstream and writes a segment, as far as it can.
+// Whatever happens to files, it yields the elements of the steps upstream, each once. TensorFlow calls Pull from threads of
+// its own, one at a time.
 type Source struct {
 	Directory *Directory
 	Action    *pecanv1.CacheAction
-	// Step is the cached step. Share is the part of the source, of Streams parts, that the segment belongs to.
-	Step           *pecanv1.CachePlan
-	Share, Streams uint32
+	// Parts are those of the stream, in order, and AllParts is the number of parts of all streams.
+	Parts    []uint32
+	AllParts uint32
 	// Lease is that of the stream.
 	Lease uint64
 	// Context ends with the run.
 	Context context.Context
 	Log     *slog.Logger
 
-	// graphs are those of the stream. iterate makes the iterator of the upstream graph, and the function that
-	// closes it.
-	graphs  *rewrite.StreamGraphs
-	iterate func() (it *tf.Iterator, stop func(), err error)
-	// source is the digest of what the elements come from; empty if it is not known.
-	source string
+	from Upstream
 
 	mu     sync.Mutex
 	closed bool
-	reader *cache.Reader
-	table  frame.Table
-	// delivered counts elements, from the segment and from the upstream graph.
+	// done is the number of parts that are over.
+	done int
+	// graphs are those of the open part; nil if none is open. source is the digest of what its elements come from,
+	// dtypes are those of an element's tensors.
+	graphs *rewrite.StreamGraphs
+	source string
+	dtypes []uint32
+	// segment is the one that is read, and reader its file; nil if it is not read.
+	segment *pecanv1.CacheSegment
+	reader  *cache.Reader
+	table   frame.Table
+	// delivered counts elements of the part, from the segment and from the upstream graph. alone: that graph has an iterator
+	// of its own.
 	delivered uint64
 	upstream  *upstream
+	alone     bool
 	stop      func()
 	writer    *cache.Writer
 	name      string
-	// over is set at the end of the elements. acknowledged is closed when the dispatcher has the segment.
-	over         bool
-	acknowledged <-chan struct{}
-	// written is a segment that is not reported yet. The run reports it, because TensorFlow's threads must not
-	// use the session.
-	written atomic.Pointer[pecanv1.CacheSegment]
+
+	reports reports
 }
 
-// Begin opens the segment to read, or begins to write one.
-func (s *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iterator, stop func(), err error)) error {
+// Begin opens the first part.
+func (s *Source) Begin(from Upstream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.graphs, s.iterate = graphs, iterate
-	s.source = digest(s.graphs.FileNames)
-	if segment := s.Action.GetSegment(); segment != nil {
-		return s.beginReading(segment)
+	s.from = from
+	return s.beginPart()
+}
+
+// FirstMissing returns the first part that has no segment.
+func (s *Source) FirstMissing() (part uint32, missing bool) {
+	for _, part := range s.Parts {
+		if s.recordedOf(part) == nil {
+			return part, true
+		}
 	}
-	if err := s.open(); err != nil {
-		return err
-	}
-	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.Share, s.Lease, s.Directory.runs.Add(1), s.Directory.Worker)
-	s.Directory.begin(s.name)
-	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.Directory.Compress)
-	if err != nil {
-		s.Directory.health.failed(err)
-		s.Directory.drop(s.name, err)
-		return nil
-	}
-	s.writer = writer
-	return nil
+	return 0, false
 }
 
 // Runtime returns the context that runs the downstream graph.
@@ -95,25 +98,80 @@ func (s *Source) Runtime() (*tf.Context, error) {
 	return s.Directory.Runtime()
 }
 
+// part is the number of the open part.
+func (s *Source) part() uint32 { return s.Parts[s.done] }
+
 func (s *Source) segmentID() cache.ID {
-	return cache.ID{
-		Key: s.Action.GetKey(), Stream: s.Share, Streams: s.Streams, Source: s.source,
-	}
+	return cache.ID{Key: s.Action.GetKey(), Part: s.part(), Parts: s.AllParts, Source: s.source}
 }
 
-func (s *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
-	if segment.GetSource() != s.source {
-		s.Directory.invalidate(segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
+// recordedOf returns the segment of a part; nil without one.
+func (s *Source) recordedOf(part uint32) *pecanv1.CacheSegment {
+	for _, segment := range s.Action.GetSegments() {
+		if segment.GetPart() == part {
+			return segment
+		}
+	}
+	return nil
+}
+
+// beginPart opens the segment of the next part to read, or begins to write one. After an error, it can be called again.
+func (s *Source) beginPart() error {
+	if s.closed {
+		return tf.ErrCancelled
+	}
+	graphs, err := s.from.Graphs(s.part())
+	if err != nil {
+		return err
+	}
+	types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
+	if err != nil {
+		return err
+	}
+	s.graphs, s.source, s.dtypes, s.delivered, s.alone = graphs, digest(graphs.FileNames), nil, 0, false
+	for _, t := range types {
+		s.dtypes = append(s.dtypes, uint32(t))
+	}
+	if s.segment = s.recordedOf(s.part()); s.segment != nil {
+		err = s.beginReading()
+	} else if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
+		s.beginWriting()
+	}
+	if err != nil {
+		s.graphs = nil
+	}
+	return err
+}
+
+func (s *Source) beginReading() (err error) {
+	if s.segment.GetSource() != s.source {
+		s.Directory.invalidate(s.segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
 		return s.open()
 	}
 	s.reader, err = s.Directory.dir.Open(cache.Segment{
-		Name: segment.GetName(), Bytes: segment.GetBytes(), Checksum: segment.GetChecksum(), Elements: segment.GetElements(), ID: s.segmentID(),
+		Name: s.segment.GetName(), Bytes: s.segment.GetBytes(), Checksum: s.segment.GetChecksum(), Elements: s.segment.GetElements(), ID: s.segmentID(),
 	})
+	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes) {
+		err = errors.Join(errors.New("its elements have other types"), s.reader.Close())
+	}
 	if err != nil {
-		s.Directory.invalidate(segment, true, err)
+		s.reader = nil
+		s.Directory.invalidate(s.segment, true, err)
 		return s.open()
 	}
 	return nil
+}
+
+func (s *Source) beginWriting() {
+	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.part(), s.Lease, s.Directory.runs.Add(1), s.Directory.Worker)
+	s.Directory.begin(s.name)
+	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.dtypes, s.Directory.Compress)
+	if err != nil {
+		s.Directory.health.failed(err)
+		s.Directory.drop(s.name, err)
+		return
+	}
+	s.writer = writer
 }
 
 // open makes the iterator of the upstream graph.
@@ -121,11 +179,11 @@ func (s *Source) open() error {
 	if s.closed {
 		return tf.ErrCancelled
 	}
-	it, stop, err := s.iterate()
+	it, stop, err := s.from.Open(s.part(), s.graphs, s.alone)
 	if err != nil {
 		return err
 	}
-	s.upstream, s.stop = &upstream{it: it, packed: s.Step.GetPacked()}, stop
+	s.upstream, s.stop = &upstream{it: it, packed: s.Action.GetStep().GetPacked()}, stop
 	return nil
 }
 
@@ -133,18 +191,34 @@ func (s *Source) open() error {
 func (s *Source) Pull() ([]*tf.Tensor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return nil, tf.ErrCancelled
-	case s.over:
-		return nil, io.EOF
+	for {
+		switch {
+		case s.closed:
+			return nil, tf.ErrCancelled
+		case s.done == len(s.Parts):
+			return nil, io.EOF
+		}
+		if s.graphs == nil {
+			if err := s.beginPart(); err != nil {
+				return nil, err
+			}
+		}
+		tensors, err := s.pull()
+		if !errors.Is(err, io.EOF) {
+			return tensors, err
+		}
+		s.endPart()
 	}
+}
+
+// pull returns the next elements of the open part.
+func (s *Source) pull() ([]*tf.Tensor, error) {
 	if s.reader != nil {
 		tensors, err := s.read()
 		if err == nil || errors.Is(err, io.EOF) {
 			return tensors, err
 		}
-		s.Directory.invalidate(s.Action.GetSegment(), true, err)
+		s.Directory.invalidate(s.segment, true, err)
 		_ = s.reader.Close()
 		s.reader = nil
 	}
@@ -153,12 +227,8 @@ func (s *Source) Pull() ([]*tf.Tensor, error) {
 			return nil, err
 		}
 	}
-	got, err := s.upstream.next()
+	got, err := s.fetch()
 	switch failed := (*tf.Error)(nil); {
-	case errors.Is(err, io.EOF):
-		s.over = true
-		s.commit()
-		return nil, err
 	case errors.As(err, &failed):
 		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail.
 		s.drop(fmt.Errorf("an element failed: %s", failed.Message))
@@ -179,13 +249,27 @@ func (s *Source) Pull() ([]*tf.Tensor, error) {
 	return got.tensors, nil
 }
 
+// fetch fetches the next elements of the upstream graph. If the first one fails in an iterator that other parts share, the
+// part gets one of its own: the failure may be one of the opening.
+func (s *Source) fetch() (*pulled, error) {
+	got, err := s.upstream.next()
+	if failed := (*tf.Error)(nil); !errors.As(err, &failed) || s.delivered > 0 || s.alone {
+		return got, err
+	}
+	s.shut()
+	s.alone = true
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	return s.upstream.next()
+}
+
 // read returns the next elements of the segment.
 func (s *Source) read() ([]*tf.Tensor, error) {
 	end := s.Directory.reading.begin()
 	chunk, err := s.reader.Next()
 	end(chunk.Count, chunk.Size())
 	if err != nil {
-		s.over = errors.Is(err, io.EOF)
 		return nil, err
 	}
 	tensors, err := tensorsOf(&chunk, &s.table)
@@ -230,6 +314,23 @@ func (s *Source) shut() {
 	}
 }
 
+// endPart closes the open part after its last element.
+func (s *Source) endPart() {
+	s.commit()
+	s.closePart()
+	s.graphs = nil
+	s.done++
+}
+
+// closePart frees what is open of a part.
+func (s *Source) closePart() {
+	if s.reader != nil {
+		_ = s.reader.Close()
+		s.reader = nil
+	}
+	s.shut()
+}
+
 // commit makes the segment durable and ready to report. The files must still be those that the elements came
 // from.
 func (s *Source) commit() {
@@ -251,8 +352,8 @@ func (s *Source) commit() {
 		return
 	}
 	s.Directory.health.succeeded()
-	s.written.Store(&pecanv1.CacheSegment{
-		Key: segment.Key, Stream: segment.Stream, Streams: segment.Streams, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
+	s.reports.add(&pecanv1.CacheSegment{
+		Key: segment.Key, Part: segment.Part, Parts: segment.Parts, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
 	})
 }
 
@@ -260,16 +361,6 @@ func (s *Source) commit() {
 // digest was computed.
 func (s *Source) tablesChanged() bool {
 	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
-}
-
-// Report reports a finished segment to the dispatcher. It does not wait for a Pull in progress.
-func (s *Source) Report() {
-	if segment := s.written.Swap(nil); segment != nil {
-		acknowledged := s.Directory.report(segment)
-		s.mu.Lock()
-		s.acknowledged = acknowledged
-		s.mu.Unlock()
-	}
 }
 
 // drop abandons the writing; the elements continue.
@@ -284,25 +375,6 @@ func (s *Source) drop(why error) {
 	s.Directory.drop(s.name, why)
 }
 
-// AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the
-// segment. The next epoch then finds the cache.
-func (s *Source) AwaitAck() {
-	s.Report()
-	s.mu.Lock()
-	acknowledged := s.acknowledged
-	s.mu.Unlock()
-	if acknowledged == nil {
-		return
-	}
-	timeout := time.NewTimer(ackWait)
-	defer timeout.Stop()
-	select {
-	case <-acknowledged:
-	case <-timeout.C:
-	case <-s.Context.Done():
-	}
-}
-
 // Close frees what is open. A segment that is not complete is discarded.
 func (s *Source) Close() {
 	s.Report()
@@ -310,8 +382,5 @@ func (s *Source) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.drop(nil)
-	if s.reader != nil {
-		_ = s.reader.Close()
-	}
-	s.shut()
+	s.closePart()
 }

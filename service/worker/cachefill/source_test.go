@@ -23,67 +23,177 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// computed runs the steps upstream of a cached step in iterators of their own.
+type computed struct {
+	runtime *tf.Context
+	graphs  func(part uint32) (*rewrite.StreamGraphs, error)
+	// failing is the error of each opening. opened are the parts that were opened, and alone counts those that were alone.
+	failing error
+	opened  []uint32
+	alone   int
+	// shared, if not nil, opens parts that are not opened alone.
+	shared func() (*tf.Iterator, func(), error)
+}
+
+func (c *computed) Graphs(part uint32) (*rewrite.StreamGraphs, error) { return c.graphs(part) }
+
+func (c *computed) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (*tf.Iterator, func(), error) {
+	if c.failing != nil {
+		return nil, nil, c.failing
+	}
+	c.opened = append(c.opened, part)
+	if alone {
+		c.alone++
+	} else if c.shared != nil {
+		return c.shared()
+	}
+	types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
+	if err != nil {
+		return nil, nil, err
+	}
+	it, err := c.runtime.NewIterator(graphs.UpstreamOfCache, types)
+	if err != nil {
+		return nil, nil, err
+	}
+	return it, it.Close, nil
+}
+
+// source makes the source of a stream that reads segments.
+func source(t *testing.T, d *Directory, plan *pecanv1.Plan, parts []uint32, segments []*pecanv1.CacheSegment) *Source {
+	t.Helper()
+	all := split.AllParts(plan, plan.GetCache())
+	s := &Source{
+		Directory: d, Action: &pecanv1.CacheAction{Key: plan.GetCache().GetKey(), Step: plan.GetCache(), Segments: segments, WrittenBelow: all},
+		Parts: parts, AllParts: all, Lease: 1, Context: t.Context(), Log: d.Log,
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func begin(t *testing.T, s *Source, from Upstream) {
+	t.Helper()
+	if err := s.Begin(from); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // The segment breaks off, and the dataset cannot be computed at first. Later pulls continue after the delivered
 // elements.
 func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	d, runtime := directory(t)
-	o, graphs := cached(t)
-	again := func(given uint64) *Source {
-		s := &Source{
-			Directory: d, Action: &pecanv1.CacheAction{Key: o.GetCache().GetKey()}, Step: o.GetCache(), Streams: uint32(o.GetNumStreams()),
-			Lease: 1, Context: t.Context(), Log: d.Log, delivered: given,
-		}
-		t.Cleanup(s.Close)
-		return s
-	}
-	upstream := func() (*tf.Iterator, func(), error) {
-		types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
-		if err != nil {
-			return nil, nil, err
-		}
-		it, err := runtime.NewIterator(graphs.UpstreamOfCache, types)
-		if err != nil {
-			return nil, nil, err
-		}
-		return it, it.Close, nil
-	}
-	writing := again(0)
-	if err := writing.Begin(graphs, upstream); err != nil {
-		t.Fatal(err)
-	}
-	const given = 10
+	plan, parts, graphs := cached(t)
+	from := &computed{runtime: runtime, graphs: graphs}
+	writing := source(t, d, plan, parts, nil)
+	begin(t, writing, from)
+	const given = 2
 	want := numbers(t, writing)[given:]
-	segment := writing.written.Load()
-	if segment == nil {
-		t.Fatal("no segment was written")
+	segments := writing.reports.unreported
+	if len(segments) != len(parts) || len(parts) < 3 {
+		t.Fatalf("%d segments of %d parts were written", len(segments), len(parts))
 	}
-	k := again(given)
-	k.Action.Segment = segment
-	broken := errors.New("no graph")
-	failing := true
-	if err := k.Begin(graphs, func() (*tf.Iterator, func(), error) {
-		if failing {
-			return nil, nil, broken
-		}
-		return upstream()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	k := source(t, d, plan, parts, segments)
+	begin(t, k, from)
+	k.delivered, from.failing = given, errors.New("no graph")
 	if err := k.reader.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if got, err := k.Pull(); !errors.Is(err, broken) {
+		if got, err := k.Pull(); !errors.Is(err, from.failing) {
 			t.Fatalf("%v, %v", got, err)
 		}
 	}
-	failing = false
+	from.failing = nil
 	if got := numbers(t, k); len(want) == 0 || !slices.Equal(got, want) {
 		t.Errorf("it goes on with %v, want %v", got, want)
+	}
+}
+
+// D15: parts that are recorded are read, and the others are computed and written.
+func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
+	d, runtime := directory(t)
+	plan, parts, graphs := cached(t)
+	writing := source(t, d, plan, parts, nil)
+	from := &computed{runtime: runtime, graphs: graphs}
+	begin(t, writing, from)
+	want := numbers(t, writing)
+	segments := writing.reports.unreported
+	if !slices.Equal(from.opened, parts) || len(segments) != len(parts) {
+		t.Fatalf("computed %v of %v, wrote %d segments", from.opened, parts, len(segments))
+	}
+	// The second segment has other sources, and the last one is not there.
+	changed := proto.Clone(segments[1]).(*pecanv1.CacheSegment)
+	changed.Source = "other files"
+	last := len(segments) - 1
+	again := source(t, d, plan, parts, append([]*pecanv1.CacheSegment{segments[0], changed}, segments[2:last]...))
+	if part, missing := again.FirstMissing(); !missing || part != parts[last] {
+		t.Errorf("part %d is missing: %v", part, missing)
+	}
+	from = &computed{runtime: runtime, graphs: graphs}
+	begin(t, again, from)
+	if got := numbers(t, again); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if computed := []uint32{parts[1], parts[last]}; !slices.Equal(from.opened, computed) {
+		t.Errorf("parts %v were computed, want %v", from.opened, computed)
+	}
+	var written []uint32
+	for _, segment := range again.reports.unreported {
+		written = append(written, segment.Part)
+	}
+	if !slices.Equal(written, []uint32{parts[last]}) {
+		t.Errorf("parts %v were written", written)
+	}
+	if invalid := d.invalid.Load(); invalid != 1 {
+		t.Errorf("%d segments are invalid", invalid)
+	}
+	// Parts that the decision does not keep are computed, and not written.
+	some := source(t, d, plan, parts, segments[:1])
+	some.Action.WrittenBelow = parts[last]
+	begin(t, some, &computed{runtime: runtime, graphs: graphs})
+	if got := numbers(t, some); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	written = nil
+	for _, segment := range some.reports.unreported {
+		written = append(written, segment.Part)
+	}
+	if !slices.Equal(written, parts[1:last]) {
+		t.Errorf("parts %v were written, want %v", written, parts[1:last])
+	}
+}
+
+// The first element of a part fails in an iterator that parts share: the part is opened alone.
+func TestAPartWhoseFirstElementFailsIsOpenedAlone(t *testing.T) {
+	d, runtime := directory(t)
+	plan, parts, graphs := cached(t)
+	whole := &computed{runtime: runtime, graphs: graphs}
+	plain := source(t, d, plan, parts, nil)
+	begin(t, plain, whole)
+	want := numbers(t, plain)
+	from := &computed{runtime: runtime, graphs: graphs, shared: func() (*tf.Iterator, func(), error) {
+		serialised, err := os.ReadFile(filepath.Join("..", "..", "..", "native", "tf", "testdata", "missing.graph"))
+		if err != nil {
+			return nil, nil, err
+		}
+		types, err := dataset.OutputTypes(serialised)
+		if err != nil {
+			return nil, nil, err
+		}
+		it, err := runtime.NewIterator(serialised, types)
+		if err != nil {
+			return nil, nil, err
+		}
+		return it, it.Close, nil
+	}}
+	s := source(t, d, plan, parts, nil)
+	begin(t, s, from)
+	if got := numbers(t, s); !slices.Equal(got, want) || from.alone != len(parts) {
+		t.Errorf("%v, want %v; %d parts were opened alone", got, want, from.alone)
 	}
 }
 
@@ -104,8 +214,8 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 	return d, runtime
 }
 
-// cached is a dataset with a cached step, and the graphs of its first stream.
-func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
+// cached is a dataset with a cached step, the parts of its first stream, and their graphs.
+func cached(t *testing.T) (*pecanv1.Plan, []uint32, func(part uint32) (*rewrite.StreamGraphs, error)) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "graph", "testdata", "cached.pb"))
 	if err != nil {
@@ -116,14 +226,18 @@ func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
 		t.Fatal(err)
 	}
 	plan, err := split.MakePlan(parsed, &pecanv1.JobOptions{}, split.Env{})
-	if err != nil || plan.GetCache() == nil {
+	if err != nil || plan.GetCache().GetParts() == 0 {
 		t.Fatal(plan.GetReasons(), err)
 	}
-	graphs, err := rewrite.Instantiate(parsed, plan, rewrite.At{Epoch: 1, Mode: plan.GetMode(), Source: -1, Cached: plan.GetCache(), CacheSource: 1, Job: "job"})
+	at := rewrite.At{Epoch: 1, Mode: plan.GetMode(), Source: -1, Cached: plan.GetCache(), CacheSource: 1, Job: "job"}
+	graphs, err := rewrite.Instantiate(parsed, plan, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plan, graphs
+	return plan, graphs.Parts, func(part uint32) (*rewrite.StreamGraphs, error) {
+		at.Part = &part
+		return rewrite.Instantiate(parsed, plan, at)
+	}
 }
 
 // numbers pulls all elements and returns their numbers.
@@ -162,7 +276,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		}
 		from := &upstream{it: it}
 		id := cache.ID{Key: "k"}
-		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, true)
+		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, nil, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@
 //   - checkpoints.go saves and restores checkpoints.
 //   - remainder.go holds short last batches back for the closing stream. joiner.go collects them there, and fetchremainder.go
 //     reads them from other workers.
+//   - parts.go runs the steps upstream of a cached step, over one part of the source after another.
 //   - writers.go orders runs that write the same files.
 //   - sampling.go, load.go and report.go report the state of streams. failures.go makes errors.
 //

@@ -70,9 +70,9 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 			at.Source = handle
 		}
 	}
-	if action := r.command.GetCache(); action != nil && w.Caches != nil {
+	if action := r.command.GetCache(); action.GetStep() != nil && w.Caches != nil {
 		kept = r.cacheSource(action)
-		at.Cached, at.CacheSource = kept.Step, tf.RegisterSource(kept)
+		at.Cached, at.CacheSource = action.Step, tf.RegisterSource(kept)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.CacheSource) })
 	}
 	graphs, err := w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
@@ -85,13 +85,13 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 		return nil, err
 	}
 	r.shared = graphs.Shared
-	if graphs.UpstreamOfCache != nil {
+	if len(graphs.Parts) > 0 {
 		r.cached = kept
 		if base, err = kept.Runtime(); err != nil {
 			return nil, err
 		}
 		r.closers = append(r.closers, kept.Close)
-		if err := r.beginCached(kept, graphs, at.Meters); err != nil {
+		if err := r.beginCached(kept, graphs, at); err != nil {
 			return nil, err
 		}
 		source = kept
@@ -134,23 +134,6 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	return r.iterate(w.Pulling, graphs.B, second)
 }
 
-// beginCached begins the source of the graph downstream of a cached step.
-func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, meters string) error {
-	// If a segment breaks off later, the steps upstream get an iterator of their own. Only the first element shows that a
-	// pooled iterator cannot run the stream, and TensorFlow's threads call the function later.
-	later := false
-	defer func() { later = true }()
-	return kept.Begin(graphs, func() (*tf.Iterator, func(), error) {
-		if !later && r.mayPool(false) {
-			if it, _ := r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Ops, nil, nil); it != nil {
-				r.pooledFrom = r.start
-				return it, func() {}, nil
-			}
-		}
-		return r.newIterator(r.stream.streams.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, meters, graphs.Ops))
-	})
-}
-
 // iterate makes the iterator of a graph, which the end of the run closes. p reads its metrics; p may be nil.
 func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profile.Profiler) (*tf.Iterator, error) {
 	it, stop, err := r.newIterator(runtime, serialised, p)
@@ -182,17 +165,4 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Pro
 		it.Close()
 		unused()
 	}, nil
-}
-
-// cacheSource makes the source of the graph downstream of a cached step.
-func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
-	plan := r.command.GetPlan()
-	source := &cachefill.Source{
-		Directory: r.stream.streams.Caches, Action: action, Step: action.GetStep(), Share: action.GetShare(), Streams: uint32(plan.GetNumStreams()), Lease: r.command.GetLease(),
-		Context: r.ctx, Log: r.stream.log,
-	}
-	if source.Step == nil {
-		source.Step, source.Share = plan.GetCache(), r.command.GetId().GetStream()
-	}
-	return source
 }

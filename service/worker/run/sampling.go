@@ -106,4 +106,4 @@ func (r *run) Failed() uint64 { return r.failures.Load() }
 func (r *run) Reordered() bool { return len(r.command.GetPlan().GetOrder()) > 0 }
 
 // ReadsCache reports whether the run was to read a segment of a cache.
-func (r *run) ReadsCache() bool { return r.command.GetCache().GetSegment() != nil }
+func (r *run) ReadsCache() bool { return len(r.command.GetCache().GetSegments()) > 0 }

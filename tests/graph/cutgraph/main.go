@@ -1,10 +1,12 @@
 // Command cutgraph plans serialised datasets and writes the graphs of all their streams, for the oracle tests.
 //
 // For each NAME.pb in the directory given, with options in NAME.json, it writes NAME.plan.json and the graphs
-// NAME.e<epoch>.s<stream>.A.pb (and .B.pb). On an error it writes NAME.error.json, with reason and message.
+// NAME.e<epoch>.s<stream>.A.pb (and .B.pb). On an error it writes NAME.error.json, with reason and message. If a cached step is
+// stored by parts, it writes their graphs too.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,6 +135,9 @@ func one(base string) error {
 			if err := write(fmt.Sprintf("%s.e%d.s%d", base, epoch, s), graphs); err != nil {
 				return err
 			}
+			if err := writeParts(base, g, plan, at); err != nil {
+				return err
+			}
 		}
 	}
 	if plan.GetResume().GetStrategy() <= pecanv1.Resume_RECOMPUTE {
@@ -148,6 +153,37 @@ func one(base string) error {
 			if err := write(fmt.Sprintf("%s.i%d.s%d", base, start, s), graphs); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// writeParts writes the parts of a stream, and the graph of each part: NAME.e<epoch>.s<stream>.parts.json and
+// NAME.part<number>.pb. It writes nothing if the plan's cached step is not stored by parts.
+func writeParts(base string, g *graph.Graph, plan *pecanv1.Plan, at rewrite.At) error {
+	if plan.GetCache().GetParts() == 0 || at.Stream >= int(plan.NumStreams) {
+		return nil
+	}
+	at.Cached = plan.GetCache()
+	graphs, err := rewrite.Instantiate(g, plan, at)
+	if err != nil {
+		return err
+	}
+	list, _ := json.Marshal(graphs.Parts)
+	if err := os.WriteFile(fmt.Sprintf("%s.e%d.s%d.parts.json", base, at.Epoch, at.Stream), list, 0o644); err != nil {
+		return err
+	}
+	for _, part := range graphs.Parts {
+		at.Part = &part
+		if graphs, err = rewrite.Instantiate(g, plan, at); err != nil {
+			return err
+		}
+		path := fmt.Sprintf("%s.part%d.pb", base, part)
+		if known, err := os.ReadFile(path); err == nil && !bytes.Equal(known, graphs.UpstreamOfCache) {
+			return fmt.Errorf("part %d depends on the stream or the epoch", part)
+		}
+		if err := os.WriteFile(path, graphs.UpstreamOfCache, 0o644); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -17,14 +19,14 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 	case *pecanv1.Record_CacheCommitted:
 		r := kind.CacheCommitted
 		cache := s.caches[r.Key]
-		if cache == nil || len(cache.Segments) != int(cache.Streams) || Manifest(cache) != r.Manifest {
+		if cache == nil || len(cache.Segments) != int(cache.Parts) || Manifest(cache) != r.Manifest {
 			return fmt.Errorf("cache %q committed with another manifest than its segments have", r.Key)
 		}
 		cache.Manifest = r.Manifest
 	case *pecanv1.Record_CacheSegmentDropped:
 		r := kind.CacheSegmentDropped
 		cache := s.caches[r.Key]
-		at, found := FindSegment(cache, r.Stream)
+		at, found := FindSegment(cache, max(r.Part, r.Stream))
 		if !found || cache.Segments[at].Name != r.Name {
 			return fmt.Errorf("segment %q dropped that cache %q does not have", r.Name, r.Key)
 		}
@@ -83,18 +85,19 @@ func (c CacheSize) without(segment *pecanv1.CacheSegment) CacheSize {
 
 func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment, tenant string) error {
 	cache := s.caches[segment.GetKey()]
+	segment = withPart(segment)
 	switch {
-	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > MaxStreams, segment.Stream >= segment.Streams:
-		return fmt.Errorf("segment %q of no stream", segment.GetName())
-	case cache != nil && cache.Streams != segment.Streams:
-		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)
+	case segment.GetKey() == "", segment.Parts == 0, segment.Parts > MaxStreams, segment.Part >= segment.Parts:
+		return fmt.Errorf("segment %q of no part", segment.GetName())
+	case cache != nil && cache.Parts != segment.Parts:
+		return fmt.Errorf("segment %q of %d parts in a cache of %d", segment.Name, segment.Parts, cache.Parts)
 	}
 	if cache == nil {
-		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams, Tenant: tenant}
+		cache = &pecanv1.StoredCache{Key: segment.Key, Parts: segment.Parts, Tenant: tenant}
 	}
-	at, taken := FindSegment(cache, segment.Stream)
+	at, taken := FindSegment(cache, segment.Part)
 	if taken {
-		return fmt.Errorf("segment %q of stream %d, which has another segment", segment.Name, segment.Stream)
+		return fmt.Errorf("segment %q of part %d, which has another segment", segment.Name, segment.Part)
 	}
 	cache.Segments = slices.Insert(cache.Segments, at, segment)
 	s.sizes[segment.Key] = s.sizes[segment.Key].with(segment)
@@ -107,11 +110,22 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment, tenant string) 
 func Manifest(cache *pecanv1.StoredCache) string {
 	sum := sha256.New()
 	for _, segment := range cache.Segments {
-		fmt.Fprintf(sum, "%d %q %d %d %d %q\n", segment.Stream, segment.Name, segment.Bytes, segment.Checksum, segment.Elements, segment.Source)
+		fmt.Fprintf(sum, "%d %q %d %d %d %q\n", segment.Part, segment.Name, segment.Bytes, segment.Checksum, segment.Elements, segment.Source)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-func FindSegment(cache *pecanv1.StoredCache, stream uint32) (int, bool) {
-	return slices.BinarySearchFunc(cache.GetSegments(), stream, func(s *pecanv1.CacheSegment, n uint32) int { return cmp.Compare(s.Stream, n) })
+// FindSegment returns where the segment of a part is in a cache, or where it would be.
+func FindSegment(cache *pecanv1.StoredCache, part uint32) (int, bool) {
+	return slices.BinarySearchFunc(cache.GetSegments(), part, func(s *pecanv1.CacheSegment, n uint32) int { return cmp.Compare(s.Part, n) })
+}
+
+// withPart returns a segment that names its part. Records of earlier versions name a stream.
+func withPart(segment *pecanv1.CacheSegment) *pecanv1.CacheSegment {
+	if segment.GetParts() > 0 || segment.GetStreams() == 0 {
+		return segment
+	}
+	named := proto.Clone(segment).(*pecanv1.CacheSegment)
+	named.Part, named.Parts, named.Stream, named.Streams = segment.Stream, segment.Streams, 0, 0
+	return named
 }

@@ -67,15 +67,15 @@ func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches))
 // CachesUsedS returns the time of day of the last record of used caches, in seconds since 1970; 0 without one.
 func (s *State) CachesUsedS() int64 { return s.cachesUsedS }
 
-// CompleteCaches returns the number of streams of each committed cache by its key.
+// CompleteCaches returns the number of parts of each committed cache by its key.
 func (s *State) CompleteCaches() map[string]int {
-	streams := map[string]int{}
+	parts := map[string]int{}
 	for key, cache := range s.caches {
 		if cache.Manifest != "" {
-			streams[key] = int(cache.Streams)
+			parts[key] = int(cache.Parts)
 		}
 	}
-	return streams
+	return parts
 }
 
 // Decision returns the decision on an order by its key, or nil.

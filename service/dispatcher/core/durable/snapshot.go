@@ -32,7 +32,9 @@ func Restore(data []byte) (*State, error) {
 	}
 	for _, cache := range snapshot.Caches {
 		s.caches[cache.Key] = cache
-		for _, segment := range cache.Segments {
+		cache.Parts, cache.Streams = max(cache.Parts, cache.Streams), 0
+		for i, segment := range cache.Segments {
+			cache.Segments[i] = withPart(segment)
 			s.sizes[cache.Key] = s.sizes[cache.Key].with(segment)
 		}
 	}

@@ -1,0 +1,43 @@
+package rewrite
+
+import (
+	"slices"
+
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// In a plan by parts, a stream gives the elements of one part after another, whether it computes them or reads them. The steps
+// that only order are therefore not run: the shuffle of a list decides the order of the parts, and an interleave reads one
+// dataset after another.
+
+// orderParts puts the stream's parts into the order that the shuffle of the list decides. root is the tree that is cut.
+func (e *editor) orderParts(root *graph.Step) {
+	for s := root; len(s.In) == 1; s = s.In[0] {
+		if !e.ordersParts(s) {
+			continue
+		}
+		seed, _ := e.g.InputInt(s.Node, "seed")
+		seed2, _ := e.g.InputInt(s.Node, "seed2")
+		e.plan.share.Mixed, e.plan.share.Key = true, drawKey(e.seedPair(s.Node, e.positionOf(root, s), seed, seed2, s.Node.GetName()))
+	}
+}
+
+// ordersParts reports whether a step is the shuffle of a list that decides the order of parts.
+func (e *editor) ordersParts(s *graph.Step) bool {
+	return s.Rule.Kind == ops.Shuffled && slices.Contains(e.plan.ordering, s.Node.GetName())
+}
+
+// readOneByOne makes an interleave read one dataset after another if the plan says so.
+func (e *editor) readOneByOne(s *graph.Step) {
+	name := s.Node.GetName()
+	if !s.Rule.Mixes || !slices.Contains(e.plan.ordering, name) {
+		return
+	}
+	one := e.AddInt("pecan_cycle/"+name, 1)
+	e.SetInput(name, "cycle_length", one)
+	// TensorFlow refuses more parallel calls than datasets.
+	if calls, ok := e.g.InputInt(s.Node, "num_parallel_calls"); ok && calls > 1 {
+		e.SetInput(name, "num_parallel_calls", one)
+	}
+}

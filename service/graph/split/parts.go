@@ -1,0 +1,219 @@
+package split
+
+import (
+	"cmp"
+	"math/bits"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/cacheable"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// A part is a run of consecutive splits that follows from the source alone: neither S nor a seed changes it. If a step may be
+// cached whose elements come from one part after another, the source is divided by parts. So a stream has whole parts, and a
+// segment of a cache has the elements of one part. Any S then reads the segments that any other S has written.
+
+const (
+	// leastRows is the least number of rows of a part, if the source has enough for leastParts. To begin a part takes a few
+	// milliseconds.
+	leastRows = 1024
+	// leastParts leaves a choice of S, and mostParts bounds the files of a cache. Extents have 1 MB or more, and so many parts
+	// of large files have enough.
+	leastParts, extentParts, mostParts = 128, 512, 4096
+)
+
+// blocksOfPart returns how many blocks of a division a part has, if the source has a number of rows. It depends on nothing
+// but the graph: not on the sizes of files either, because saved positions must stay valid when a file grows. Parts have a
+// power of two of rows if the block divides it, so that most sizes of batches give the same parts.
+func blocksOfPart(rows int64, e Edge) int64 {
+	least := analysis.CeilDiv(rows, mostParts)
+	switch {
+	case e.extents:
+		least = analysis.CeilDiv(rows, extentParts)
+	case !e.files:
+		least = max(least, min(leastRows, analysis.CeilDiv(rows, leastParts)))
+	}
+	return analysis.CeilDiv(1<<bits.Len64(uint64(max(least, 1)-1)), e.block)
+}
+
+// inParts returns a division by parts if a marked step can be stored by parts, else the division as it is. root is the tree
+// that is cut.
+func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, w Division) Division {
+	prefix := p.partPrefix(root, w)
+	if len(prefix.steps) == 0 {
+		return w
+	}
+	// The job's option for caches must not change the elements.
+	candidates, _ := cacheable.New(p.g, p.Analysis).Candidates(root, cacheable.Request{
+		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: prefix.upTo(len(prefix.ordering))},
+		Mode:     plan.GetMode(), Cache: pecanv1.Cache_CACHE_CANDIDATES, Keyed: p.Keyed,
+	})
+	ordering, found := []string(nil), false
+	for _, c := range candidates {
+		if at, within := prefix.steps[c.Step]; c.Legal() && within {
+			ordering, found = prefix.ordering[:max(at, len(ordering))], true
+		}
+	}
+	if !found {
+		return w
+	}
+	rows := p.Cardinality(w.Edges[0].at)
+	if runs := w.Edges[0].runs; runs != nil {
+		rows = int64(len(runs))
+	}
+	return p.byParts(w, blocksOfPart(rows, w.Edges[0]), ordering)
+}
+
+// byParts returns a division whose blocks are parts of so many blocks.
+func (p *Planner) byParts(w Division, part int64, ordering []string) Division {
+	w.part, w.ordering, w.splitCount = part, ordering, analysis.CeilDiv(w.splitCount, part)
+	e := w.Edges[0]
+	e.block *= part
+	for _, name := range ordering {
+		e.mixed = e.mixed || p.g.RuleOf(p.g.Node(name)).Kind == ops.Shuffled
+	}
+	w.Edges = []Edge{e}
+	return w
+}
+
+// prefix is the steps from the source on whose elements come from one part after another: those of a part do not depend on
+// other parts.
+type prefix struct {
+	// steps has for each step how many of the ordering ones are upstream of it. ordering are the steps that only order.
+	steps    map[*graph.Step]int
+	ordering []string
+	// why says what ends it.
+	why string
+}
+
+// upTo returns the steps with at most so many ordering steps upstream.
+func (x prefix) upTo(ordering int) map[*graph.Step]bool {
+	steps := map[*graph.Step]bool{}
+	for s, at := range x.steps {
+		steps[s] = at <= ordering
+	}
+	return steps
+}
+
+// storedParts says which steps a division stores by parts, and in how many. why is why it does not store others so.
+type storedParts struct {
+	steps map[*graph.Step]bool
+	count uint32
+	why   string
+}
+
+// of returns what a division stores by parts of its prefix.
+func (x prefix) of(w Division) storedParts {
+	if w.part == 0 {
+		return storedParts{why: cmp.Or(x.why, "the source is not divided by parts")}
+	}
+	return storedParts{steps: x.upTo(len(w.ordering)), count: uint32(w.splitCount), why: cmp.Or(x.why, "the source is divided for another step")}
+}
+
+// partPrefix finds the prefix of a division.
+func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
+	out := prefix{steps: map[*graph.Step]int{}}
+	if out.why = p.whyNoParts(w); out.why != "" {
+		return out
+	}
+	var path []*graph.Step
+	for s := root; s != w.Edges[0].at; s = s.In[0] {
+		if path = append(path, s); len(s.In) != 1 || len(s.Captured) > 0 {
+			// Only the steps upstream of this one are on one path.
+			if path = nil; len(s.In) == 0 {
+				out.why = "the source is not on the path of the elements"
+				return out
+			}
+			out.why = s.Node.GetName() + " reads several datasets"
+		}
+	}
+	rules, listed := cacheable.New(p.g, p.Analysis), w.Edges[0].runs == nil && p.listsNames(w.Edges[0].at)
+	// rows is the number of rows of the source in an element; 0 if it varies.
+	rows := int64(1)
+	for i := len(path) - 1; i >= 0; i-- {
+		s := path[i]
+		orders, why := rules.OnParts(s, listed)
+		switch s.Rule.Kind {
+		case ops.PerElement:
+			rows = 0
+		case ops.Batched:
+			size, ok := p.groupSize(s)
+			if rows *= size; why == "" && (!ok || s == w.Batch || rows == 0 || w.Edges[0].block%rows != 0) {
+				why = s.Node.GetName() + " joins rows of several parts"
+			}
+		}
+		if why != "" {
+			out.why = why
+			return out
+		}
+		if listed = listed && (s.Rule.Kind == ops.PassThrough || s.Rule.Kind == ops.Shuffled); orders {
+			out.ordering = append(out.ordering, s.Node.GetName())
+		}
+		out.steps[s] = len(out.ordering)
+	}
+	return out
+}
+
+// whyNoParts says why the source of a division has no parts; empty if it has.
+func (p *Planner) whyNoParts(w Division) string {
+	switch {
+	case len(w.Edges) == 0:
+		return "the dataset is not divided"
+	case len(w.Edges) > 1:
+		return "the streams read several sources"
+	case w.splitCount == unlimitedSplits:
+		return "the length of the source is not known"
+	}
+	e := w.Edges[0]
+	if op := e.at.Node.GetOp(); op != "RangeDataset" && op != "TensorSliceDataset" {
+		return "the source is divided after " + e.at.Node.GetName() + ", not at a list or a range"
+	}
+	return ""
+}
+
+// listsNames reports whether a step slices a constant list of strings, as lists of files are.
+func (p *Planner) listsNames(s *graph.Step) bool {
+	if s.Node.GetOp() != "TensorSliceDataset" {
+		return false
+	}
+	for _, input := range s.Node.GetInput() {
+		if _, ok := nodedef.Strings(p.g.NodeOf(input)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// PartsOf lists the parts that a stream has at a cached step in an epoch, in no order. Where the step is not stored by parts
+// of the source, the number of the share that the stream reads is the only one.
+func PartsOf(plan *pecanv1.Plan, step *pecanv1.CachePlan, run Run) []uint32 {
+	parts := int64(step.GetParts())
+	switch {
+	case parts > 0:
+		return PartsIn(step, shareIn(Division{edgeSet: edgeSet{splitCount: parts}}, plan, run, plan.GetShuffled()))
+	case movesShares(plan):
+		return []uint32{uint32(shuffledShare(plan, run))}
+	}
+	return []uint32{uint32(run.Stream)}
+}
+
+// AllParts is the number of parts that all streams have at a cached step.
+func AllParts(plan *pecanv1.Plan, step *pecanv1.CachePlan) uint32 {
+	return cmp.Or(step.GetParts(), uint32(plan.GetNumStreams()))
+}
+
+// PartsIn lists the parts of a share in the order in which the stream reads them.
+func PartsIn(step *pecanv1.CachePlan, share Share) (parts []uint32) {
+	for _, b := range share.Blocks(int64(step.GetParts())) {
+		parts = append(parts, uint32(b))
+	}
+	return parts
+}
+
+// OnePart is the share of a single part.
+func OnePart(part uint32) Share {
+	return Share{First: int64(part), Step: 1, Stop: int64(part) + 1}
+}

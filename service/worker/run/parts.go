@@ -1,0 +1,109 @@
+package run
+
+import (
+	"fmt"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph/pooled"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
+	"github.com/pecan-ml/pecan/service/worker/cachefill"
+	"github.com/pecan-ml/pecan/service/worker/profile"
+)
+
+// cacheSource makes the source of the graph downstream of a cached step.
+func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
+	return &cachefill.Source{
+		Directory: r.stream.streams.Caches, Action: action, AllParts: split.AllParts(r.command.GetPlan(), action.GetStep()), Lease: r.command.GetLease(),
+		Context: r.ctx, Log: r.stream.log,
+	}
+}
+
+// beginCached begins the source of the graph downstream of a cached step. at is where the stream's graphs were written.
+func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, at rewrite.At) error {
+	u := &upstreamParts{run: r, whole: graphs, at: at}
+	kept.Parts = graphs.Parts
+	if err := u.reserve(kept); err != nil {
+		return err
+	}
+	return kept.Begin(u)
+}
+
+// upstreamParts runs the steps upstream of a cached step. Its parts share one pooled iterator if that is possible.
+type upstreamParts struct {
+	run *run
+	// whole are the graphs of the stream. They have the graph upstream too, if that is the same for all of its parts.
+	whole *rewrite.StreamGraphs
+	at    rewrite.At
+	// shared is the pooled iterator, key that of its template; nil without one. It has begun with the part begun, which is
+	// negative afterwards.
+	shared *tf.Iterator
+	key    pooled.Key
+	begun  int64
+	// meters is the name under which the graphs count that Graphs returned last.
+	meters string
+}
+
+// Graphs implements cachefill.Upstream.
+func (u *upstreamParts) Graphs(part uint32) (*rewrite.StreamGraphs, error) {
+	if u.whole.UpstreamOfCache != nil {
+		u.meters = u.at.Meters
+		return u.whole, nil
+	}
+	at, r := u.at, u.run
+	u.meters = fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1))
+	at.Part, at.Start, at.Restored, at.Meters = &part, 0, 0, u.meters
+	return r.stream.streams.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), at)
+}
+
+// reserve begins the first part that is not recorded in a pooled iterator. Later parts are opened by TensorFlow's threads,
+// which must not use the pool.
+func (u *upstreamParts) reserve(kept *cachefill.Source) error {
+	r := u.run
+	part, missing := kept.FirstMissing()
+	if !missing || !r.mayPool(false) {
+		return nil
+	}
+	graphs, err := u.Graphs(part)
+	if err != nil {
+		return err
+	}
+	if u.key, _, err = pooled.Split(graphs.UpstreamOfCache); err != nil {
+		return nil
+	}
+	if u.shared, _ = r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Ops, nil, nil); u.shared != nil {
+		u.begun, r.pooledFrom = int64(part), r.start
+	}
+	return nil
+}
+
+// Open implements cachefill.Upstream.
+func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (*tf.Iterator, func(), error) {
+	if u.shared != nil && !alone && u.continues(part, graphs) {
+		u.begun = -1
+		return u.shared, func() {}, nil
+	}
+	p := profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops)
+	it, stop, err := u.run.newIterator(u.run.stream.streams.Plain, graphs.UpstreamOfCache, p)
+	return it, func() {
+		if p != nil {
+			// The counts since the last sample would be lost.
+			p.Read(it, profile.Counts{})
+		}
+		stop()
+	}, err
+}
+
+// continues makes the shared iterator begin a part, unless it has begun with it. It reports whether the iterator runs it.
+func (u *upstreamParts) continues(part uint32, graphs *rewrite.StreamGraphs) bool {
+	if u.begun == int64(part) {
+		return true
+	}
+	key, arguments, err := pooled.Split(graphs.UpstreamOfCache)
+	if err != nil || key != u.key || !u.shared.Idle() {
+		return false
+	}
+	tensors, err := streamArguments(arguments)
+	return err == nil && u.shared.Continue(tensors) == nil
+}

@@ -1,0 +1,164 @@
+"""Caches by parts of the source: another number of streams, seed or order of files reads what was stored."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import cache_service
+import numpy as np
+import pecan
+import pytest
+import tensorflow as tf
+from cache_service import SIZES, D, Service, flip, nothing, number, rows, slow_numbers, until
+
+
+@pytest.fixture
+def records(tmp_path):
+    return cache_service.write_records(tmp_path / "data")
+
+
+def listed(names: list[str], step=pecan.cache, factor: int = 3) -> D:
+    """Like `numbers`, with files in random order, and no seed. `factor` is used upstream of the step."""
+    files = D.list_files(str(pathlib.Path(names[0]).parent / "*.tfrecord"))
+    return files.interleave(tf.data.TFRecordDataset).map(number).map(lambda x: factor * x).apply(step())
+
+
+def upstream(service: Service) -> int:
+    """Elements that the newest job has computed at the cached step."""
+    return service.produced().get("TakeDataset", 0)
+
+
+def parts(service: Service) -> int:
+    return int(service.job()["plan"]["cache"].get("parts", 0))
+
+
+def test_jobs_with_other_streams_seeds_and_steps_read_the_parts(tmp_path, records):
+    local = rows(listed(records, nothing).batch(16))
+    with Service(tmp_path) as service:
+        first = service.read(listed(records).batch(16))
+        assert rows(first) == local
+        assert (upstream(service), service.job()["cache"]["state"]) == (len(local), "committed")
+        written = service.segments()
+        assert len(written) == parts(service) == len(SIZES)
+        # The same steps up to the cached one: other streams, another seed, other steps after it, no steps after it.
+        for dataset, options in [
+            (listed(records).batch(16), {"streams": 3}),
+            (listed(records).batch(16), {"streams": 8, "seed": 7}),
+            (listed(records).map(lambda x: x + 1).map(lambda x: x - 1).batch(4), {}),
+            (listed(records).shuffle(50).batch(16).map(lambda x: x), {"streams": 5}),
+        ]:
+            other = service.read(dataset, **options)
+            assert rows(other) == local
+            assert (upstream(service), service.job()["cache"]["state"]) == (0, "used"), service.job()["plan"]["reasons"]
+            del other
+        assert service.segments() == written
+        # Another step before the cached one.
+        below = service.read(listed(records, factor=5).batch(16))
+        assert rows(below) == [x // 3 * 5 for x in local]
+        assert upstream(service) == len(local)
+        assert service.metric("segments_invalid") == 0
+
+
+def test_ranges_and_slices_have_parts(tmp_path):
+    sources = {
+        "a range": lambda: D.range(3000).map(lambda x: 2 * x),
+        "slices": lambda: D.from_tensor_slices(np.arange(1000) % 7).filter(lambda x: x > 2),
+        "batches": lambda: D.range(5003).batch(10).map(lambda x: x + 1),
+    }
+    with Service(tmp_path) as service:
+        for what, build in sources.items():
+            local = sorted(int(x) for e in build() for x in np.ravel(e.numpy()))
+            stored = len(service.segments())
+            for streams in (4, 7):
+                dataset = service.read(build().apply(pecan.cache()), streams=streams)
+                assert sorted(int(x) for e in dataset for x in np.ravel(e.numpy())) == local, what
+                assert service.job()["cache"]["state"] == ("committed" if streams == 4 else "used"), what
+                assert len(service.segments()) - stored == parts(service) > 1, what
+                del dataset
+
+
+@pytest.mark.parametrize("streams", [2, 5])
+def test_deterministic_elements_are_equal_with_and_without_a_cache(tmp_path, records, streams):
+    """Computed, half stored, read, and without a cache: the same elements in the same order."""
+    def build():
+        dataset = listed(records).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
+        return dataset.shuffle(20).batch(4)
+
+    options = {"deterministic": True, "seed": 5, "streams": streams}
+    with Service(tmp_path) as service:
+        def epochs(n: int, **more) -> list[list[bytes]]:
+            dataset = service.read(build(), **options, **more)
+            read = [[b"".join(np.asarray(x).tobytes() for x in e) for e in dataset.as_numpy_iterator()] for _ in range(n)]
+            assert ("cache" in service.job()) == (not more) and (more or service.job()["cache"]["state"] == "used")
+            return read
+
+        without = epochs(3, cache="off")
+        assert without[0] != without[1]
+        assert epochs(3) == without
+        for path in service.segments()[::2]:
+            path.unlink()
+        assert epochs(3) == without
+        until(lambda: service.metric("segments_invalid") == len(SIZES) // 2, "the missing segments are not noticed")
+
+
+def test_only_changed_parts_are_computed_again(tmp_path, records):
+    """D15: versions of a file are never mixed, and the other files' parts are read."""
+    with Service(tmp_path) as service:
+        dataset = service.read(listed(records).batch(16))
+        before = rows(dataset)
+        assert upstream(service) == len(before)
+        with tf.io.TFRecordWriter(records[3]) as writer:
+            for i in range(1000, 1040):
+                writer.write(str(i).encode())
+        now = rows(listed(records, nothing).batch(16))
+        assert now != before
+        other = service.read(listed(records).batch(16), streams=3)
+        assert rows(other) == now
+        assert upstream(service) == 40
+        # What the other job found and wrote again holds for the first one.
+        for _ in range(2):
+            assert rows(dataset) == now
+        until(lambda: service.metric("segments_invalid") == 1, "no worker counts the invalid segment")
+        # A damaged part is one part, too.
+        flip(max(service.segments(), key=lambda path: path.stat().st_size))
+        third = service.read(listed(records).batch(16), streams=5)
+        assert rows(third) == now
+        until(lambda: service.metric("segments_invalid") == 2, "damage is not noticed")
+
+
+def test_a_job_reads_the_parts_that_an_interrupted_one_has_written(tmp_path, records):
+    """D15: what is complete is read, and what was being written is removed."""
+    local = rows(listed(records, nothing).batch(4))
+    with Service(tmp_path, cache_orphan_after_ms=300) as service:
+        def build() -> D:
+            files = D.list_files(str(pathlib.Path(records[0]).parent / "*.tfrecord"))
+            return slow_numbers(records, files)
+
+        first = service.read(build(), streams=8)
+        iterator = iter(first)
+        while len(service.segments()) < 2:
+            next(iterator)
+        for _ in range(2):
+            service.kill(0)
+        del iterator, first
+        unfinished = {path.name for path in service.caches.iterdir() if path.suffix == ".tmp"}
+        second = service.read(build(), streams=3)
+        assert rows(second) == local
+        assert 0 < upstream(service) < len(local)
+        until(lambda: not unfinished & set(os.listdir(service.caches)), "files of dead workers are not removed")
+        assert rows(second) == local
+        assert service.job()["cache"]["state"] == "used"
+
+
+def test_what_cannot_be_stored_by_parts_says_why(tmp_path, records):
+    def shuffled(step):
+        return D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).shuffle(30).map(number).apply(step())
+
+    with Service(tmp_path) as service:
+        dataset = service.read(shuffled(pecan.cache))
+        assert rows(dataset.batch(1)) == rows(shuffled(nothing).batch(1))
+        job = service.job()
+        assert parts(service) == 0
+        assert "There is a segment for each stream, because ShuffleDataset" in " ".join(job["plan"]["reasons"])
+        assert len(service.segments()) == job["plan"]["num_streams"]
