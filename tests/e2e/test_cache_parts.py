@@ -20,8 +20,13 @@ def records(tmp_path):
 
 def listed(names: list[str], step=pecan.cache, factor: int = 3) -> D:
     """Like `numbers`, with files in random order, and no seed. `factor` is used upstream of the step."""
+    return listed_records(names).map(number).map(lambda x: factor * x).apply(step())
+
+
+def listed_records(names: list[str]) -> D:
+    """The records of files in random order."""
     files = D.list_files(str(pathlib.Path(names[0]).parent / "*.tfrecord"))
-    return files.interleave(tf.data.TFRecordDataset).map(number).map(lambda x: factor * x).apply(step())
+    return files.interleave(tf.data.TFRecordDataset)
 
 
 def upstream(service: Service) -> int:
@@ -82,7 +87,8 @@ def test_ranges_and_slices_have_parts(tmp_path):
 def test_deterministic_elements_are_equal_with_and_without_a_cache(tmp_path, records, streams):
     """Computed, half stored, read, and without a cache: the same elements in the same order."""
     def build():
-        dataset = listed(records).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
+        kept = listed_records(records).shuffle(25).map(number).apply(pecan.cache())
+        dataset = kept.map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
         return dataset.shuffle(20).batch(4)
 
     options = {"deterministic": True, "seed": 5, "streams": streams}
@@ -120,8 +126,8 @@ def test_only_changed_parts_are_computed_again(tmp_path, records):
         for _ in range(2):
             assert rows(dataset) == now
         until(lambda: service.metric("segments_invalid") == 1, "no worker counts the invalid segment")
-        # A damaged part is one part, too.
-        flip(max(service.segments(), key=lambda path: path.stat().st_size))
+        # A damaged part is one part, too. The newest segment is the one that was written again.
+        flip(max(service.segments(), key=lambda path: path.stat().st_mtime))
         third = service.read(listed(records).batch(16), streams=5)
         assert rows(third) == now
         until(lambda: service.metric("segments_invalid") == 2, "damage is not noticed")
@@ -151,14 +157,42 @@ def test_a_job_reads_the_parts_that_an_interrupted_one_has_written(tmp_path, rec
         assert service.job()["cache"]["state"] == "used"
 
 
-def test_what_cannot_be_stored_by_parts_says_why(tmp_path, records):
+def test_what_cannot_be_stored_by_parts_says_why(tmp_path):
     def shuffled(step):
-        return D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).shuffle(30).map(number).apply(step())
+        return D.range(300).shuffle(30).batch(4).apply(step())
 
     with Service(tmp_path) as service:
         dataset = service.read(shuffled(pecan.cache))
-        assert rows(dataset.batch(1)) == rows(shuffled(nothing).batch(1))
+        assert rows(dataset) == rows(shuffled(nothing))
         job = service.job()
         assert parts(service) == 0
-        assert "There is a segment for each stream, because ShuffleDataset" in " ".join(job["plan"]["reasons"])
+        assert "needs them in that order" in " ".join(job["plan"]["reasons"])
         assert len(service.segments()) == job["plan"]["num_streams"]
+
+
+def test_shuffles_of_records_are_live_over_a_cache_that_all_jobs_share(tmp_path, records):
+    """Neither a seed nor an epoch changes what is stored. Each epoch and each job has an order of its own."""
+    def build(step, buffer: int = 40) -> D:
+        return listed_records(records).shuffle(buffer).map(number).filter(lambda x: x % 5 > 0).apply(step).map(lambda x: x + 1).batch(4)
+
+    local = rows(build(nothing()))
+    with Service(tmp_path) as service:
+        def orders(step, n: int, **options) -> list[list[int]]:
+            dataset = service.read(build(step, options.pop("buffer", 40)), **options)
+            read = [[int(x) for batch in dataset for x in batch.numpy().ravel()] for _ in range(n)]
+            assert all(sorted(epoch) == local for epoch in read)
+            return read
+
+        frozen = orders(pecan.cache(), 2, deterministic=True, seed=1)
+        written = service.segments()
+        assert len(written) == parts(service) == len(SIZES)
+        assert frozen[0] == frozen[1], "pecan.cache() repeats the first epoch"
+        assert orders(pecan.cache(), 1, deterministic=True, seed=2)[0] != frozen[0]
+        assert upstream(service) == 0
+        assert orders(pecan.cache(), 1, deterministic=True, seed=1, streams=3, buffer=9)[0] != frozen[0]
+        assert upstream(service) == 0 and service.segments() == written
+        # A candidate does not freeze: with and without the cache, each epoch has another order.
+        options = {"deterministic": True, "seed": 1}
+        computed = orders(pecan.cache_candidate("numbers"), 2, cache="off", **options)
+        assert computed[0] != computed[1]
+        assert orders(pecan.cache_candidate("numbers"), 2, **options) == computed

@@ -151,3 +151,61 @@ def test_a_part_of_a_shuffled_list_is_a_sample(cutgraph, tmp_path):
     for part in range(0, count, 16):
         classes = {int(e[0]) // 640 for e in run((tmp_path / f"texts.part{part}.pb").read_bytes(), texts)}
         assert len(classes) > 7, f"part {part} has elements of the classes {classes}"
+
+
+SHUFFLED = {
+    "records": lambda names: D.from_tensor_slices(names).interleave(READ).shuffle(50).map(number),
+    "filtered records": lambda names: D.from_tensor_slices(names).shuffle(9).interleave(READ).map(number).shuffle(64).filter(odd),
+    "numbers": lambda names: D.range(700).map(lambda x: 3 * x).shuffle(100).map(lambda x: (x, x + 1)).prefetch(2),
+    "batches": lambda names: D.range(1000).batch(5, drop_remainder=True).shuffle(20, seed=3).map(lambda x: x + 1),
+    "shuffled twice": lambda names: D.range(900).shuffle(30).map(lambda x: x + 1).shuffle(40, reshuffle_each_iteration=False),
+}
+
+
+@pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "DETERMINISTIC"])
+def test_shuffles_of_records_run_after_the_cached_step(cutgraph, tmp_path, names, mode):
+    def asked(mark) -> dict[str, tuple[D, dict]]:
+        return {name: (build(names).apply(mark).prefetch(1), {"mode": mode, "streams": 3}) for name, build in SHUFFLED.items()}
+
+    frozen = oracle.cut_all(cutgraph, tmp_path / "frozen", asked(pecan.cache()))
+    free = oracle.cut_all(cutgraph, tmp_path / "free", asked(pecan.cache_candidate("here")))
+    for name, build in SHUFFLED.items():
+        like, cut = build(names), frozen[name]
+        local = oracle.multiset(oracle.elements(like))
+        assert cut.plan["cut"]["late_after"] == cut.plan["cache"]["node"], (name, cut.plan["reasons"])
+        found = collections.Counter()
+        for stream in range(cut.streams):
+            parts = json.loads((tmp_path / "frozen" / f"{name}.e0.s{stream}.parts.json").read_text())
+            stored = [e for part in parts for e in run((tmp_path / "frozen" / f"{name}.part{part}.pb").read_bytes(), like)]
+            got = [run(cut.graphs[epoch, stream][0], like) for epoch in range(2)]
+            assert oracle.multiset(got[0]) == oracle.multiset(stored), name
+            assert [oracle.key(e) for e in got[0]] != [oracle.key(e) for e in stored], f"{name}: nothing is shuffled"
+            assert [oracle.key(e) for e in got[0]] == [oracle.key(e) for e in got[1]], f"{name}: pecan.cache() does not repeat the first epoch"
+            found += oracle.multiset(got[0])
+        assert found == local, name
+        epochs = [[[oracle.key(e) for e in run(free[name].graphs[epoch, stream][0], like)] for stream in range(3)] for epoch in range(2)]
+        assert epochs[0] != epochs[1], f"{name}: a candidate repeats the first epoch"
+
+
+def test_a_shuffle_whose_buffer_would_grow_too_much_stays(cutgraph, tmp_path, names):
+    records = D.from_tensor_slices(names).interleave(READ).shuffle(100_000)
+    built = {
+        "of any size": records.map(lambda r: tf.strings.join([r, r])), "of 4 MB": records.map(lambda r: tf.zeros([1 << 20])),
+        "as they were": records.filter(lambda r: tf.strings.length(r) > 1), "batched": D.range(1000).shuffle(100).batch(4),
+    }
+    cuts = oracle.cut_all(cutgraph, tmp_path, {name: (dataset.apply(pecan.cache()), {"streams": 3}) for name, dataset in built.items()})
+    for name, why in {"of any size": "is not known", "of 4 MB": "would hold 419430 MB", "batched": "needs them in that order", "as they were": ""}.items():
+        plan = cuts[name].plan
+        assert why in " ".join(plan["reasons"]) and (int(plan["cache"]["parts"]) == 0) == bool(why), (name, plan["reasons"])
+
+
+def test_parts_of_a_list_that_is_shuffled_later_have_another_key(cutgraph, tmp_path):
+    """Such parts are samples of the list."""
+    def build(shuffled: bool) -> D:
+        texts = D.from_tensor_slices([f"{i}" for i in range(500)]).apply(pecan.cache_candidate("texts"))
+        return texts.shuffle(500).map(number).apply(pecan.cache_candidate("numbers")) if shuffled else texts.map(number)
+
+    cuts = oracle.cut_all(cutgraph, tmp_path, {str(shuffled): (build(shuffled), {"streams": 2}) for shuffled in (False, True)})
+    first, second = (cut.plan["cache_candidates"][0]["plan"] for cut in cuts.values())
+    assert first["parts"] == second["parts"] > 1
+    assert first["key"] != second["key"]

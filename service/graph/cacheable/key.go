@@ -31,6 +31,9 @@ func NewHasher(g *graph.Graph, plan *pecanv1.Plan) *Hasher {
 		free[name] = ordersBy
 		mixed = mixed || g.RuleOf(g.Node(name)).Kind == ops.Shuffled
 	}
+	for _, name := range plan.GetCut().GetLateShuffles() {
+		free[name] = ordersBy
+	}
 	return &Hasher{graph.NewHasherWithout(g, free), g, mixed}
 }
 

@@ -52,12 +52,13 @@ type planFacts struct {
 	division split.Division
 	// parts are those that the stream has at the cached step, in no order.
 	parts []uint32
-	// share is what the stream reads of the dataset. ordering are the steps that the stream does not run, because they only
-	// order.
-	share    split.Share
-	ordering []string
-	hint     bool
-	off      bool
+	// share is what the stream reads of the dataset. cut is that of the plan.
+	share split.Share
+	cut   *pecanv1.Cut
+	// frozen are the late shuffles whose order is that of the first epoch.
+	frozen map[string]bool
+	hint   bool
+	off    bool
 	// carry: the rows that do not fill a batch in the last closing stream belong to the next epoch.
 	carry bool
 }

@@ -81,6 +81,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		case e.skippedUpstream[s] && !e.p.Keyed[name]:
 			at.start = e.at.Start
 		}
+		at.upstreamOfCache = at.upstreamOfCache || e.plan.frozen[name]
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
 		name = e.passIndex(s)

@@ -83,14 +83,15 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		}
 		return e.writeUndivided(top)
 	}
-	root = e.p.PushPositionsUpstream(root)
+	root = e.p.Arrange(root, plan)
+	e.plan.cut = plan.GetCut()
+	e.plan.frozen = e.frozenLate()
 	w, err := e.p.FindDivision(root, plan)
 	if err != nil {
 		return nil, err
 	}
 	if at.Stream < int(plan.GetNumStreams()) {
 		e.plan.share = e.p.ShareOf(root, w, plan, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
-		e.plan.ordering = plan.GetCut().GetOrdering()
 		e.orderParts(root)
 	}
 	if root, e.plan.division, err = e.streamEnd(root, w); err != nil {
@@ -99,10 +100,11 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	return e.writeDivided(root, at.Stream == split.LastStream(plan))
 }
 
-// streamEnd returns the last step of the stream, and the division without a batch downstream of that step.
+// streamEnd returns the last step of the stream, and the division without a batch downstream of that step. A late shuffle
+// belongs to the step after which it runs, because a trial compares orders whose last steps may be before and after it.
 func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
 	for s := root; ; s = s.In[0] {
-		if e.at.Top == "" || s.Node.GetName() == e.at.Top {
+		if e.at.Top == "" || s.Node.GetName() == e.at.Top || e.at.Top == e.plan.cut.GetLateAfter() && e.isLate(s) {
 			return s, w, nil
 		}
 		if s == w.Batch {

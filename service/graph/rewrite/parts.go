@@ -9,7 +9,7 @@ import (
 
 // In a plan by parts, a stream gives the elements of one part after another, whether it computes them or reads them. The steps
 // that only order are therefore not run: the shuffle of a list decides the order of the parts, and an interleave reads one
-// dataset after another.
+// dataset after another. Shuffles of records run after the cached step (split.Arrange).
 
 // orderParts puts the stream's parts into the order that the shuffle of the list decides. root is the tree that is cut.
 func (e *editor) orderParts(root *graph.Step) {
@@ -25,13 +25,13 @@ func (e *editor) orderParts(root *graph.Step) {
 
 // ordersParts reports whether a step is the shuffle of a list that decides the order of parts.
 func (e *editor) ordersParts(s *graph.Step) bool {
-	return s.Rule.Kind == ops.Shuffled && slices.Contains(e.plan.ordering, s.Node.GetName())
+	return s.Rule.Kind == ops.Shuffled && slices.Contains(e.plan.cut.GetOrdering(), s.Node.GetName())
 }
 
 // readOneByOne makes an interleave read one dataset after another if the plan says so.
 func (e *editor) readOneByOne(s *graph.Step) {
 	name := s.Node.GetName()
-	if !s.Rule.Mixes || !slices.Contains(e.plan.ordering, name) {
+	if !s.Rule.Mixes || !slices.Contains(e.plan.cut.GetOrdering(), name) {
 		return
 	}
 	one := e.AddInt("pecan_cycle/"+name, 1)
@@ -40,4 +40,22 @@ func (e *editor) readOneByOne(s *graph.Step) {
 	if calls, ok := e.g.InputInt(s.Node, "num_parallel_calls"); ok && calls > 1 {
 		e.SetInput(name, "num_parallel_calls", one)
 	}
+}
+
+// isLate reports whether a step is a shuffle that runs later than in the registered graph.
+func (e *editor) isLate(s *graph.Step) bool {
+	return slices.Contains(e.plan.cut.GetLateShuffles(), s.Node.GetName())
+}
+
+// frozenLate returns the late shuffles that a mark freezes. They run after the mark, and repeat the order of the first epoch all
+// the same.
+func (e *editor) frozenLate() map[string]bool {
+	found, freezes := map[string]bool{}, false
+	for s, _ := e.g.Steps(); len(s.In) == 1; s = s.In[0] {
+		freezes = freezes || e.g.Freezes(s.Node)
+		if freezes && e.isLate(s) {
+			found[s.Node.GetName()] = true
+		}
+	}
+	return found
 }

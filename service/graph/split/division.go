@@ -75,9 +75,10 @@ type Division struct {
 	// Cuts maps a step to the index of its edge.
 	Cuts map[*graph.Step]int
 	// part is the number of blocks of a part, if the source is divided by parts; 0 if it is not. ordering are the steps that
-	// only order, which streams do not run then.
-	part     int64
-	ordering []string
+	// only order, which streams do not run then. late are shuffles that run after the step lateAfter.
+	part           int64
+	ordering, late []string
+	lateAfter      string
 }
 
 func (d Division) indexed() Division {

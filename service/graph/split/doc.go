@@ -7,13 +7,13 @@
 // planner.go has the Planner, which holds the analysed graph. plan.go makes a plan. reshape.go and repeat.go prepare the
 // tree of steps. division.go has the types of a cut and a division. divide.go finds the edges of the cut, and batches.go
 // keeps batches whole. choose.go chooses a division; streams.go and workload.go choose the number of streams. groups.go
-// says which share a stream reads. record.go writes a division into the plan and finds it again. parts.go
-// divides the source by parts. hint.go, cache.go, files.go and resume.go plan the rest; reasons.go writes the reasons. cut.go, cutrange.go and share.go insert the cut
-// into the graph of one stream.
+// says which share a stream reads. parts.go divides the source by parts, and late.go moves shuffles after cached steps.
+// record.go writes a division into the plan and finds it again. hint.go, cache.go, files.go and resume.go plan the rest;
+// reasons.go writes the reasons. cut.go, cutrange.go and share.go insert the cut into the graph of one stream.
 //
 // The head of a division is all steps upstream of the cut, and the tail is all steps downstream of it. Every stream
 // repeats the head. The work of the tail is divided among the streams.
 //
-// The package has 22 files because each rule of the plan has its own file. Do not look at workers here: a
+// The package has 23 files because each rule of the plan has its own file. Do not look at workers here: a
 // plan must not depend on the connected workers.
 package split

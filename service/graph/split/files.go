@@ -50,7 +50,7 @@ func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool)
 	if plan.GetRepeat() != 1 {
 		root, _ = p.RemoveOuterRepeat(root)
 	}
-	root = p.PushPositionsUpstream(root)
+	root = p.Arrange(root, plan)
 	w, err := p.FindDivision(root, plan)
 	if err != nil || len(w.Edges) != 1 {
 		return Edge{}, Share{}, false

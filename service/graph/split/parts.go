@@ -48,31 +48,35 @@ func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, w Division) Divi
 	}
 	// The job's option for caches must not change the elements.
 	candidates, _ := cacheable.New(p.g, p.Analysis).Candidates(root, cacheable.Request{
-		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: prefix.upTo(len(prefix.ordering))},
+		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: prefix.upTo(place{len(prefix.ordering), len(prefix.late)})},
 		Mode:     plan.GetMode(), Cache: pecanv1.Cache_CACHE_CANDIDATES, Keyed: p.Keyed,
 	})
-	ordering, found := []string(nil), false
+	cut := &pecanv1.Cut{}
 	for _, c := range candidates {
+		// Candidates come from the source on, so the last one has all ordering steps of the others.
 		if at, within := prefix.steps[c.Step]; c.Legal() && within {
-			ordering, found = prefix.ordering[:max(at, len(ordering))], true
+			rows := p.Cardinality(w.Edges[0].at)
+			if runs := w.Edges[0].runs; runs != nil {
+				rows = int64(len(runs))
+			}
+			cut.Part, cut.Ordering, cut.LateShuffles = blocksOfPart(rows, w.Edges[0]), prefix.ordering[:at.ordering], prefix.late[:at.late]
+			if at.late > 0 {
+				cut.LateAfter = c.Node
+			}
 		}
 	}
-	if !found {
-		return w
-	}
-	rows := p.Cardinality(w.Edges[0].at)
-	if runs := w.Edges[0].runs; runs != nil {
-		rows = int64(len(runs))
-	}
-	return p.byParts(w, blocksOfPart(rows, w.Edges[0]), ordering)
+	return p.byParts(w, cut)
 }
 
-// byParts returns a division whose blocks are parts of so many blocks.
-func (p *Planner) byParts(w Division, part int64, ordering []string) Division {
-	w.part, w.ordering, w.splitCount = part, ordering, analysis.CeilDiv(w.splitCount, part)
+// byParts returns a division whose blocks are the parts of a cut; the division as it is if the cut has none.
+func (p *Planner) byParts(w Division, cut *pecanv1.Cut) Division {
+	if w.part = cut.GetPart(); w.part == 0 {
+		return w
+	}
+	w.ordering, w.late, w.lateAfter, w.splitCount = cut.GetOrdering(), cut.GetLateShuffles(), cut.GetLateAfter(), analysis.CeilDiv(w.splitCount, w.part)
 	e := w.Edges[0]
-	e.block *= part
-	for _, name := range ordering {
+	e.block *= w.part
+	for _, name := range w.ordering {
 		e.mixed = e.mixed || p.g.RuleOf(p.g.Node(name)).Kind == ops.Shuffled
 	}
 	w.Edges = []Edge{e}
@@ -82,18 +86,21 @@ func (p *Planner) byParts(w Division, part int64, ordering []string) Division {
 // prefix is the steps from the source on whose elements come from one part after another: those of a part do not depend on
 // other parts.
 type prefix struct {
-	// steps has for each step how many of the ordering ones are upstream of it. ordering are the steps that only order.
-	steps    map[*graph.Step]int
-	ordering []string
+	steps map[*graph.Step]place
+	// ordering are the steps that only order, and late are the shuffles of records, which also run downstream.
+	ordering, late []string
 	// why says what ends it.
 	why string
 }
 
-// upTo returns the steps with at most so many ordering steps upstream.
-func (x prefix) upTo(ordering int) map[*graph.Step]bool {
+// place says how many ordering steps and late shuffles are upstream of a step.
+type place struct{ ordering, late int }
+
+// upTo returns the steps with at most so many of them upstream.
+func (x prefix) upTo(most place) map[*graph.Step]bool {
 	steps := map[*graph.Step]bool{}
 	for s, at := range x.steps {
-		steps[s] = at <= ordering
+		steps[s] = at.ordering <= most.ordering && at.late <= most.late
 	}
 	return steps
 }
@@ -105,17 +112,17 @@ type storedParts struct {
 	why   string
 }
 
-// of returns what a division stores by parts of its prefix.
+// of returns what a division stores by parts of its prefix. The tree of the prefix has late shuffles in their new places.
 func (x prefix) of(w Division) storedParts {
 	if w.part == 0 {
 		return storedParts{why: cmp.Or(x.why, "the source is not divided by parts")}
 	}
-	return storedParts{steps: x.upTo(len(w.ordering)), count: uint32(w.splitCount), why: cmp.Or(x.why, "the source is divided for another step")}
+	return storedParts{steps: x.upTo(place{ordering: len(w.ordering)}), count: uint32(w.splitCount), why: cmp.Or(x.why, "the source is divided for another step")}
 }
 
 // partPrefix finds the prefix of a division.
 func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
-	out := prefix{steps: map[*graph.Step]int{}}
+	out := prefix{steps: map[*graph.Step]place{}}
 	if out.why = p.whyNoParts(w); out.why != "" {
 		return out
 	}
@@ -132,9 +139,14 @@ func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
 	}
 	rules, listed := cacheable.New(p.g, p.Analysis), w.Edges[0].runs == nil && p.listsNames(w.Edges[0].at)
 	// rows is the number of rows of the source in an element; 0 if it varies.
-	rows := int64(1)
+	rows, late := int64(1), lateShuffles{}
 	for i := len(path) - 1; i >= 0; i-- {
 		s := path[i]
+		if size := p.lateBuffer(s); size > 0 && !listed {
+			late.buffered += size
+			late.names = append(late.names, s.Node.GetName())
+			continue
+		}
 		orders, why := rules.OnParts(s, listed)
 		switch s.Rule.Kind {
 		case ops.PerElement:
@@ -145,15 +157,24 @@ func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
 				why = s.Node.GetName() + " joins rows of several parts"
 			}
 		}
+		if why == "" {
+			why = p.whyNotAfter(s, late)
+		}
 		if why != "" {
 			out.why = why
-			return out
+			break
 		}
 		if listed = listed && (s.Rule.Kind == ops.PassThrough || s.Rule.Kind == ops.Shuffled); orders {
 			out.ordering = append(out.ordering, s.Node.GetName())
 		}
-		out.steps[s] = len(out.ordering)
+		late.computed = late.computed || len(late.names) > 0 && s.Rule.Kind == ops.OneToOne
+		if why = p.whyTooLarge(s, late); why == "" {
+			out.steps[s] = place{len(out.ordering), len(late.names)}
+		} else {
+			out.why = cmp.Or(out.why, why)
+		}
 	}
+	out.late = late.names
 	return out
 }
 

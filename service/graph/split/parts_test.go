@@ -24,15 +24,17 @@ func planned(t *testing.T, g *graph.Graph, opts *pecanv1.JobOptions, env split.E
 // The steps between a source and a cached step, as docs/design/0015-autocache.md lists them, and what else prevents parts.
 func TestStepsThatOnlyOrderAreKnown(t *testing.T) {
 	for name, want := range map[string]struct {
-		// ordering are the ops of the steps that only order; why is why there are no parts.
+		// ordering are the ops of the steps that only order, and late counts the shuffles that run later; why is why there are no
+		// parts.
 		ordering []string
+		late     int
 		why      string
 	}{
 		"parts_list":                      {ordering: []string{"ShuffleDatasetV3", "InterleaveDataset"}},
 		"parts_list_otherwise":            {ordering: []string{"ShuffleDatasetV3", "InterleaveDataset"}},
 		"parts_list_filtered":             {ordering: []string{"ShuffleDatasetV3", "InterleaveDataset"}},
-		"parts_records_shuffled":          {why: "ShuffleDatasetV3/_9 mixes the elements of all parts. Move it after the cached step"},
-		"parts_records_shuffled_filtered": {why: "mixes the elements of all parts"},
+		"parts_records_shuffled":          {ordering: []string{"InterleaveDataset"}, late: 1},
+		"parts_records_shuffled_filtered": {ordering: []string{"InterleaveDataset"}, late: 1},
 		"cached_records":                  {ordering: []string{"InterleaveDataset"}},
 		"cached":                          {},
 		"cached_shuffled":                 {},
@@ -56,6 +58,9 @@ func TestStepsThatOnlyOrderAreKnown(t *testing.T) {
 		if !slices.Equal(ordering, want.ordering) {
 			t.Errorf("%s: %v only order, want %v", name, ordering, want.ordering)
 		}
+		if late := plan.GetCut().GetLateShuffles(); len(late) != want.late || (plan.GetCut().GetLateAfter() == plan.GetCache().GetNode()) != (want.late > 0) {
+			t.Errorf("%s: %v run after %q", name, late, plan.GetCut().GetLateAfter())
+		}
 		if plan.GetCache() != nil && parts > 0 && plan.GetCache().GetSeeded() {
 			t.Errorf("%s: the seed is in the key", name)
 		}
@@ -64,7 +69,7 @@ func TestStepsThatOnlyOrderAreKnown(t *testing.T) {
 
 // Every part is in one stream, whatever S is, and all jobs have the same parts and the same key.
 func TestEveryDivisionHasTheSameParts(t *testing.T) {
-	for _, name := range []string{"cached", "cached_shuffled", "parts_list", "parts_batches"} {
+	for _, name := range []string{"cached", "cached_shuffled", "parts_list", "parts_batches", "parts_records_shuffled"} {
 		g := graphtest.Parse(t, name)
 		first := planned(t, g, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce}, split.Env{})
 		for _, streams := range []uint32{2, 3, 7, 16, 40, 90} {

@@ -111,7 +111,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 	}
 	p.setCarry(plan, root, opts, env)
 	if plan.NumStreams > 1 {
-		root = p.PushPositionsUpstream(root)
+		root = p.Arrange(root, plan)
 	}
 	p.planCache(plan, root, opts, env)
 	return seal(plan), nil
@@ -218,6 +218,12 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 		return nil
 	}
 	p.writeCut(plan, w, n)
+	if len(w.late) > 0 {
+		pushed = p.Arrange(root, plan)
+		if w, err = p.FindDivision(pushed, plan); err != nil {
+			return err
+		}
+	}
 	plan.Shuffled = plan.Group > 0 && p.shufflesAfter(pushed, w)
 	p.planResume(plan, pushed, w)
 	return nil

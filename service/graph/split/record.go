@@ -45,7 +45,7 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 	plan.Cut.Kind = pecanv1.Cut_ELEMENTS
 	plan.Cut.Block = 1
 	files := true
-	plan.Cut.Part, plan.Cut.Ordering = w.part, w.ordering
+	plan.Cut.Part, plan.Cut.Ordering, plan.Cut.LateShuffles, plan.Cut.LateAfter = w.part, w.ordering, w.late, w.lateAfter
 	for _, e := range w.Edges {
 		plan.Cut.Edges = append(plan.Cut.Edges, e.at.Node.GetName())
 		plan.Cut.Block = max(plan.Cut.Block, e.block)
@@ -64,6 +64,9 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 		} else {
 			addReason(plan, "%s reads one dataset after another in each stream, so that each part can be cached by itself.", name)
 		}
+	}
+	for _, name := range w.late {
+		addReason(plan, "%s shuffles the elements of %s instead, so that each part can be cached by itself.", name, w.lateAfter)
 	}
 	if w.Batch == nil {
 		return
@@ -90,7 +93,7 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 		}
 		for _, w := range candidates {
 			if part := plan.GetCut().GetPart(); part > 0 && len(w.Edges) == 1 && w.Edges[0].block <= math.MaxInt64/part {
-				w = p.byParts(w, part, plan.GetCut().GetOrdering())
+				w = p.byParts(w, plan.GetCut())
 			}
 			written := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
 			p.writeCut(written, w, streamCount{streams: int64(plan.GetNumStreams())})

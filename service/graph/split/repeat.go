@@ -157,7 +157,7 @@ func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.J
 	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
 		return
 	}
-	w, err := p.FindDivision(p.PushPositionsUpstream(root), plan)
+	w, err := p.FindDivision(p.Arrange(root, plan), plan)
 	if err != nil || opts.GetStreams() == 0 && env.Division == nil && !p.workload(root, w, plan, env).worth(carryStreams) {
 		return
 	}
