@@ -74,8 +74,8 @@ func TestACandidateChangesNothingButTheParts(t *testing.T) {
 	} {
 		for _, mode := range []pecanv1.Mode{graphtest.ExactlyOnce, graphtest.Deterministic} {
 			marked, plain := markedGraph(t, name, "pecan_cache_candidate_here"), markedGraph(t, name, "")
-			options := &pecanv1.JobOptions{Mode: mode, Cache: pecanv1.Cache_CACHE_AUTO}
-			plans := []*pecanv1.Plan{graphtest.Plan(t, marked, options, 0), graphtest.Plan(t, plain, &pecanv1.JobOptions{Mode: mode}, 0)}
+			options := &pecanv1.JobOptions{Mode: mode}
+			plans := []*pecanv1.Plan{graphtest.Plan(t, marked, options, 0), graphtest.Plan(t, plain, options, 0)}
 			if byParts[name] != (plans[0].GetCut().GetPart() > 0) || plans[1].GetCut().GetPart() > 0 {
 				t.Errorf("%s in mode %v: the plan is %v", name, mode, plans[0])
 			}

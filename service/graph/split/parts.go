@@ -39,17 +39,22 @@ func blocksOfPart(rows int64, e Edge) int64 {
 	return analysis.CeilDiv(1<<bits.Len64(uint64(max(least, 1)-1)), e.block)
 }
 
-// inParts returns a division by parts if a marked step can be stored by parts, else the division as it is. root is the tree
+// inParts returns a division by parts if a candidate can be stored by parts, else the division as it is. root is the tree
 // that is cut.
-func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, w Division) Division {
+func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, w Division) Division {
 	prefix := p.partPrefix(root, w)
 	if len(prefix.steps) == 0 {
 		return w
 	}
-	// The job's option for caches must not change the elements.
+	// In mode deterministic, only marks count: the job's option for caches must not change the order of its elements. Without a
+	// profile, the candidates of all jobs with these options are the same.
+	asked := pecanv1.Cache_CACHE_CANDIDATES
+	if chooses := opts.GetCache() == pecanv1.Cache_CACHE_AUTO || opts.GetCache() == pecanv1.Cache_CACHE_PAPER; chooses && !analysis.IsDeterministic(plan.GetMode()) {
+		asked = opts.GetCache()
+	}
 	candidates, _ := cacheable.New(p.g, p.Analysis).Candidates(root, cacheable.Request{
 		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: prefix.upTo(place{len(prefix.ordering), len(prefix.late)})},
-		Mode:     plan.GetMode(), Cache: pecanv1.Cache_CACHE_CANDIDATES, Keyed: p.Keyed,
+		Mode:     plan.GetMode(), Cache: asked, Keyed: p.Keyed,
 	})
 	cut := &pecanv1.Cut{}
 	for _, c := range candidates {

@@ -201,11 +201,11 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	if err != nil {
 		return err
 	}
-	w = p.inParts(plan, pushed, w)
+	w = p.inParts(plan, pushed, opts, w)
 	n := p.countStreams(pushed, w, static, plan, env)
 	if n.streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
 		// The source is one file, or the head is expensive. Dividing the records of that file can still pay.
-		if other := p.inParts(plan, pushed, p.choose(pushed, true)); !sameEdges(other, w) {
+		if other := p.inParts(plan, pushed, opts, p.choose(pushed, true)); !sameEdges(other, w) {
 			if within := p.countStreams(pushed, other, 0, plan, env); within.streams > 1 || n.most <= 1 && within.most > 1 {
 				w, n = other, within
 			}
