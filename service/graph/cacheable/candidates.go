@@ -113,7 +113,7 @@ type finder struct {
 // visit finds the candidates upstream of a step, and then the step itself.
 func (f *finder) visit(s *graph.Step, at place) {
 	name := s.Node.GetName()
-	if _, cut := f.Cuts[s]; cut && at.refusal.None() {
+	if _, cut := f.Cuts[s]; (cut || f.g.IsHint(s.Node, f.g.NodeOf)) && at.refusal.None() {
 		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, "it is upstream of %s, where the dataset is divided, so every stream would cache the same elements. Move it after that step", name)
 	}
 	mark, passes := f.g.CacheMarkOf(s.Node), s.Rule.Kind == ops.PassThrough

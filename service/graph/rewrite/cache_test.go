@@ -194,3 +194,25 @@ const (
 	firstFile  = "/data/part-0.tfrecord"
 	secondFile = "/data/part-1.tfrecord"
 )
+
+// With sharding HINT, a stream caches what one index reads.
+func TestAStreamOfAHintIsDividedAtItsCachedStep(t *testing.T) {
+	g := graphtest.Parse(t, "hint_cached")
+	p := graphtest.Plan(t, g, graphtest.Sharded(pecanv1.Sharding_SHARDING_HINT), 3)
+	if p.GetCache() == nil || p.GetCache().GetParts() > 0 {
+		t.Fatalf("the plan does not cache: %q", p.GetReasons())
+	}
+	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 2, Mode: graphtest.Once.Mode, Source: -1, Cached: p.GetCache(), CacheSource: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, downstream := graphtest.Decode(t, graphs.UpstreamOfCache), graphtest.Decode(t, graphs.A)
+	if graphtest.Number(t, upstream, graphtest.OfOp(t, upstream, "ShardDataset"), 2) != 2 || graphtest.HasOp(downstream, "ShardDataset") || !slices.Equal(graphs.Parts, []uint32{2}) {
+		t.Errorf("upstream %v, downstream %v, parts %v", opsOf(upstream), opsOf(downstream), graphs.Parts)
+	}
+	for _, c := range p.GetCacheCandidates() {
+		if c.Origin == pecanv1.CacheCandidate_MARKED && c.Refusal != pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED {
+			t.Errorf("a step upstream of the hint is refused as %v", c.Refusal)
+		}
+	}
+}

@@ -57,6 +57,9 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 		if plan.Cache.Seeded {
 			others += " and the same seed, because steps upstream of cache() draw from the seed"
 		}
+		if plan.GetCut().GetKind() == pecanv1.Cut_HINT {
+			parts.why = "the user divides the dataset"
+		}
 		others += fmt.Sprintf(". There is a segment for each stream, because %s", parts.why)
 	}
 	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, %s. Epochs are not prefetched.", last.Node, others)
@@ -115,10 +118,7 @@ func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (Divisi
 	case plan.GetNumStreams() == 0:
 		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
 			Why: "sharding is off, so every worker would store the whole dataset. Choose a sharding policy to use the cache"}
-	case plan.GetCut().GetKind() == pecanv1.Cut_HINT:
-		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_SHARDING,
-			Why: "with sharding HINT the user divides the dataset. Use another sharding policy"}
-	case plan.GetNumStreams() == 1:
+	case plan.GetNumStreams() == 1, plan.GetCut().GetKind() == pecanv1.Cut_HINT:
 		return Division{}, cacheable.Refusal{}
 	}
 	w, err := p.FindDivision(root, plan)

@@ -110,7 +110,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 		return nil, err
 	}
 	p.setCarry(plan, root, opts, env)
-	if plan.NumStreams > 1 {
+	if plan.NumStreams > 1 && plan.GetCut().GetKind() != pecanv1.Cut_HINT {
 		root = p.Arrange(root, plan)
 	}
 	p.planCache(plan, root, opts, env)

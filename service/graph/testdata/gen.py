@@ -247,6 +247,13 @@ CASES = {
     ),
     "options": lambda: D.range(30).map(twice, num_parallel_calls=2).with_options(unordered()),
     "hint": lambda: D.range(30).shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT).map(twice),
+    "hint_cached": lambda: cached(
+        D.range(30)
+        .map(twice)
+        .take(-1, name="pecan_cache_candidate_upstream")
+        .shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT)
+        .map(twice)
+    ).map(twice),
     "lookup": lookup,
     "padded": lambda: D.range(30).filter(lambda x: x > 2).map(lambda x: tf.fill([x % 5], x)).padded_batch(4),
     "py_function": lambda: D.range(5).map(python_step),
