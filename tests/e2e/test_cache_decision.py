@@ -91,6 +91,38 @@ def test_an_expensive_step_is_cached_and_the_second_job_begins_with_it(tmp_path,
             assert computed(service) < ELEMENTS / 2, "a job with another number of streams computes the elements again"
 
 
+def test_an_ordinary_pipeline_is_cached_for_other_jobs(tmp_path):
+    """Files and records in random order, without a seed or a mark. A job with another seed and S reads what the first one has stored."""
+    files = tmp_path / "records"
+    files.mkdir()
+    for k in range(STREAMS):
+        with tf.io.TFRecordWriter(str(files / f"{k}.tfrecord")) as writer:
+            for i in range(15):
+                writer.write(str(15 * k + i).encode())
+
+    def ordinary() -> D:
+        records = D.list_files(str(files / "*")).interleave(tf.data.TFRecordDataset, num_parallel_calls=2).shuffle(100)
+        return records.map(lambda r: expensive(tf.strings.to_number(r, tf.int64))).batch(4)
+
+    def rows_of(dataset: D) -> list[bytes]:
+        return sorted(row.tobytes() for batch in dataset for row in batch.numpy())
+
+    local = rows_of(ordinary())
+    with Service(tmp_path, workers=1) as service:
+        for streams in (STREAMS, STREAMS // 2):
+            dataset = service.read(ordinary(), cache="auto", streams=streams)
+            for _ in range(3 if streams == STREAMS else 1):
+                assert rows_of(dataset) == local
+            assert decision(service).get("node"), "nothing is cached"
+            if streams == STREAMS:
+                written = service.segments()
+                assert len(written) == STREAMS, "some files have no segment"
+            else:
+                assert service.produced().get("MapDataset", 0) == 0, "the second job computes what is stored"
+                assert service.segments() == written
+            del dataset
+
+
 def test_random_steps_after_a_cached_step_draw_the_same_values_as_without(tmp_path):
     """Keyed randomness draws by the number of an element, which a cache does not store."""
     def noisy() -> D:
