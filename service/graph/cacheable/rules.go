@@ -36,8 +36,8 @@ func New(g *graph.Graph, a *analysis.Analysis) *Rules {
 // refusal returns why the elements of a step cannot be cached. freezes: random steps upstream repeat their values.
 func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	for _, t := range r.g.OutputTypes(step.OutputOf) {
-		if t != tf.DataType_DT_STRING && frame.Width(uint32(t)) == 0 {
-			return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_DTYPE, "its elements have a component of dtype %s, which cannot be written. Flatten ragged and sparse values before it", frame.DTypeName(uint32(t)))
+		if stored := t == tf.DataType_DT_STRING || frame.Width(uint32(t)) > 0 || t == tf.DataType_DT_VARIANT && r.WritesVariants(); !stored {
+			return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_DTYPE, "its elements have a component of dtype %s, which cannot be written", frame.DTypeName(uint32(t)))
 		}
 	}
 	if r.MayBeEndless(step) {

@@ -1,6 +1,8 @@
 package rewrite
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -32,7 +34,8 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	if mark == nil {
 		return nil
 	}
-	byParts := e.cached.GetParts() > 0
+	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
+	byParts, variants := e.cached.GetParts() > 0, slices.Contains(types, tf.DataType_DT_VARIANT)
 	if e.parts = e.plan.parts; byParts {
 		e.parts = split.PartsIn(e.cached, e.plan.share)
 	}
@@ -43,15 +46,24 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 		if byParts {
 			upstream.plan.share = split.OnePart(*e.at.Part)
 		}
-		graphs, err := upstream.finishGraph(upstream.emit(mark, at), mark.Node)
+		last, like := upstream.emit(mark, at), mark.Node
+		if variants {
+			like = upstream.writeVariants(last, types, shapes)
+			last = like.GetName()
+		}
+		graphs, err := upstream.finishGraph(last, like)
 		if err != nil {
 			return err
 		}
 		e.upstreamGraph, e.fileNames = graphs.A, mayBeFiles(graphs.A)
 	}
-	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
 	e.stop = mark
-	if !e.cached.GetPacked() {
+	switch {
+	case variants:
+		written, writtenShapes := withoutVariants(types, shapes)
+		e.stopOutput = e.skip(mark, e.readVariants(e.addPull(written, writtenShapes, e.at.CacheSource), types, shapes))
+		return nil
+	case !e.cached.GetPacked():
 		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
 		return nil
 	}
