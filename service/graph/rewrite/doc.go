@@ -6,9 +6,9 @@
 // at.go holds the arguments and results, instantiate.go the order of work, editor.go the state. emit.go wires
 // the steps, step.go and functions.go change them. index.go and keyed.go make random values keyed; seeds.go
 // seeds the others; start.go begins at an index; parts.go orders the parts of a stream; meter.go counts elements;
-// remainder.go, pull.go and cache.go connect graphs; resources.go, tables.go, generators.go and shared.go name tables and variables. options.go sets
-// the options of a stream; serial.go makes steps compute one element at a time; unbatch.go divides batches with
-// empty rows; names.go finds the registered node of an added one.
+// remainder.go, pull.go, cache.go and variants.go connect graphs; resources.go, tables.go, generators.go and shared.go
+// name tables and variables. options.go sets the options of a stream; serial.go makes steps compute one element at a
+// time; unbatch.go divides batches with empty rows; names.go finds the registered node of an added one.
 //
 // The package has more files than others because each rewrite has its own. Do not decide here what is divided: the
 // plan says it. A changed byte in the output breaks running jobs that resume.
