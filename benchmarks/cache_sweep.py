@@ -34,18 +34,20 @@ from trial import service
 
 D = tf.data.Dataset
 # Files of the source, records of each, bytes of a record, and how many times larger the last elements are.
-FILES, RECORDS, BYTES, INFLATION = 32, 16, 256 << 10, 2.5
+FILES, RECORDS, BYTES, INFLATION = 32, 32, 256 << 10, 2.5
 SOURCE, FULL = "source", "full"
 COMPUTE, AUTOMATIC = "compute", "automatic"
 FIXED = (COMPUTE, SOURCE, FULL)
 # Epochs of each choice that are measured. The fastest one counts, because disturbances only add time.
-EPOCHS = 3
+EPOCHS = 4
 # The automatic choice writes in the first two epochs.
 SETTLING = 2
 # Milliseconds of the variable stage at which the fixed choices are measured to find where their lines cross.
-PROBED = (0.0, 4.0, 16.0)
-# Points around a crossing, as multiples of it.
-AROUND = (0.5, 0.75, 1.0, 1.25, 1.6)
+PROBED = (0.0, 2.0, 8.0)
+# Points around the only crossing or each of two, as multiples of it, and points beyond the last one.
+AROUND_ONE, AROUND_EACH, BEYOND = (0.5, 0.75, 0.9, 1.1, 1.3, 1.7), (0.75, 0.9, 1.1, 1.3), (2.5, 4.0)
+# Points if no choices cross.
+SPREAD = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 ABOVE = "% above the best"
 COLOURS = {COMPUTE: "#d55e00", SOURCE: "#0072b2", FULL: "#777", AUTOMATIC: "#00695c"}
 
@@ -183,10 +185,10 @@ class Sweep:
         curves = {choice: [self._fixed_choice(at, choice, 1) for at in PROBED] for choice in (COMPUTE, SOURCE)}
         curves[FULL] = [self._fixed_choice(0, FULL, EPOCHS)] * len(PROBED)
         self.crossings = crossings(PROBED, curves)
-        around = {round(near * at, 2) for at in self.crossings for near in AROUND}
-        return sorted(
-            {0.0, round(2.5 * max(self.crossings, default=8.0), 2), *(around or (1.0, 2.0, 4.0, 6.0, 8.0, 12.0))}
-        )
+        around = AROUND_ONE if len(self.crossings) == 1 else AROUND_EACH
+        points = [near * at for at in self.crossings for near in around]
+        points += [beyond * at for at in self.crossings[-1:] for beyond in BEYOND]
+        return sorted({0.0, *(round(at, 3) for at in points or SPREAD)})
 
     def sample(self, millis: float) -> Sample:
         """Measures all choices at a point."""
@@ -198,7 +200,7 @@ class Sweep:
     def about(self) -> str:
         """Returns what was chosen where."""
         chosen = ", ".join(f"*{name}* at {at:g} ms" for at, name in sorted(self.chosen.items()))
-        crossed = " and ".join(f"{at:.3g} ms" for at in self.crossings) or "no point up to 64 ms"
+        crossed = " and ".join(f"{at:.3g} ms" for at in self.crossings) or f"no point up to {4 * PROBED[-1]:g} ms"
         return f"The best fixed choice changes at {crossed}. The service chose {chosen}.\n"
 
 

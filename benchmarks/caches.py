@@ -35,11 +35,10 @@ each epoch, not from the page cache. The fastest of {EPOCHS} epochs counts. Poin
 
 *Photographs*: two workers read the demo's photographs with a default `list_files`, which is shuffled, and without a
 seed. They decode and resize, then flip at random. The second job is the same program again. The other job changes the
-contrast instead of flipping.
+brightness instead of flipping, so the service measures it before it decides.
 
-*Tenants*: Cachew's experiment. A job of another tenant with the same steps up to the cached one begins after the first
-job's second epoch, beside the third one. Its trainer is twice as fast. An administrator shares caches
-(`--cache-shared`).
+*Tenants*: Cachew's experiment. A job of another tenant with the same dataset begins after the first job's second epoch,
+beside the third one. Its trainer is twice as fast. An administrator shares caches (`--cache-shared`).
 
 *Read*: elements of 1 MiB are read from files, and a step returns four bytes of each, so that nothing else costs.
 *Cold* files come from the medium, *warm* ones from the page cache. The medium is read by one thread in blocks of
@@ -83,9 +82,9 @@ def _flipped(dataset: D) -> D:
     return _batches(dataset.map(demo_records.pipeline().random_flip, num_parallel_calls=tf.data.AUTOTUNE))
 
 
-def _contrasted(dataset: D) -> D:
+def _brightened(dataset: D) -> D:
     def step(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.image.random_contrast(image, 0.8, 1.2), label
+        return tf.image.random_brightness(image, 20.0), label
 
     return _batches(dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE))
 
@@ -116,7 +115,7 @@ def _photographs(_: contextlib.ExitStack, settings: Settings) -> Contestants:
             first = job(_flipped, 3)
             figures = {f"epoch {number}: images/s": rate for number, rate in enumerate(first, start=1)}
             (figures["second job: images/s"],) = job(_flipped, 1)
-            (figures["other job: images/s"],) = job(_contrasted, 1)
+            (figures["other job: images/s"],) = job(_brightened, 1)
             return figures
 
     return {COMPUTE: lambda: sample("off"), AUTOMATIC: lambda: sample("auto")}
@@ -124,7 +123,7 @@ def _photographs(_: contextlib.ExitStack, settings: Settings) -> Contestants:
 
 def _judge_photographs(medians: Medians) -> list[Mark]:
     ours, base = medians[AUTOMATIC], medians[COMPUTE]["epoch 2: images/s"]
-    wanted = {"epoch 2": 1.2, "epoch 3": 2, "second job": 2, "other job": 2}
+    wanted = {"epoch 2": 1.2, "epoch 3": 2, "second job": 2, "other job": 1.2}
     return [
         at_least(f"{what}: ≥ {limit} times the computed second epoch", ours[f"{what}: images/s"] / base, limit, "x")
         for what, limit in wanted.items()
@@ -142,24 +141,24 @@ def _tenants(_: contextlib.ExitStack, settings: Settings) -> Contestants:
     def sample() -> Sample:
         with caching(2, "--cache-shared") as cluster:
 
-            def job(tenant: str, downstream: Callable[[D], D]) -> D:
-                read = downstream(_decoded(D.from_tensor_slices(files)))
+            def job(tenant: str) -> D:
+                read = _flipped(_decoded(D.from_tensor_slices(files)))
                 return read.apply(pecan.distribute(cluster.target, cache="auto", order="off", tenant=tenant))
 
             rates: dict[str, float] = {}
             half = threading.Event()
 
             def first() -> None:
-                read = job("one", _flipped)
+                read = job("one")
                 for epoch in range(1, 5):
                     rates[f"{JOB_1}, epoch {epoch}: images/s"] = _images_per_s(read, SLOW_S)
                     if epoch == 2:
                         half.set()
 
-            thread = threading.Thread(target=first)
+            thread = threading.Thread(target=first, daemon=True)
             thread.start()
             assert half.wait(600), "the first job reads no second epoch"
-            read = job("two", _contrasted)
+            read = job("two")
             for epoch in (1, 2):
                 rates[f"{JOB_2}, epoch {epoch}: images/s"] = _images_per_s(read, FAST_S)
             thread.join()

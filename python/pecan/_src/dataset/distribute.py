@@ -92,10 +92,10 @@ def distribute(
             mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
             a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
         local_workers: Workers that this process starts on its host, 0 to 1024. They serve only jobs that this process
-            reads, and end with it. All its datasets that read from one service share them. A number starts at
-            least that many; with an `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many
-            as the service wants, at most one per two cores and 8. "auto" without one starts none for a service. A
-            private cluster begins with one per four cores. It adds workers while the trainer waits for elements, and
+            reads, and end with it. All its datasets that read from one service share them. A number starts at least
+            that many; with an `objective`, the service decides how many of them serve. "auto" with an `objective`
+            starts as many as the service wants, at most one per two cores and 8. "auto" without one starts none for a
+            service. A private cluster begins with one per four cores. It adds workers while the trainer waits for elements, and
             stops those that the trainer does not need.
         local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
             first. A running worker keeps its value if a later one is smaller. If it is not 0, they also get a cgroup
