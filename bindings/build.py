@@ -74,8 +74,8 @@ def write_stub(library: pathlib.Path, target: pathlib.Path) -> None:
 def link_tensorflow() -> pathlib.Path:
     """Write the headers and libraries that the #cgo lines of native/tf and native/op name, and return their directory.
 
-    The lines name it relative to their files, so a checkout's path is in the key of what Go's cache has compiled for it.
-    Flags of pkg-config are not in that key: another checkout on the same machine would link with this one's paths.
+    The lines name it relative to their files, so a checkout's path is in the key of what Go's cache has compiled for
+    it. Flags of pkg-config are not in that key: another checkout on the same machine would link with this one's paths.
     """
     directory = tensorflow_directory()
     target = WORK / "tensorflow"

@@ -95,8 +95,8 @@ def distribute(
             reads, and end with it. All its datasets that read from one service share them. A number starts at least
             that many; with an `objective`, the service decides how many of them serve. "auto" with an `objective`
             starts as many as the service wants, at most one per two cores and 8. "auto" without one starts none for a
-            service. A private cluster begins with one per four cores. It adds workers while the trainer waits for elements, and
-            stops those that the trainer does not need.
+            service. A private cluster begins with one per four cores. It adds workers while the trainer waits for
+            elements, and stops those that the trainer does not need.
         local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
             first. A running worker keeps its value if a later one is smaller. If it is not 0, they also get a cgroup
             with a tenth of the usual weight, where permitted. None adds 10; in a private cluster without an
