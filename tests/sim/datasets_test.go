@@ -53,13 +53,19 @@ type dataset struct {
 }
 
 // divided returns the dataset with another number of streams. If there are more streams than shares, its source is
-// longer.
+// longer. A cached source is not so long that its parts have several shares.
 func (d *dataset) divided(streams int64) *dataset {
+	if d.cached {
+		streams = min(streams, shortParts)
+	}
 	return &dataset{
 		name: d.name, spec: d.spec, share: d.share, words: d.words, known: d.known, cached: d.cached, shuffled: d.shuffled,
 		shares: max(sources, streams), asked: streams,
 	}
 }
+
+// shortParts is the number of shares up to which each share of a source is a part (service/graph/split).
+const shortParts = 128
 
 func (d *dataset) numShares() int64 { return max(d.shares, sources) }
 
