@@ -32,7 +32,7 @@ func (s *slow) Open(name string) (Readable, int64, error) {
 	return s.memory.Open(name)
 }
 
-// Each call takes 5 s: the first one fails in time, the others at once, and nothing of the segment stays. When the directory is
+// D14: each call takes 5 s. The first one fails in time, the others at once, and nothing of the segment stays. When the directory is
 // fast again, it is used again.
 func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
