@@ -38,7 +38,7 @@ func (d *Dispatcher) cachingWork(asked core.CachingRequest) backgroundWork {
 func (d *Dispatcher) chooseCacheNow(asked core.CachingRequest, answer core.CachingDecided) core.CachingDecided {
 	prices, note := autoscale.Prices{}, ""
 	if options := asked.Facts.Options.GetPlacement(); d.deps.Prices != nil && options.GetObjective() != "" {
-		found, err := d.deps.Prices(options.GetTrainerType())
+		found, _, err := d.deps.Prices(options.GetTrainerType())
 		if prices = found; err != nil {
 			prices, note = autoscale.Prices{}, "; without prices: "+err.Error()
 		}

@@ -139,10 +139,9 @@ type Deps struct {
 	// Rand returns unguessable bytes.
 	Rand io.Reader
 	Log  *slog.Logger
-	// Prices returns the prices of a job with a type of trainer; nil without a table of prices.
-	Prices func(trainerType string) (autoscale.Prices, error)
-	// Currency is that of Prices. It is only shown.
-	Currency string
+	// Prices returns the prices of a job with a type of trainer, and their currency, which is only shown; nil without a table of
+	// prices.
+	Prices func(trainerType string) (p autoscale.Prices, currency string, err error)
 	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
 	Decisions io.Writer
 	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The

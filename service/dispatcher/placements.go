@@ -30,7 +30,7 @@ func (d *Dispatcher) placeNow(request placing.Request, placed placement.Placed) 
 	note := ""
 	if d.deps.Prices != nil {
 		var err error
-		if request.Prices, err = d.deps.Prices(request.Options.GetTrainerType()); err != nil {
+		if request.Prices, _, err = d.deps.Prices(request.Options.GetTrainerType()); err != nil {
 			note = fmt.Sprintf("; without prices: %v", err)
 		}
 	}
@@ -45,13 +45,13 @@ func (d *Dispatcher) addPrices(fleet *pecanv1.JobFleet, options *pecanv1.Placeme
 	if d.deps.Prices == nil {
 		return
 	}
-	p, err := d.deps.Prices(options.GetTrainerType())
+	p, currency, err := d.deps.Prices(options.GetTrainerType())
 	if err != nil {
 		fleet.PricesProblem = err.Error()
 		return
 	}
 	fleet.Prices = &pecanv1.JobPrices{
-		Currency: d.deps.Currency, Trainer: p.Trainer, Remote: p.Remote, Local: p.Local,
+		Currency: currency, Trainer: p.Trainer, Remote: p.Remote, Local: p.Local,
 		Job: p.Trainer*float64(fleet.Trainers) + p.Remote*float64(fleet.Remote) + p.Local*float64(fleet.Local),
 	}
 }

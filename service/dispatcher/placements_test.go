@@ -37,12 +37,12 @@ func (d *decisions) first() string {
 func TestAJobShowsItsWorkersAndTheirPrices(t *testing.T) {
 	log := &decisions{}
 	s := startService(t, serviceOptions{deps: func(d *dispatcher.Deps) {
-		d.Currency, d.Decisions = "EUR", log
-		d.Prices = func(trainer string) (autoscale.Prices, error) {
+		d.Decisions = log
+		d.Prices = func(trainer string) (autoscale.Prices, string, error) {
 			if trainer != "big" {
-				return autoscale.Prices{}, fmt.Errorf("the table has no trainers.%s", trainer)
+				return autoscale.Prices{}, "", fmt.Errorf("the table has no trainers.%s", trainer)
 			}
-			return autoscale.Prices{Trainer: 5, Remote: 0.5, Local: 0.1}, nil
+			return autoscale.Prices{Trainer: 5, Remote: 0.5, Local: 0.1}, "EUR", nil
 		}
 	}})
 	w := s.worker(workerHello("w1", 4))

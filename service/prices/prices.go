@@ -3,6 +3,8 @@
 //
 // The format is in docs/formats/prices.md. Unknown fields, negative prices and unknown types are errors: a wrong
 // price leads to wrong decisions without any visible fault.
+//
+// Files: prices.go has the table, machine.go the names of machines, file.go reads a table again when its file has changed.
 package prices
 
 import (
@@ -43,12 +45,6 @@ type Rate struct {
 	Spot    *float64 `yaml:"spot"`
 }
 
-// Machine names what is bought.
-type Machine struct {
-	Type, Zone string
-	Spot       bool
-}
-
 // Parse reads a table.
 func Parse(text []byte) (*Table, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -77,6 +73,9 @@ func (t *Table) validate() error {
 		for _, name := range slices.Sorted(maps.Keys(machines)) {
 			p := machines[name]
 			path := kind + "." + name
+			if strings.ContainsAny(name, zonePrefix+":") {
+				return fmt.Errorf("%s: a type has no %q and no %q, which name zones and spot machines", path, zonePrefix, ":")
+			}
 			if err := p.validate(path); err != nil {
 				return err
 			}
@@ -116,6 +115,14 @@ func (t *Table) Of(trainer, worker Machine) (autoscale.Prices, error) {
 
 // find returns the price of a machine: that of its zone, or else that of all zones.
 func find(kind string, machines map[string]Price, m Machine) (float64, error) {
+	if m.Type == "" {
+		if len(machines) > 1 {
+			return 0, fmt.Errorf("the table of prices has several %s, and none is named; it has %s", kind, strings.Join(slices.Sorted(maps.Keys(machines)), ", "))
+		}
+		for only := range machines {
+			m.Type = only
+		}
+	}
 	p, has := machines[m.Type]
 	if !has {
 		return 0, fmt.Errorf("the table of prices has no %s.%s; it has %s", kind, m.Type, strings.Join(slices.Sorted(maps.Keys(machines)), ", "))

@@ -1,9 +1,12 @@
 package prices_test
 
 import (
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/service/prices"
@@ -62,10 +65,89 @@ func TestInvalidTablesAreRefusedWithTheirField(t *testing.T) {
 		"two documents":   {"trainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}\n---\nlocal_share: 1", "more than one document"},
 		"a type twice":    {"trainers: {a: {per_hour: 1}, a: {per_hour: 2}}\nworkers: {b: {per_hour: 1}}", "already defined"},
 		"negative share":  {"local_share: -1\ntrainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "local_share is -1"},
+		"a type with @":   {"trainers: {a@z: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "trainers.a@z: a type has no"},
 		"text for number": {"trainers: {a: {per_hour: much}}\nworkers: {b: {per_hour: 1}}", "cannot unmarshal"},
 	} {
 		if _, err := prices.Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
 		}
+	}
+}
+
+func TestMachinesAreNamedByTypeZoneAndSpot(t *testing.T) {
+	for text, want := range map[string]prices.Machine{
+		"":           {},
+		"n2":         {Type: "n2"},
+		"n2@eu":      {Type: "n2", Zone: "eu"},
+		"n2:spot":    {Type: "n2", Spot: true},
+		"n2@eu:spot": {Type: "n2", Zone: "eu", Spot: true},
+		":spot":      {Spot: true},
+		"@eu":        {Zone: "eu"},
+	} {
+		if got, err := prices.ParseMachine(text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"n2@", "n2:often", "n2:spot@eu", "n2@eu@us", "@:spot"} {
+		if got, err := prices.ParseMachine(text); err == nil || !strings.Contains(err.Error(), "TYPE@ZONE") {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+func TestATypeMayBeLeftOutIfThereIsOne(t *testing.T) {
+	table, err := prices.Parse([]byte("trainers: {a: {per_hour: 1}, b: {per_hour: 2}}\nworkers: {w: {per_hour: 3, spot: 4}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := table.Of(prices.Machine{Type: "b"}, prices.Machine{Spot: true}); err != nil || p.Trainer != 2 || p.Remote != 4 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := table.Of(prices.Machine{}, prices.Machine{}); err == nil || !strings.Contains(err.Error(), "several trainers, and none is named; it has a, b") {
+		t.Error(err)
+	}
+}
+
+// A table that cannot be used leaves the earlier prices, and the log names it once.
+func TestAChangedFileIsReadAgain(t *testing.T) {
+	path, log := filepath.Join(t.TempDir(), "prices.yaml"), &strings.Builder{}
+	n := 0
+	write := func(text string) {
+		n++
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changed := time.Unix(int64(n), 0)
+		if err := os.Chtimes(path, changed, changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("currency: USD\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: 3}}")
+	file, err := prices.Open(path, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, remote float64, currency string, lines int) {
+		t.Helper()
+		for range 3 {
+			p, c, err := file.Of("", "w")
+			if err != nil || p.Remote != remote || c != currency || strings.Count(log.String(), "\n") != lines {
+				t.Errorf("%s: %+v %s, %v, log:\n%s", what, p, c, err, log)
+			}
+		}
+	}
+	want("at first", 3, "USD", 0)
+	write("currency: EUR\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: 5}}")
+	want("changed", 5, "EUR", 1)
+	write("currency: EUR\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: -5}}")
+	want("invalid", 5, "EUR", 2)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	want("removed", 5, "EUR", 3)
+	write("currency: EUR\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: 6}}")
+	want("there again", 6, "EUR", 4)
+	if _, _, err := file.Of("a@", "w"); err == nil {
+		t.Error("a wrong name of a machine gives no error")
 	}
 }

@@ -78,8 +78,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is removed")
 	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is removed; 0: never")
 	f.StringVar(&o.prices, "prices", "", "table of prices (YAML), for jobs that minimise cost or have a budget; empty: such jobs run at full speed with few workers")
-	f.StringVar(&o.workerType, "worker-type", "", "type of the workers in --prices; empty: the only type in the table")
-	f.StringVar(&o.trainerType, "trainer-type", "", "type of trainers in --prices that do not name theirs; empty: the only type in the table")
+	f.StringVar(&o.workerType, "worker-type", "", "machine of the workers in --prices: TYPE, TYPE@ZONE, TYPE:spot or TYPE@ZONE:spot; without a TYPE: the only one in the table")
+	f.StringVar(&o.trainerType, "trainer-type", "", "machine, as in --worker-type, of trainers that do not name theirs")
 	f.StringVar(&o.tenants, "tenants", "", "table of tenants (YAML) with their weights and quotas; jobs of other tenants are refused; empty: all tenants are equal")
 	f.Int64Var(&c.CacheQuota, "cache-quota", c.CacheQuota, "most bytes of all recorded caches; those that save least per byte are evicted; 0: no bound")
 	f.DurationVar(&c.CacheTTL, "cache-ttl", c.CacheTTL, "time after which a cache that no epoch has used is evicted; 0: never")
@@ -142,7 +142,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 	deps := dispatcher.Deps{
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
 	}
-	if deps.Prices, deps.Currency, err = o.readPrices(); err != nil {
+	if deps.Prices, err = o.readPrices(log); err != nil {
 		return nil, nil, err
 	}
 	if o.config.Core.Tenants, err = o.readTenants(); err != nil {
@@ -183,35 +183,23 @@ func (o *options) openLearned(deps *dispatcher.Deps, log *slog.Logger) {
 	deps.Learned = dir
 }
 
-// readPrices reads the table of prices, and its currency. Without a table it returns nil.
-func (o *options) readPrices() (of func(trainerType string) (autoscale.Prices, error), currency string, err error) {
+// readPrices opens the table of prices. Without one it returns nil.
+func (o *options) readPrices(log *slog.Logger) (of func(trainerType string) (autoscale.Prices, string, error), err error) {
 	if o.prices == "" {
-		return nil, "", nil
+		return nil, nil
 	}
-	text, err := os.ReadFile(o.prices)
+	file, err := prices.Open(o.prices, log)
 	if err != nil {
-		return nil, "", fmt.Errorf("--prices: %w", err)
+		return nil, fmt.Errorf("--prices: %w", err)
 	}
-	table, err := prices.Parse(text)
-	if err != nil {
-		return nil, "", fmt.Errorf("--prices %s: %w", o.prices, err)
-	}
-	only := func(given string, machines map[string]prices.Price) prices.Machine {
-		for name := range machines {
-			if given == "" && len(machines) == 1 {
-				given = name
-			}
-		}
-		return prices.Machine{Type: given}
-	}
-	of = func(trainerType string) (autoscale.Prices, error) {
-		return table.Of(only(cmp.Or(trainerType, o.trainerType), table.Trainers), only(o.workerType, table.Workers))
+	of = func(trainerType string) (autoscale.Prices, string, error) {
+		return file.Of(cmp.Or(trainerType, o.trainerType), o.workerType)
 	}
 	// A wrong type of the flags is found at the start, and not with the first job.
-	if _, err := of(""); err != nil && (o.workerType != "" || o.trainerType != "") {
-		return nil, "", fmt.Errorf("--prices %s: %w", o.prices, err)
+	if _, _, err := of(""); err != nil && (o.workerType != "" || o.trainerType != "") {
+		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
 	}
-	return of, table.Currency, nil
+	return of, nil
 }
 
 // readTenants reads the table of tenants. Without one it returns nil.
