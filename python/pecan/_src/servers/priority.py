@@ -8,13 +8,15 @@ import os
 import pathlib
 import re
 import time
+from collections.abc import Callable
 
 _log = logging.getLogger("pecan")
-_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+_PROCESS = pathlib.Path("/proc/self")
 _PREFIX = "pecan-local-workers-"
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)")
-# The default weight of a group is 100. Like a nice value of 10, it is about a tenth of the usual share.
-_WEIGHT = "10"
+# By default a group has the weight 100 in version 2, and 1024 shares in version 1. Like a nice value of 10, a tenth of
+# that is about a tenth of the usual processor time.
+_WEIGHT, _SHARES = "10", "102"
 _LOWEST = 19
 _SESSION_TRIES, _SESSION_PAUSE_S = 8, 0.05
 # Groups of this process, each with the id of the process that created it: a forked child has them too.
@@ -82,10 +84,9 @@ def _group() -> pathlib.Path:
     """Returns a child of this process's control group that has a lower weight.
 
     Raises:
-        OSError: If there is no cgroup v2, or this process may not create the child. A group other than the root cannot
-            have both processes and weighted children.
+        OSError: If no control group divides the processors, or this process may not create the child.
     """
-    parent = _own_group()
+    parent, weigh = _own_group()
     group = parent / f"{_PREFIX}{os.getpid()}"
     if group in _owners:
         return group
@@ -96,9 +97,7 @@ def _group() -> pathlib.Path:
                 left.rmdir()
     group.mkdir(exist_ok=True)
     try:
-        if "cpu" not in (parent / "cgroup.subtree_control").read_text().split():
-            (parent / "cgroup.subtree_control").write_text("+cpu")
-        (group / "cpu.weight").write_text(_WEIGHT)
+        weigh(group)
     except OSError:
         with contextlib.suppress(OSError):
             group.rmdir()
@@ -107,11 +106,55 @@ def _group() -> pathlib.Path:
     return group
 
 
-def _own_group() -> pathlib.Path:
-    """Returns the directory of this process's control group of version 2. Raises FileNotFoundError without one."""
-    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
-        number, _, path = line.split(":", 2)
-        group = _CGROUPS / path.lstrip("/")
-        if number == "0" and (group / "cgroup.controllers").exists():
-            return group
-    raise FileNotFoundError(f"no control group of version 2 is in {_CGROUPS}")
+def _weigh_v1(group: pathlib.Path) -> None:
+    (group / "cpu.shares").write_text(_SHARES)
+
+
+def _weigh_v2(group: pathlib.Path) -> None:
+    control = group.parent / "cgroup.subtree_control"
+    if "cpu" not in control.read_text().split():
+        control.write_text("+cpu")
+    _admit(group)
+    (group / "cpu.weight").write_text(_WEIGHT)
+
+
+def _admit(group: pathlib.Path) -> None:
+    """Lets a group of version 2 have processes beside those of its parent. It must be threaded for that."""
+    if (group / "cgroup.type").read_text().strip() == "domain invalid":
+        (group / "cgroup.type").write_text("threaded")
+
+
+def _own_group() -> tuple[pathlib.Path, Callable[[pathlib.Path], None]]:
+    """Returns the control group of this process that divides the processors, and what lowers the weight of a child.
+
+    Raises:
+        FileNotFoundError: If there is none, or its directory is not visible here.
+    """
+    for line in (_PROCESS / "cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return _directory(path, "cgroup", "cpu"), _weigh_v1
+        if number == "0":
+            group = _directory(path, "cgroup2", None)
+            if "cpu" in (group / "cgroup.controllers").read_text().split():
+                return group, _weigh_v2
+    raise FileNotFoundError("no control group divides the processors")
+
+
+def _directory(path: str, kind: str, controller: str | None) -> pathlib.Path:
+    """Returns the directory of a control group, in a mounted file system of a kind and with a controller.
+
+    Raises:
+        FileNotFoundError: If no mount shows the group. A container may show a part of the groups only.
+    """
+    for line in (_PROCESS / "mountinfo").read_text().splitlines():
+        mount, _, system = line.partition(" - ")
+        root, point = mount.split()[3:5]
+        name, _, options = system.split(" ", 2)
+        if name != kind or (controller is not None and controller not in options.split(",")) or ".." in path:
+            continue
+        with contextlib.suppress(ValueError):
+            group = pathlib.Path(point, pathlib.PurePath(path).relative_to(root))
+            if group.is_dir():
+                return group
+    raise FileNotFoundError(f"no mount shows the control group {path}")
