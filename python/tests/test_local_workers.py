@@ -1,5 +1,6 @@
 """Local workers as child processes, without a dispatcher."""
 
+import os
 import threading
 
 from pecan._src.servers import priority
@@ -31,3 +32,17 @@ def test_nobody_waits_while_the_kernel_lets_a_priority_wait(monkeypatch):
         keeper.join()
         workers.stop()
     assert failures == []
+
+
+def test_more_workers_than_processors_are_named_in_the_log_once(monkeypatch, caplog):
+    started: list[int] = []
+    monkeypatch.setattr(LocalWorkers, "_adjust", lambda self: started.append(self._least) or [])
+    workers = LocalWorkers("127.0.0.1:1", "local workers", print, "127.0.0.1:0")
+    processors = len(os.sched_getaffinity(0))
+    with caplog.at_level("WARNING", "pecan"):
+        for number in (processors, processors + 1, processors + 1):
+            workers.keep(number, None)
+    assert started == [processors, processors + 1, processors + 1]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert f"local_workers={processors + 1} starts more processes" in line
+    assert 'local_workers="auto"' in line

@@ -6,7 +6,7 @@ import inspect
 import numpy
 import pecan
 import pytest
-from pecan._src import checks, options
+from pecan._src import checks, options, workers
 
 # For each mistake: the arguments, the exception, and a part of its message.
 MISTAKES = {
@@ -93,7 +93,16 @@ MISTAKES = {
     "an unknown objective": (dict(objective="speed"), ValueError, "objective"),
     "a budget without its objective": (dict(objective="cost", budget_per_hour=3.0), ValueError, "need each other"),
     "an objective without its budget": (dict(objective="budget"), ValueError, "need each other"),
-    "limits without an objective": (dict(worker_limits={"remote": (1, 2)}), ValueError, "without an `objective`"),
+    "limits without an objective": (
+        dict(service="h:1", worker_limits={"remote": (1, 2)}),
+        ValueError,
+        "without an `objective`",
+    ),
+    "limits of a number of workers": (
+        dict(local_workers=2, worker_limits={"local": (1, 2)}),
+        ValueError,
+        "without an `objective`",
+    ),
     "limits of another kind": (dict(objective="cost", worker_limits={"far": (1, 2)}), ValueError, "worker_limits"),
     "limits that contradict": (dict(objective="cost", worker_limits={"local": (3, 2)}), ValueError, "at least 0"),
     "an objective with fixed parts": (
@@ -247,6 +256,25 @@ def test_a_weight_and_a_tenant_are_passed_on():
     assert (chosen.weight, chosen.tenant) == (0.5, "team-7")
 
 
+def test_a_private_cluster_sizes_itself():
+    """Unless the user gives the number of workers, or workers may not take any part of the dataset."""
+    private = {**ALL, "service": None}
+    for given, objective, most in [
+        (dict(), "cost", None),
+        (dict(processing_mode="distributed_epoch"), "cost", None),
+        (dict(deterministic=True), "cost", None),
+        (dict(worker_limits={"local": (1, 3)}), "cost", 3),
+        (dict(objective="time"), "time", None),
+        (dict(local_workers=2), None, None),
+        (dict(processing_mode="off"), None, None),
+        (dict(sharding=pecan.ShardingPolicy.FILE), None, None),
+    ]:
+        chosen = options.read_options(**{**private, **given})
+        local = chosen.local_workers
+        assert (chosen.placement or {}).get("objective") == objective, given
+        assert (local.decided, local.most) == (objective is not None, most), given
+
+
 # Arguments, and what follows: the number, whether the dispatcher decides, the nice value, whether some are started.
 LOCAL = {
     "none for a service": (dict(), (None, False, 10, False)),
@@ -255,7 +283,12 @@ LOCAL = {
     "a number with an objective": (dict(local_workers=3, objective="time"), (3, False, 10, True)),
     "none with an objective": (dict(local_workers=0, objective="time"), (0, False, 10, False)),
     "the usual priority": (dict(local_workers=1, local_worker_nice=0), (1, False, 0, True)),
-    "a private cluster": (dict(service=None), (None, False, None, True)),
+    "a private cluster": (dict(service=None), (None, True, None, True)),
+    "a private cluster of two workers": (dict(service=None, local_workers=2), (2, False, None, True)),
+    "a private cluster with fixed parts": (
+        dict(service=None, sharding=pecan.ShardingPolicy.FILE),
+        (None, False, None, True),
+    ),
     "a private cluster with an objective": (dict(service=None, objective="cost"), (None, True, 10, True)),
 }
 
@@ -265,6 +298,13 @@ def test_who_decides_on_local_workers(name):
     arguments, expected = LOCAL[name]
     local = options.read_options(**{**ALL, **arguments}).local_workers
     assert (local.number, local.decided, local.nice, local.starts) == expected
+
+
+def test_more_local_workers_than_the_memory_holds_are_refused(monkeypatch):
+    monkeypatch.setattr(workers, "_memory", lambda: 480 << 20)
+    assert options.read_options(**{**ALL, "local_workers": 10}).local_workers.number == 10
+    with pytest.raises(ValueError, match=r"`local_workers`=11 needs more memory .* Give at most 10, .* or \"auto\""):
+        options.read_options(**{**ALL, "local_workers": 11})
 
 
 @pytest.mark.parametrize(("given", "name"), [("auto", "unspecified"), ("ANY", "unspecified"), ("local", "local")])

@@ -329,9 +329,10 @@ def read_options(
             "`cross_trainer_cache` is not supported yet: give each trainer a job of its own, and each reads every "
             "element"
         )
-    placement = workers.placement(objective, budget_per_hour, worker_limits, trainer_type)
-    own = workers.local(local_workers, local_worker_nice, service is None, placement)
-    if placement is not None and policy not in ("unspecified", "dynamic"):
+    chosen = workers.objective_of(objective, service is None, local_workers, policy)
+    placement = workers.placement(chosen, budget_per_hour, worker_limits, trainer_type)
+    own = workers.local(local_workers, local_worker_nice, objective, service is None, placement)
+    if placement is not None and policy not in workers.ANY_WORKER:
         raise errors.InvalidArgumentError(
             "`objective` needs workers that may take any part of the dataset, and ShardingPolicy."
             f"{policy.upper()} does not allow that: leave `objective` out, or give ShardingPolicy.DYNAMIC or no policy"

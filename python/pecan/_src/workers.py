@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 from pecan._src import checks, errors
 
 #: What a service may minimise when it chooses workers for a job.
 OBJECTIVES = ("cost", "time", "budget")
+#: Sharding policies with which any worker may take any part of the dataset.
+ANY_WORKER = ("unspecified", "dynamic")
+# The objective of a private cluster that sizes itself.
+_PRIVATE_OBJECTIVE = "cost"
 #: What is added to the nice value of local workers.
 DEFAULT_NICE = 10
 _LARGEST_NICE = 19
 #: Most local workers of one process.
 MAX_LOCAL_WORKERS = 1024
+# Memory that an idle worker does not share with other processes, at least.
+_WORKER_BYTES = 48 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +32,14 @@ class LocalWorkers:
         decided: Whether the dispatcher decides on the number.
         nice: What is added to their nice value; None leaves it as it is.
         private: Whether they are those of the private cluster.
+        most: The most that may serve; None sets no bound.
     """
 
     number: int | None = None
     decided: bool = False
     nice: int | None = None
     private: bool = False
+    most: int | None = None
 
     @property
     def starts(self) -> bool:
@@ -39,6 +48,19 @@ class LocalWorkers:
 
 
 NO_LOCAL_WORKERS = LocalWorkers()
+
+
+def objective_of(given: Any, private: bool, local_workers: Any, policy: str) -> Any:
+    """Returns the objective of a job. A private cluster sizes itself, unless the user gives the number of its workers.
+
+    Args:
+        given: The argument `objective`.
+        private: Whether the job runs in the private cluster.
+        local_workers: The argument `local_workers`.
+        policy: Lower-case name of the sharding policy.
+    """
+    sizes_itself = private and isinstance(local_workers, str) and local_workers == "auto" and policy in ANY_WORKER
+    return _PRIVATE_OBJECTIVE if given is None and sizes_itself else given
 
 
 def placement(objective: Any, budget: Any, limits: Any, trainer_type: Any) -> dict[str, Any] | None:
@@ -81,16 +103,18 @@ def target(value: Any) -> str:
     return "local" if value.upper() == "LOCAL" else "unspecified"
 
 
-def local(value: Any, nice: Any, private: bool, placement: dict[str, Any] | None) -> LocalWorkers:
+def local(value: Any, nice: Any, objective: Any, private: bool, placement: dict[str, Any] | None) -> LocalWorkers:
     """Returns which local workers this process runs.
 
     Args:
         value: The argument `local_workers`.
         nice: The argument `local_worker_nice`.
+        objective: The argument `objective`.
         private: Whether they are those of the private cluster.
         placement: What the job wants of its workers; None without an objective.
     """
-    if private and placement is not None and placement.get("max_local") == -1:
+    most = (placement or {}).get("max_local", 0)
+    if private and most < 0:
         raise errors.InvalidArgumentError(
             '`worker_limits`={"local": (0, 0)} leaves the private cluster without workers: allow at least 1, or give '
             "the `service` whose workers run the dataset"
@@ -102,6 +126,12 @@ def local(value: Any, nice: Any, private: bool, placement: dict[str, Any] | None
         number = checks.integer("local_workers", value)
         if not 0 <= number <= MAX_LOCAL_WORKERS:
             raise errors.InvalidArgumentError(f"`local_workers` must be from 0 to {MAX_LOCAL_WORKERS}, got {number}")
+        if number > (room := _memory() // _WORKER_BYTES):
+            raise errors.InvalidArgumentError(
+                f"`local_workers`={number} needs more memory than this host has: each is a process with its own "
+                f"TensorFlow, which takes {_WORKER_BYTES >> 20} MiB or more before it computes. Give at most {room}, "
+                'better one per processor, or "auto"'
+            )
         if private and number == 0:
             raise errors.InvalidArgumentError(
                 "`local_workers`=0 leaves the private cluster without workers: give at least 1, or the `service` whose "
@@ -111,6 +141,11 @@ def local(value: Any, nice: Any, private: bool, placement: dict[str, Any] | None
         nice = checks.integer("local_worker_nice", nice)
         if not 0 <= nice <= _LARGEST_NICE:
             raise errors.InvalidArgumentError(f"`local_worker_nice` must be from 0 to {_LARGEST_NICE}, got {nice}")
-    elif placement is not None or not private:
+    elif objective is not None or not private:
         nice = DEFAULT_NICE
-    return LocalWorkers(number, number is None and placement is not None, nice, private)
+    return LocalWorkers(number, number is None and placement is not None, nice, private, most or None)
+
+
+def _memory() -> int:
+    """Returns the bytes of memory of this host."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

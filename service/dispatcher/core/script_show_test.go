@@ -196,6 +196,9 @@ func showEffect(effect core.Effect) string {
 		if e.Registered != e.Remote || e.RegisteredLocal != e.Local {
 			exist = fmt.Sprintf(" (%d and %d exist)", e.Registered, e.RegisteredLocal)
 		}
+		if e.Running > 0 {
+			exist += fmt.Sprintf(", of which trainers run %d", e.Running)
+		}
 		return fmt.Sprintf("place %d: %s among %d remote and %d local workers%s, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, exist, e.Known != nil, showWindow(e.Window))
 	case fleet.Request:
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)

@@ -2,6 +2,7 @@ package placing
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,39 @@ func (h *sharedHost) window(remote, local int) *measure.Window {
 		w.Fleet = append(w.Fleet, one)
 	}
 	return w
+}
+
+// A private cluster has local workers only. Its search begins with those that run, stops those that the trainer does not
+// need, and starts others when it waits.
+func TestAPrivateClusterFollowsItsTrainer(t *testing.T) {
+	h, p := &sharedHost{step: 0.04, element: 0.035, base: 0.1, perLocal: 0.05, starved: 1}, New()
+	r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Local: 8, RegisteredLocal: 4, Running: 4}
+	last, _ := p.Decide(r)
+	if last.Local != 4 || last.Remote != 0 || !strings.Contains(last.Why, "that the trainer runs") {
+		t.Errorf("the search begins with %v", last)
+	}
+	for _, c := range []struct {
+		step float64
+		want uint32
+	}{{0.04, 1}, {0.006, 6}, {0.02, 2}} {
+		h.step = c.step
+		for range 14 {
+			r.Window, r.Now = h.window(0, int(last.Local)), h.now
+			last, _ = p.Decide(r)
+		}
+		if last.Local != c.want || !last.Converged {
+			t.Errorf("a step of %v s: %v, want %d local workers", c.step, last, c.want)
+		}
+	}
+	// What an earlier job found counts more, and limits count most.
+	r.JobID, r.Window, r.Known = "k", nil, &pecanv1.PlacementKnown{Local: 2}
+	if begun, _ := p.Decide(r); begun.Local != 2 {
+		t.Errorf("a later job begins with %v", begun)
+	}
+	r.JobID, r.Known, r.Options = "l", nil, &pecanv1.PlacementOptions{Objective: "cost", MaxLocal: 3}
+	if begun, _ := p.Decide(r); begun.Local != 3 {
+		t.Errorf("with at most 3 workers, a job begins with %v", begun)
+	}
 }
 
 // Local workers are used while the host is idle. They are given back when other work on the host makes them slow the

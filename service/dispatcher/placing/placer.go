@@ -25,6 +25,8 @@ type Request struct {
 	// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
 	// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
 	Remote, Registered, Local, RegisteredLocal int
+	// Running is the number of local workers that the job's trainers run, of those that they may start.
+	Running int
 	// Prices may be zero.
 	Prices autoscale.Prices
 	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
@@ -67,6 +69,9 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	if s == nil {
 		s = &search{policy: autoplacement.NewSearch()}
 		s.policy.Known = knownOf(r.Known)
+		if r.Known == nil && r.Running > 1 {
+			s.policy.Known = &autoplacement.Known{Workers: autoscale.Configuration{Remote: 1, Local: r.Running}}
+		}
 		p.jobs[r.JobID] = s
 	}
 	s.used = r.Now
@@ -77,9 +82,13 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	s.seen = s.windowOf(r.Window, r.Plan)
 	d := s.policy.Next(goal, s.seen)
 	if r.Window == nil {
-		d.Reason = "the search begins with one worker of each kind"
-		if r.Known != nil {
+		switch {
+		case r.Known != nil:
 			d.Reason = "the search begins with what an earlier job found"
+		case r.Running > 1:
+			d.Reason = "the search begins with the local workers that the trainer runs"
+		default:
+			d.Reason = "the search begins with one worker of each kind"
 		}
 	}
 	decided = message(d)

@@ -94,8 +94,9 @@ def distribute(
         local_workers: Workers that this process starts on its host, 0 to 1024. They serve only jobs that this process
             reads, and end with it. All its datasets that read from one service share them. A number is the least;
             with an `objective`, the service decides how many of them serve. "auto" with an `objective` starts as many
-            as the service wants, at most one per two cores and 8. "auto" without one starts none for a service, and a
-            number that depends on the cores for the private cluster.
+            as the service wants, at most one per two cores and 8. "auto" without one starts none for a service. A
+            private cluster begins with one per four cores. It adds workers while the trainer waits for elements, and
+            stops those that the trainer does not need.
         local_worker_nice: What is added to the nice value of local workers, 0 to 19: the threads of this process come
             first. A running worker keeps its value if a later one is smaller. If it is not 0, they also get a cgroup
             with a tenth of the usual weight, where permitted. None adds 10; in a private cluster without an
@@ -136,13 +137,15 @@ def distribute(
         objective: What the service minimises when it chooses how many of its workers serve the job. "cost": the price
             of an element. "time": the time between two elements. "budget": the time, below a price per hour. Prices are
             in the dispatcher's table (`--prices`); without one, "cost" and "time" both mean full speed with few
-            workers. None (the default) lets all workers serve the job. An objective needs ShardingPolicy.DYNAMIC or no
-            policy. See `local_workers` for what this process starts.
+            workers. None (the default) lets all workers of a service serve the job. In a private cluster with
+            `local_workers="auto"` it means "cost". An objective needs ShardingPolicy.DYNAMIC or no policy; a private
+            cluster keeps its number of workers with another policy. See `local_workers` for what this process starts.
         budget_per_hour: With objective="budget", the most that an hour of the job may cost, with its trainers.
         worker_limits: Least and greatest number of workers of each kind, such as `{"remote": (1, 8), "local": (0, 2)}`.
             None as a maximum sets none. Numbers above those that exist, or that may be started, count as those.
-        trainer_type: Type of the trainer in the table of prices. Later jobs with the same dataset and type begin with
-            the numbers that this job finds.
+        trainer_type: Machine of the trainer in the table of prices: its type, such as "v2-8", with "@ZONE" and ":spot"
+            where they apply. Later jobs with the same dataset and `trainer_type` begin with the numbers that this job
+            finds.
         weight: The job's part of the service's slots, from 0.01 to 100. While streams of several jobs wait for a slot,
             a job of weight 3 runs three times as many streams as one of weight 1. The iterators of one job share its
             part. Jobs of different tenants do not compare weights.
@@ -245,9 +248,12 @@ def open_session(
                 own.follow(link)
         return link
     cluster = private_cluster.cluster()
-    # One worker stays whatever the dispatcher decides: without any, it could not know that they have a cache directory.
-    usual = 1 if local.decided else private_cluster.default_workers()
-    cluster.workers.keep(usual if local.number is None else local.number, local.nice)
+    usual = private_cluster.default_workers()
+    if local.decided:
+        # One stays whatever the dispatcher decides: without any, it could not know that they have a cache directory.
+        cluster.workers.keep(1, local.nice, begin=min(usual, local.most or usual))
+    else:
+        cluster.workers.keep(usual if local.number is None else local.number, local.nice)
     cluster.check()
     link = session.connect(cluster.target, timeout_s)
     if local.decided:

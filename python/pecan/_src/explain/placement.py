@@ -65,7 +65,7 @@ class PlacementExplanation(shown.Shown):
         local: Number of local workers that the job should have.
         running_remote: Number of remote workers that serve the job now.
         running_local: Number of local workers that serve the job now.
-        state: "start" (nothing was measured yet), "search" or "watch" (the search has ended, and changes are awaited).
+        state: "start" (nothing was measured yet), "search" or "monitor" (the search has ended, and waits for changes).
         converged: Whether the search has ended for now.
         why: Reason for the decision, in a sentence.
         candidates: The compared numbers of workers, best first.

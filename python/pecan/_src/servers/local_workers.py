@@ -26,6 +26,10 @@ _log = logging.getLogger("pecan")
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 _POLL_S = 0.25
+_TOO_MANY = (
+    "%s: local_workers=%d starts more processes than this process has processors (%d). Each loads its own TensorFlow "
+    'and runs several streams at once, so more than one per processor rarely helps: give fewer, or local_workers="auto"'
+)
 # For so long the workers stay after the last job that wanted them. The next dataset probably wants them again.
 _LINGER_S = 10.0
 
@@ -68,6 +72,8 @@ class LocalWorkers:
         self._workers: list[Process] = []
         self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
         self._least = self._wanted = 0
+        # The number of open jobs for which the dispatcher decides.
+        self._jobs = 0
         self._stopped = threading.Event()
         self._gave_up = False
         self._follower: threading.Thread | None = None
@@ -82,18 +88,25 @@ class LocalWorkers:
         with self._lock:
             return [worker for worker in self._workers if worker.running]
 
-    def keep(self, least: int, nice: int | None) -> None:
+    def keep(self, least: int, nice: int | None, begin: int = 0) -> None:
         """Starts workers in the background until there are at least `least`, also after an earlier attempt failed.
 
         Args:
             least: Number of workers.
             nice: What is added to their nice value; None changes nothing.
+            begin: Number of workers until the dispatcher decides. It does nothing while the dispatcher decides for an
+                earlier job.
         """
         with self._lock:
+            processors = len(os.sched_getaffinity(0))
+            if least > max(self._least, processors):
+                _log.warning(_TOO_MANY, self.target, least, processors)
             changed = nice is not None and nice != self.nice
             if nice is not None:
                 self.nice = nice
             self._least = max(self._least, least)
+            if self._jobs == 0:
+                self._wanted = max(self._wanted, begin)
             self._gave_up = False
             self._deaths.clear()
             earlier = list(self._workers) if changed else []
@@ -131,8 +144,8 @@ class LocalWorkers:
         while not self._stopped.wait(_POLL_S):
             try:
                 with self._lock:
-                    jobs, number, why = self._ask(link)
-                    if jobs:
+                    self._jobs, number, why = self._ask(link)
+                    if self._jobs:
                         self._used = time.monotonic()
                     elif time.monotonic() - self._used > _LINGER_S:
                         number, why = 0, "no dataset needs them"

@@ -67,6 +67,18 @@ func (p *Placements) mayRun(job *durable.Job) map[string]int {
 	return most
 }
 
+// running returns how many local workers the trainers of a job run, if the dispatcher decides on them.
+func (p *Placements) running(job *durable.Job) (n int) {
+	counted := map[string]bool{}
+	for _, id := range job.ClientIds {
+		if c := p.clients[id]; c != nil && c.mayRun != nil && !counted[c.trainer] {
+			counted[c.trainer] = true
+			n += int(c.mayRun.Running)
+		}
+	}
+	return min(n, maxLocalWorkers)
+}
+
 // cachesLocally reports whether some trainer's workers have a cache directory, as in a private cluster.
 func (p *Placements) cachesLocally(trainers map[string]int) bool {
 	for id := range p.local {

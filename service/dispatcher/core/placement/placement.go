@@ -50,6 +50,8 @@ type (
 		// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
 		// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.
 		Remote, Registered, Local, RegisteredLocal int
+		// Running is the number of local workers that the job's trainers run, of those that they may start.
+		Running int
 		// Window is nil before the first one.
 		Window *measure.Window
 		// Plan changes with the division, the order of steps and the cache of the job.
@@ -154,8 +156,12 @@ func (p *Placements) stepSearch(job *durable.Job, s *search) {
 		attainable = p.fleet.Attainable(p.host.Now(), len(remote))
 	}
 	if attainable+len(local) == 0 {
-		// A local worker is there before a remote one.
-		p.wantLocal(job, s, max(1, int(job.Placement.GetLocal())), nil, most)
+		// A local worker is there before a remote one. Those that trainers started without a decision stay.
+		wanted := max(1, int(job.Placement.GetLocal()))
+		if job.Placement == nil {
+			wanted = max(wanted, p.running(job))
+		}
+		p.wantLocal(job, s, wanted, nil, most)
 		return
 	}
 	if job.Placement != nil {
@@ -230,7 +236,7 @@ func (p *Placements) ask(job *durable.Job, s *search, w *measure.Window, remote,
 	}
 	s.asked = p.host.Ask(job, Request{
 		JobID: job.JobId, Options: job.Options.GetPlacement(), Known: known, Remote: remote, Registered: registered, Local: local,
-		RegisteredLocal: registeredLocal, Window: w, Now: p.host.Now(),
+		RegisteredLocal: registeredLocal, Running: p.running(job), Window: w, Now: p.host.Now(),
 	})
 }
 
