@@ -35,6 +35,7 @@ SLOW = (
     "tests/e2e/test_leaving.py::test_a_child_forked_while_elements_are_read",
     "tests/e2e/test_leaving.py::test_an_iterator_is_deleted_in_time",
     "tests/e2e/test_leaving.py::test_processes_that_are_spawned_or_forked",
+    "tests/e2e/test_local_workers.py::test_a_private_cluster_sizes_itself",
     "tests/e2e/test_local_workers.py::test_local_workers_are_given_back_while_the_host_is_busy",
     "tests/e2e/test_local_workers.py::test_the_dispatcher_starts_local_workers_and_gives_them_back",
     "tests/e2e/test_measurements.py::test_the_figures_of_a_known_trainer_and_pipeline_are_right",

@@ -19,11 +19,13 @@ from script import Script
 from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program
 from test_hosts import hosts, service  # noqa: F401 - fixtures
-from test_placement import FLOATS, WINDOW, Trainer
+from test_placement import BUSY_LOAD, WINDOW, Trainer
 from test_processes import _wait_until_ended
 
 WAIT_S = 90
 COUNT = 3000
+# A worker has room for sixteen elements.
+FLOATS = 16 << 10
 
 
 def workers(target: str, kind: str) -> list[dict]:
@@ -117,8 +119,6 @@ def test_the_dispatcher_starts_local_workers_and_gives_them_back(tmp_path: pathl
 # The processor time of an element and of a step of the trainer. A step also sleeps, as for an accelerator.
 HEAVY_S, COMPUTE_S, SLEEP_S = 0.06, 0.025, 0.075
 HEAVY_COUNT = 700
-# The trainer, a local worker and one other busy process cause a load of about 0.9 on two processors.
-BUSY_LOAD = 1.3
 # Two busy threads for each processor, at the priority of the trainer. A local worker has a lower one.
 BUSY = """
 import hashlib, os, threading
@@ -244,3 +244,51 @@ def test_an_objective_sizes_the_private_cluster():
         pids = [int(pid) for pid in script.line().split()]
         assert script.rest()[0] == 0
         _wait_until_ended(pids, 5)
+
+
+# What an element of the private cluster sleeps, and the elements that a worker computes at once: one per processor, 2 to 16.
+SLEEP_ELEMENT_S, AT_ONCE = 0.4, max(2, min(16, len(os.sched_getaffinity(0))))
+SLOW_STEP_S, WANTED_BY_FAST_STEP, MOST_BY_CORES = 0.45, 7, 8
+
+
+def test_a_private_cluster_sizes_itself():
+    """Without an objective, it begins with one worker per four cores. It stops those that a slow trainer does not need, and starts others
+    for a fast one."""
+    fast_step_s = SLEEP_ELEMENT_S / AT_ONCE / WANTED_BY_FAST_STEP
+    with Script(
+        f"""
+        from pecan._src.client import session
+        from tensorflow.python.data.experimental.ops import testing
+        # As on a host of 16 processors.
+        os.sched_getaffinity = lambda pid: set(range({2 * MOST_BY_CORES}))
+        dataset = D.range(1300).apply(testing.sleep(int(1e6 * {SLEEP_ELEMENT_S})))
+        dataset = dataset.map(lambda n: tf.fill([1 << 20], tf.cast(n, tf.float32)))
+        dataset = dataset.apply(pecan.distribute(streams=64, max_outstanding_bytes=16 << 20))
+        iterator = iter(dataset)
+        cluster, seen, loads = private_cluster.running(), [], []
+        say(len(cluster.workers.processes))
+        def train(step_s, enough):
+            end = time.monotonic() + {WAIT_S}
+            while time.monotonic() < end:
+                seen.append(int(next(iterator)[0]))
+                time.sleep(step_s)
+                [job] = session.connect(cluster.target, 10).status()["jobs"]
+                loads.extend(reader["host"]["load"] for reader in job["consumers"] if reader.get("host"))
+                placed = job.get("placement") or {{}}
+                if placed.get("converged") and len(cluster.workers.processes) == placed["local"] and enough(placed["local"]):
+                    break
+            say(len(cluster.workers.processes), sorted(loads)[len(loads) // 2], placed)
+        train({SLOW_STEP_S}, lambda n: n == 1)
+        train({fast_step_s}, lambda n: n >= {WANTED_BY_FAST_STEP - 1})
+        say(pecan.explain(dataset).placement.objective)
+        seen += [int(element[0]) for element in iterator]
+        say(sorted(seen) == list(range(1300)))
+        """
+    ) as script:
+        assert script.line() == "4"
+        for what, holds in (("one worker", lambda n: n == 1), ("many workers", lambda n: n >= WANTED_BY_FAST_STEP - 1)):
+            running, load, placed = script.line().split(maxsplit=2)
+            if not holds(int(running)) and float(load) > BUSY_LOAD:
+                pytest.skip(f"other processes keep this host busy, with a load of {load}: {what} were not reached")
+            assert holds(int(running)), f"not {what} within {WAIT_S} s, but {running}: {placed}"
+        assert [script.line() for _ in range(2)] == ["cost", "True"]
