@@ -1,0 +1,8 @@
+// Package prices reads the table of prices: what an hour of each type of trainer and worker costs. Policies get
+// the prices of one job as numbers; this package finds them by type, zone and kind of purchase.
+//
+// The format is in docs/formats/prices.md. Unknown fields, negative prices and unknown types are errors: a wrong
+// price leads to wrong decisions without any visible fault.
+//
+// Files: prices.go has the table, machine.go the names of machines, file.go reads a table again when its file has changed.
+package prices
