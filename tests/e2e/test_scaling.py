@@ -13,7 +13,7 @@ import tensorflow as tf
 from pecan._src.client import session
 from tensorflow.python.data.experimental.ops import testing
 from test_metrics import free_port
-from test_placement import WINDOW, Trainer
+from test_placement import FLOATS, WINDOW, Trainer
 from test_provider import libraries, start  # noqa: F401 - a fixture
 
 # Elements and steps sleep, so that two processors carry all workers. A busy host stretches them by some milliseconds.
@@ -23,8 +23,6 @@ MOST = 7
 PRICE = 0.1
 PRICES = f"currency: USD\ntrainers: {{host: {{per_hour: 1.0}}}}\nworkers: {{small: {{per_hour: {PRICE}}}}}\n"
 ELEMENTS = 700
-# A worker has room for four elements.
-FLOATS = 64 << 10
 WAIT_S = 90
 
 
