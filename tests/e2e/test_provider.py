@@ -167,9 +167,13 @@ def test_a_signal_moves_streams_away_from_a_slow_reader():
         seen = scrape(metrics)
         name = "pecan_dispatcher_worker_leave_seconds"
         assert seen[f'{name}_count{{streams="at_index"}}'] == seen[f'{name}_count{{streams="all"}}'] == 1
-        assert seen[f'{name}_sum{{streams="at_index"}}'] <= seen[f'{name}_sum{{streams="all"}}'] < 50
+        took = seen[f'{name}_sum{{streams="at_index"}}']
+        assert took <= seen[f'{name}_sum{{streams="all"}}'] < 50
         taken += [int(element[0]) for element in iterator]
         assert sorted(taken) == list(range(400))
+        if took > 2 and (load := os.getloadavg()[0] / len(os.sched_getaffinity(0))) > 1.3:
+            pytest.skip(f"other processes keep this host busy, with a load of {load:.1f}: the streams left after {took:.1f} s")
+        assert took <= 2
     finally:
         for program in running:
             program.process.kill()
