@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -73,6 +74,42 @@ def test_a_child_joins_a_group_with_a_tenth_of_the_usual_weight():
         assert [each.read_text().strip() for each in weights if each.exists()] in (["102"], ["10"])
         priority.lower(pid, 7)
         assert str(pid) in (group / "cgroup.procs").read_text().split()
+
+
+SPIN = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+while True:
+    pass
+"""
+
+
+def used(pid: int) -> float:
+    """The processor time of a process in seconds."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_group_gets_little_of_a_processor_beside_others():
+    """Two processes of equal nice values compute on one processor, each in its own session."""
+    spin = [sys.executable, "-c", SPIN]
+    with (
+        group_of_this_process() as group,
+        subprocess.Popen(spin, start_new_session=True) as usual,
+        subprocess.Popen(spin, start_new_session=True) as lowered,
+    ):
+        try:
+            (group / "cgroup.procs").write_text(str(lowered.pid))
+            before, end = None, time.monotonic() + 60
+            while before is None or used(usual.pid) - before[0] < 1:
+                assert time.monotonic() < end, "this host is too busy for a second of a processor in 60 s"
+                time.sleep(0.1)
+                if before is None and min(used(usual.pid), used(lowered.pid)) > 0:
+                    before = used(usual.pid), used(lowered.pid)
+            assert used(lowered.pid) - before[1] < 0.4
+        finally:
+            usual.kill()
+            lowered.kill()
 
 
 def test_groups_of_dead_processes_are_removed():
