@@ -62,7 +62,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store simulate docs packages diagrams clean
+.PHONY: help demo check mutate soak test test-images test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -103,6 +103,9 @@ $(EXPERIMENTS): build
 
 test-k8s: build ## Run the chart on a Kubernetes control plane that is built from its Go modules (needs root; RUN=name for one test)
 	nice -n 15 tests/k8s/run.sh $(if $(RUN),-test.run $(RUN))
+
+test-images: ## Build the container images with buildah in chroots, and run a service of them (needs root)
+	nice -n 19 tests/images/run.sh
 
 soak: build ## Run the tests for rare bugs, for an hour or more
 	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RANDOM_ORDERS=200 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
