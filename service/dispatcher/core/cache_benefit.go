@@ -26,7 +26,7 @@ func (c *Core) benefit(cache *pecanv1.StoredCache, job *durable.Job) (seconds fl
 	seconds, measured = c.savedSeconds(cache, job)
 	seconds *= growth(cache, job) / c.threads()
 	if predicted := c.predictedBenefit(cache, job); predicted != nil {
-		held := growth(cache, job) * float64(len(cache.Segments)) / float64(max(cache.Streams, 1))
+		held := growth(cache, job) * float64(len(cache.Segments)) / float64(max(cache.Parts, 1))
 		seconds, measured = *predicted*held, true
 	}
 	return seconds * c.expectedReads(cache, job), measured
