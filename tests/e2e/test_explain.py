@@ -79,13 +79,14 @@ def test_pecanctl_and_pecan_show_the_same(cluster, tmp_path):
 
 
 def test_candidates_are_explained(cluster):
-    dataset = D.range(40).map(next_one).apply(pecan.cache_candidate("next")).shuffle(10).apply(pecan.cache_candidate("mixed"))
+    drawn = D.range(40).map(next_one).apply(pecan.cache_candidate("next")).map(lambda x: x + tf.random.uniform([], 0, 9, tf.int64))
+    dataset = drawn.apply(pecan.cache_candidate("drawn"))
     job = dataset.batch(4).apply(pecan.distribute(cluster.target, job_name="cached-candidates", cache="auto"))
     found = pecan.explain(job).cache
     assert found.cache == "auto"
     assert [(one.name, one.origin, one.reason) for one in found.candidates] == [
         ("next", "marked", ""),
-        ("mixed", "marked", "random"),
+        ("drawn", "marked", "random"),
         ("", "found", "random"),
     ]
     assert "freeze_randomness=True" in found.candidates[1].why
