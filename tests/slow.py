@@ -44,7 +44,6 @@ SLOW = (
     "tests/e2e/test_modes.py::test_a_worker_dies_after_a_saved_position[at_least_once",
     "tests/e2e/test_modes.py::test_the_death_of_a_worker_costs_what_the_mode_allows[at_least_once-True]",
     "tests/e2e/test_order.py::test_a_badly_ordered_dataset_runs_in_a_better_order",
-    "tests/e2e/test_order.py::test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end",
     "tests/e2e/test_order.py::test_the_explanation_and_the_log_say_once_what_a_wider_tolerance_would_save",
     "tests/e2e/test_order_deterministic.py",
     "tests/e2e/test_order_rollback.py",
@@ -108,6 +107,9 @@ SLOW = (
 SOAK = {
     "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing":
         "test_workers_that_are_killed_and_added_change_nothing has one to two workers, and tests/faults compare three workers with one",
+    "tests/e2e/test_order.py::test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end":
+        "the core's script order_spread, and test_a_badly_ordered_dataset_runs_in_a_better_order: on a host that others disturb, the "
+        "only trial that one epoch affords often gives no verdict",
     "tests/e2e/test_random_steps.py::test_a_killed_worker_and_a_resumed_trainer_change_no_value[a filter by drawn values-exactly_once]":
         "the same test in mode deterministic, which promises the order too",
     "tests/e2e/test_random_steps.py::test_a_killed_worker_and_a_resumed_trainer_change_no_value[a shuffle and batches-exactly_once]":
@@ -116,6 +118,8 @@ SOAK = {
         "the same test in mode deterministic",
     "tests/e2e/test_recovery.py::test_a_lost_worker_costs_few_recomputed_elements[by a checkpoint-15]":
         "the same test with SIGKILL; a stream does not know how its worker was lost",
+    "tests/e2e/test_sixteen_workers.py":
+        "test_placement.py with eight workers, and test_fairness.py; sixteen workers start slowly on a busy host",
     "tests/faults/test_endless_repeat.py::test_each_row_comes_once_in_each_pass[3":
         "the same test with nine streams",
     "tests/faults/test_endless_repeat.py::test_each_row_comes_once_in_each_pass[9-one run]":
