@@ -37,7 +37,7 @@ func (c *Core) computedElsewhere(epoch *durable.Epoch) func(stream uint32) bool 
 		return nil
 	}
 	if shared.computed == nil || c.now-shared.listed > refreshComputed {
-		c.listComputed(key, shared)
+		c.listComputed(shared)
 	}
 	return func(stream uint32) bool {
 		for _, part := range partsOf(epoch, step, stream) {
@@ -74,7 +74,7 @@ func (c *Core) sharedCaches() map[string]*sharedCache {
 }
 
 // listComputed lists the parts that workers compute for the epochs of a cache.
-func (c *Core) listComputed(key string, shared *sharedCache) {
+func (c *Core) listComputed(shared *sharedCache) {
 	shared.computed, shared.listed = map[uint32]*durable.Epoch{}, c.now
 	for _, epoch := range shared.epochs {
 		for _, stream := range epoch.Active() {

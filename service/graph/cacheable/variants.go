@@ -1,6 +1,7 @@
 package cacheable
 
 import (
+	"slices"
 	"strings"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -35,16 +36,7 @@ func (r *Rules) WritesVariants() bool {
 func (r *Rules) returnsVariants(n *tf.NodeDef) bool {
 	for _, arg := range r.g.Ops().Def(n.GetOp()).GetOutputArg() {
 		types := append([]tf.DataType{arg.GetType(), r.g.Attr(n, arg.GetTypeAttr()).GetType()}, r.g.Attr(n, arg.GetTypeListAttr()).GetList().GetType()...)
-		if isVariant(types...) {
-			return true
-		}
-	}
-	return false
-}
-
-func isVariant(types ...tf.DataType) bool {
-	for _, t := range types {
-		if t == tf.DataType_DT_VARIANT {
+		if slices.Contains(types, tf.DataType_DT_VARIANT) {
 			return true
 		}
 	}

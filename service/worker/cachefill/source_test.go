@@ -52,11 +52,16 @@ func (c *computed) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (
 	} else if c.shared != nil {
 		return c.shared()
 	}
-	types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
+	return open(c.runtime, graphs.UpstreamOfCache)
+}
+
+// open makes the iterator of a graph, and the function that closes it.
+func open(runtime *tf.Context, serialised []byte) (*tf.Iterator, func(), error) {
+	types, err := dataset.OutputTypes(serialised)
 	if err != nil {
 		return nil, nil, err
 	}
-	it, err := c.runtime.NewIterator(graphs.UpstreamOfCache, types)
+	it, err := runtime.NewIterator(serialised, types)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,15 +185,7 @@ func TestAPartWhoseFirstElementFailsIsOpenedAlone(t *testing.T) {
 		if err != nil {
 			return nil, nil, err
 		}
-		types, err := dataset.OutputTypes(serialised)
-		if err != nil {
-			return nil, nil, err
-		}
-		it, err := runtime.NewIterator(serialised, types)
-		if err != nil {
-			return nil, nil, err
-		}
-		return it, it.Close, nil
+		return open(runtime, serialised)
 	}}
 	s := source(t, d, plan, parts, nil)
 	begin(t, s, from)
