@@ -10,7 +10,6 @@ import logging
 import pathlib
 import re
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 
@@ -20,6 +19,7 @@ import tensorflow as tf
 from pecan._src.client import session
 from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program, run_command
+from test_placement import BUSY_LOAD, Trainer
 
 WORKERS = 16
 # Elements and steps sleep, so that two processors carry all workers.
@@ -31,31 +31,21 @@ ELEMENTS = 1800
 # Elements of a size that is not packed with others, and buffers of a few of them.
 FLOATS, WINDOW = 64 << 10, 1 << 20
 WAIT_S = 90
-# The load of a host that other processes keep busy. What the tests start causes less: at most 0.9 on two processors.
-BUSY_LOAD = 1.3
 
 
-class Trainer(threading.Thread):
-    """A training loop in the background, whose steps take `step_s` seconds."""
+class TimedTrainer(Trainer):
+    """A trainer that measures its steps."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
-        super().__init__(daemon=True)
-        self.dataset, self.step_s, self.taken, self.failure = dataset, STEP_S, [], None
+        super().__init__(dataset)
+        self.step_s = STEP_S
         # How long the last steps took.
         self.steps: collections.deque[float] = collections.deque(maxlen=20)
 
-    def run(self) -> None:
-        try:
-            for element in self.dataset:
-                self.taken.append(int(element[0]))
-                begun = time.monotonic()
-                self.step()
-                self.steps.append(time.monotonic() - begun)
-        except (tf.errors.OpError, pecan.PecanError) as error:
-            self.failure = error
-
     def step(self) -> None:
-        time.sleep(self.step_s)
+        begun = time.monotonic()
+        super().step()
+        self.steps.append(time.monotonic() - begun)
 
     def complete(self, elements: int) -> None:
         """Reads the rest without a pause. Each element has come once."""
@@ -98,7 +88,7 @@ def optimum(step_s: float) -> int:
     return min(range(1, WORKERS + 1), key=lambda n: (1 + PRICE * n) * max(step_s, ELEMENT_S / n))
 
 
-def follow(target: str, trainer: Trainer, step_s: float) -> tuple[float, float]:
+def follow(target: str, trainer: TimedTrainer, step_s: float) -> tuple[float, float]:
     """Changes the trainer's speed, and waits until the search has ended at the number of workers that the trainer needs.
 
     A busy host stretches steps and elements. So the optimum follows from measured steps, and its neighbours are accepted.
@@ -155,7 +145,7 @@ def test_a_job_finds_its_workers_and_follows_its_trainer(service: tuple[str, pat
     caplog.set_level(logging.INFO, "pecan")
     target, log = service
     served = sleepy(ELEMENTS).apply(pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost", local_workers=0))
-    trainer = Trainer(served)
+    trainer = TimedTrainer(served)
     trainer.start()
     took, load = follow(target, trainer, STEP_S)
     check_shown(target, served)
@@ -179,7 +169,7 @@ def test_two_jobs_share_the_workers_by_weight(service: tuple[str, pathlib.Path])
     trainers = {}
     for weight in (1.0, 3.0):
         distributed = pecan.distribute(target, streams=streams, weight=weight, local_workers=0, order="off")
-        trainers[weight] = Trainer(sleepy(streams * each, 16).apply(distributed))
+        trainers[weight] = TimedTrainer(sleepy(streams * each, 16).apply(distributed))
         trainers[weight].step_s = 0.0
         trainers[weight].start()
     expected = {weight: WORKERS * weight / 4 for weight in trainers}

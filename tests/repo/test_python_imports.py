@@ -66,3 +66,38 @@ def test_python_modules_follow_the_import_rules():
 )
 def test_a_broken_python_import_rule_is_detected(name, imported):
     assert broken_python_rules(name, [imported])
+
+
+def defined_names(text: str) -> set[str]:
+    """The names that the statements of a Python module bind."""
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name for alias in node.names}
+        else:
+            found |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return found
+
+
+def missing_names(name: str, modules: dict[str, set[str]]) -> list[str]:
+    """A sentence for every name that a test file imports from a module of the tests that does not define it."""
+    return [
+        f"{name} imports {alias.name}, which {node.module} does not define"
+        for node in ast.walk(ast.parse(repository.text(name), name))
+        if isinstance(node, ast.ImportFrom) and node.module in modules
+        for alias in node.names
+        if alias.name not in modules[node.module]
+    ]
+
+
+def test_test_modules_define_what_others_import_from_them():
+    tests = [name for name in repository.with_suffix(".py") if name.startswith("tests/")]
+    modules: dict[str, set[str]] = {}
+    for name in tests:
+        # Directories may have files of one name, as conftest.py.
+        modules.setdefault(name.rpartition("/")[2].removesuffix(".py"), set()).update(defined_names(repository.text(name)))
+    missing = [sentence for name in tests for sentence in missing_names(name, modules)]
+    assert not missing, "\n".join(missing)
+    assert missing_names("tests/e2e/test_local_workers.py", {"test_placement": {"WINDOW", "Trainer"}})
