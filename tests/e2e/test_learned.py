@@ -40,6 +40,8 @@ while sys.argv[1] == "adopt" and stage() in ("measuring", "proposed", "piloted")
             break
 say(stage())
 """
+# What the script prints of its first element in the registered order. On a slow host an order is proposed by then.
+UNKNOWN = ("measuring False True", "proposed False True")
 
 
 def _run(until: str, log: str | None = None) -> tuple[str, str]:
@@ -58,18 +60,19 @@ def _run(until: str, log: str | None = None) -> tuple[str, str]:
 def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_adopted(tmp_path, monkeypatch):
     monkeypatch.setenv("PECAN_HOME", str(tmp_path))
     monkeypatch.setenv("PECAN_LEARN", "1")
-    assert _run("adopt") == ("measuring False True", "adopted")
+    first, last = _run("adopt")
+    assert first in UNKNOWN and last == "adopted"
     (kept,) = (tmp_path / "learned").iterdir()
     # The first element comes in the new order, so nothing was tried before.
     assert _run("look") == ("adopted True True", "adopted")
     monkeypatch.setenv("PECAN_LEARN", "0")
     before = kept.read_bytes()
-    assert _run("look")[0] == "measuring False True"
+    assert _run("look")[0] in UNKNOWN
     assert kept.read_bytes() == before
     # A damaged file costs a line in the log, and the first run's work.
     monkeypatch.setenv("PECAN_LEARN", "1")
     kept.write_bytes(before[:-1])
-    assert _run("look", "what earlier jobs have taught about a dataset is not used")[0] == "measuring False True"
+    assert _run("look", "what earlier jobs have taught about a dataset is not used")[0] in UNKNOWN
 
 
 @pytest.mark.parametrize(
