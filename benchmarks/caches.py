@@ -28,10 +28,11 @@ HEAD = f"""# What automatic caches gain and cost
 medians, with the smallest and largest sample in brackets. Dispatcher and workers run on the trainer's machine.
 
 *Sweep*: one worker reads compressed record files, makes the elements 2.5 times larger, and then computes for a
-time that varies. *compute* caches nothing, *source* caches after the reading, *full* caches at the end, each by
-`pecan.cache()`. *automatic* is `cache="auto"`: the service measures and chooses. It has an empty directory at each
-point, and its first two epochs, in which it decides and writes, are not measured. All files come from their medium in
-each epoch, not from the page cache. The fastest of {EPOCHS} epochs counts. Points lie around the measured crossings.
+time that varies. A random crop follows, which nothing can cache. *compute* caches nothing, *source* caches after the
+reading, *full* caches before the crop, each by `pecan.cache()`. *automatic* is `cache="auto"`: the service measures and
+chooses. It has an empty directory at each point, and its first two epochs, in which it decides and writes, are not
+measured. All files come from their medium in each epoch, not from the page cache. The fastest of {EPOCHS} epochs
+counts; the best fixed choice is measured before and after the automatic one. Points lie around the measured crossings.
 
 *Photographs*: two workers read the demo's photographs with a default `list_files`, which is shuffled, and without a
 seed. They decode and resize, then flip at random. The second job is the same program again. The other job changes the
