@@ -240,11 +240,11 @@ func (w *worker) write() {
 func (w *worker) load() *pecanv1.WorkerHeartbeat {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found := &pecanv1.WorkerHeartbeat{}
+	loads := make([]*pecanv1.WorkerHeartbeat_StreamLoad, 0, len(w.held))
 	for key, stream := range w.held {
-		found.Streams = append(found.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: key.ID(), Lease: stream.lease, Opened: !stream.since.IsZero()})
+		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: key.ID(), Lease: stream.lease, Opened: !stream.since.IsZero()})
 	}
-	return found
+	return &pecanv1.WorkerHeartbeat{Streams: pecanv1.PackLoads(loads)}
 }
 
 // reports takes what has to be reported since the last call.

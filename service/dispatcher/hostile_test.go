@@ -200,10 +200,10 @@ func TestFalseReportsOfWorkersChangeNothing(t *testing.T) {
 	wrong := &pecanv1.StreamId{JobId: job.JobId, Epoch: 9, Stream: 4}
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{
 		CpuS: math.NaN(), ResidentBytes: -1,
-		Streams: []*pecanv1.WorkerHeartbeat_StreamLoad{
-			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, WindowBytes: -5, Opened: true},
+		Streams: pecanv1.PackLoads([]*pecanv1.WorkerHeartbeat_StreamLoad{
+			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, Opened: true},
 			{Id: wrong, Lease: 1}, {},
-		},
+		}),
 	}}})
 	for _, id := range []string{job.JobId, "another"} {
 		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
@@ -211,6 +211,10 @@ func TestFalseReportsOfWorkersChangeNothing(t *testing.T) {
 		}}})
 	}
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{}})
+	// Lists of different lengths.
+	torn := pecanv1.PackLoads([]*pecanv1.WorkerHeartbeat_StreamLoad{{Id: start.Id, Lease: start.Lease, Produced: 9}})
+	torn[0].Produced = nil
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{Streams: torn}}})
 	if stop := w.stopped(); stop.Id.Epoch != 9 {
 		t.Fatalf("stop %v", stop)
 	}

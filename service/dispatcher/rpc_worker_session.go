@@ -19,38 +19,10 @@ const helloWait = 10 * time.Second
 
 type workerStream = grpc.BidiStreamingServer[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
 
-// received is a result of a worker's stream.
-type received struct {
-	message *pecanv1.WorkerMessage
-	err     error
-}
-
-// receive reads the stream in its own goroutine. The goroutine ends with the call, because Recv fails after the
-// handler returns.
-func receive(stream workerStream, stop <-chan struct{}) <-chan received {
-	messages := make(chan received)
-	go func() {
-		for {
-			message, err := stream.Recv()
-			select {
-			case messages <- received{message, err}:
-			case <-stop:
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return messages
-}
-
-// WorkerSession implements the service.
+// WorkerSession implements the service. Receive and serveWorker each have a goroutine. That of receive ends with the call,
+// because Recv fails after the handler returns.
 func (d *Dispatcher) WorkerSession(stream workerStream) error {
-	done := make(chan struct{})
-	defer close(done)
-	messages := receive(stream, done)
-	hello, err := d.awaitHello(messages)
+	hello, err := d.awaitHello(stream)
 	if err != nil {
 		return err
 	}
@@ -64,7 +36,23 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 		d.deps.Log.Warn("worker refused", "worker", hello.Address.WorkerId, "tcp", hello.Address.Tcp, "error", err)
 		return err
 	}
-	return d.serveWorker(stream, id, s, messages)
+	received := make(chan error, 1)
+	go func() { received <- d.receive(stream, id) }()
+	return d.serveWorker(stream, s, received)
+}
+
+// receive passes each message of a worker to the core, and returns why no more comes. A message that arrives after the session
+// has ended changes nothing.
+func (d *Dispatcher) receive(stream workerStream, id core.SessionID) error {
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return endOfSession(err)
+		}
+		if err := d.fromWorker(stream.Context(), id, message); err != nil {
+			return err
+		}
+	}
 }
 
 // sessionEnded tells the core as soon as the disk has space.
@@ -80,11 +68,20 @@ func (d *Dispatcher) sessionEnded(id core.SessionID) {
 	}()
 }
 
-func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello, error) {
+func (d *Dispatcher) awaitHello(stream workerStream) (*pecanv1.WorkerHello, error) {
 	timeout := time.NewTimer(helloWait)
 	defer timeout.Stop()
+	type first struct {
+		message *pecanv1.WorkerMessage
+		err     error
+	}
+	received := make(chan first, 1)
+	go func() {
+		message, err := stream.Recv()
+		received <- first{message, err}
+	}()
 	select {
-	case got := <-messages:
+	case got := <-received:
 		if got.err != nil {
 			return nil, endOfSession(got.err)
 		}
@@ -100,16 +97,12 @@ func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello,
 	}
 }
 
-func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *commandQueue, messages <-chan received) error {
+// serveWorker sends commands until the session ends.
+func (d *Dispatcher) serveWorker(stream workerStream, s *commandQueue, received <-chan error) error {
 	for {
 		select {
-		case got := <-messages:
-			if got.err != nil {
-				return endOfSession(got.err)
-			}
-			if err := d.fromWorker(stream.Context(), id, got.message); err != nil {
-				return err
-			}
+		case err := <-received:
+			return err
 		case <-s.wake:
 			commands, ended, err := s.take()
 			for _, command := range commands {

@@ -83,7 +83,7 @@ func TestAFailureBeforeACheckpointIsRemembered(t *testing.T) {
 			if recovery := recoveryOf(w); recovery.Restored != 1 {
 				t.Fatal(recovery)
 			}
-			load := w.heartbeat().Streams[0]
+			load := w.streams.Loads()[0]
 			if load.Acked != again || load.CleanBelow != failed {
 				t.Errorf("%d have arrived, %d failed: %v", again, failed, load)
 			}

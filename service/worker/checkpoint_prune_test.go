@@ -30,7 +30,7 @@ func TestACheckpointAtTheDispatchersReaderPositionIsUsed(t *testing.T) {
 	}
 	to(reported)
 	waitFor(t, "the run is saved", func() bool { return len(checkpointsBetween(t, dir, 0, reported)) > 0 })
-	if load := w.heartbeat().Streams[0]; load.Acked != reported {
+	if load := w.streams.Loads()[0]; load.Acked != reported {
 		t.Fatal(load)
 	}
 	to(received)

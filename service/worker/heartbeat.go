@@ -17,7 +17,7 @@ func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
 	_, _, sent := w.server.Load()
 	return &pecanv1.WorkerHeartbeat{
 		UptimeS: time.Since(w.begun).Seconds(), ComputedS: computed.Seconds(), BlockedS: blocked.Seconds(), SentBytes: sent, Host: w.host.Report(),
-		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.departing.Load(), Cache: w.streams.Caches.Metrics(), Store: w.streams.Caches.Rates(), Streams: w.streams.Loads(),
+		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.departing.Load(), Cache: w.streams.Caches.Metrics(), Store: w.streams.Caches.Rates(), Streams: pecanv1.PackLoads(w.streams.Loads()),
 	}
 }
 

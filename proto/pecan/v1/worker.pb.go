@@ -835,8 +835,9 @@ func (x *HeldStream) GetRemainderRows() uint64 {
 }
 
 type WorkerHeartbeat struct {
-	state   protoimpl.MessageState        `protogen:"open.v1"`
-	Streams []*WorkerHeartbeat_StreamLoad `protobuf:"bytes,1,rep,name=streams,proto3" json:"streams,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Streams that the worker runs, a list for each epoch.
+	Streams []*StreamLoads `protobuf:"bytes,1,rep,name=streams,proto3" json:"streams,omitempty"`
 	// CPU seconds of the process since it started.
 	CpuS          float64 `protobuf:"fixed64,2,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes int64   `protobuf:"varint,3,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
@@ -888,7 +889,7 @@ func (*WorkerHeartbeat) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *WorkerHeartbeat) GetStreams() []*WorkerHeartbeat_StreamLoad {
+func (x *WorkerHeartbeat) GetStreams() []*StreamLoads {
 	if x != nil {
 		return x.Streams
 	}
@@ -1511,6 +1512,109 @@ func (x *StreamsStarted) GetLeases() []int64 {
 	return nil
 }
 
+// StreamLoad for many streams of one epoch. The lists have equal lengths.
+type StreamLoads struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// As in StreamsStarted.
+	Streams    []int64  `protobuf:"zigzag64,3,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Leases     []int64  `protobuf:"zigzag64,4,rep,packed,name=leases,proto3" json:"leases,omitempty"`
+	Produced   []uint64 `protobuf:"varint,5,rep,packed,name=produced,proto3" json:"produced,omitempty"`
+	Acked      []uint64 `protobuf:"varint,6,rep,packed,name=acked,proto3" json:"acked,omitempty"`
+	CleanBelow []uint64 `protobuf:"varint,7,rep,packed,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	// Sums of 1 (drained), 2 (unread) and 4 (opened).
+	Flags         []uint32 `protobuf:"varint,8,rep,packed,name=flags,proto3" json:"flags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamLoads) Reset() {
+	*x = StreamLoads{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamLoads) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamLoads) ProtoMessage() {}
+
+func (x *StreamLoads) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamLoads.ProtoReflect.Descriptor instead.
+func (*StreamLoads) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StreamLoads) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StreamLoads) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StreamLoads) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *StreamLoads) GetLeases() []int64 {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *StreamLoads) GetProduced() []uint64 {
+	if x != nil {
+		return x.Produced
+	}
+	return nil
+}
+
+func (x *StreamLoads) GetAcked() []uint64 {
+	if x != nil {
+		return x.Acked
+	}
+	return nil
+}
+
+func (x *StreamLoads) GetCleanBelow() []uint64 {
+	if x != nil {
+		return x.CleanBelow
+	}
+	return nil
+}
+
+func (x *StreamLoads) GetFlags() []uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
+}
+
 // StreamEnded for many streams of one epoch. The lists have equal lengths; remainder_rows may be absent: all are 0.
 type StreamsEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1527,7 +1631,7 @@ type StreamsEnded struct {
 
 func (x *StreamsEnded) Reset() {
 	*x = StreamsEnded{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1643,7 @@ func (x *StreamsEnded) String() string {
 func (*StreamsEnded) ProtoMessage() {}
 
 func (x *StreamsEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[16]
+	mi := &file_pecan_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1656,7 @@ func (x *StreamsEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamsEnded.ProtoReflect.Descriptor instead.
 func (*StreamsEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamsEnded) GetJobId() string {
@@ -1611,7 +1715,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1727,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[17]
+	mi := &file_pecan_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1740,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -1681,7 +1785,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1797,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[18]
+	mi := &file_pecan_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1810,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -1747,7 +1851,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1863,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[19]
+	mi := &file_pecan_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1876,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -1791,7 +1895,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1907,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[20]
+	mi := &file_pecan_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1920,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 // A segment is durable under its name. The worker repeats the message until it gets a CacheSegmentAck.
@@ -1829,7 +1933,7 @@ type CacheSegmentWritten struct {
 
 func (x *CacheSegmentWritten) Reset() {
 	*x = CacheSegmentWritten{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1945,7 @@ func (x *CacheSegmentWritten) String() string {
 func (*CacheSegmentWritten) ProtoMessage() {}
 
 func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[21]
+	mi := &file_pecan_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1958,7 @@ func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentWritten.ProtoReflect.Descriptor instead.
 func (*CacheSegmentWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CacheSegmentWritten) GetSegment() *CacheSegment {
@@ -1875,7 +1979,7 @@ type CacheSegmentInvalid struct {
 
 func (x *CacheSegmentInvalid) Reset() {
 	*x = CacheSegmentInvalid{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1991,7 @@ func (x *CacheSegmentInvalid) String() string {
 func (*CacheSegmentInvalid) ProtoMessage() {}
 
 func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +2004,7 @@ func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentInvalid.ProtoReflect.Descriptor instead.
 func (*CacheSegmentInvalid) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CacheSegmentInvalid) GetSegment() *CacheSegment {
@@ -1928,7 +2032,7 @@ type OrderTried struct {
 
 func (x *OrderTried) Reset() {
 	*x = OrderTried{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2044,7 @@ func (x *OrderTried) String() string {
 func (*OrderTried) ProtoMessage() {}
 
 func (x *OrderTried) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2057,7 @@ func (x *OrderTried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderTried.ProtoReflect.Descriptor instead.
 func (*OrderTried) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OrderTried) GetId() string {
@@ -1980,7 +2084,7 @@ type CacheFiles struct {
 
 func (x *CacheFiles) Reset() {
 	*x = CacheFiles{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2096,7 @@ func (x *CacheFiles) String() string {
 func (*CacheFiles) ProtoMessage() {}
 
 func (x *CacheFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2109,7 @@ func (x *CacheFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
 func (*CacheFiles) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CacheFiles) GetNames() []string {
@@ -2035,7 +2139,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2151,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2164,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2222,7 +2326,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2338,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2351,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Leave) GetWhy() string {
@@ -2287,7 +2391,7 @@ type TryOrder struct {
 
 func (x *TryOrder) Reset() {
 	*x = TryOrder{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2403,7 @@ func (x *TryOrder) String() string {
 func (*TryOrder) ProtoMessage() {}
 
 func (x *TryOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[27]
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2416,7 @@ func (x *TryOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
 func (*TryOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TryOrder) GetId() string {
@@ -2390,7 +2494,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2506,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2519,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -2442,7 +2546,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2558,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2571,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -2490,7 +2594,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2606,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2619,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2578,7 +2682,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +2694,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +2707,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2741,7 +2845,7 @@ type StartStreams struct {
 
 func (x *StartStreams) Reset() {
 	*x = StartStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2753,7 +2857,7 @@ func (x *StartStreams) String() string {
 func (*StartStreams) ProtoMessage() {}
 
 func (x *StartStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,7 +2870,7 @@ func (x *StartStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
 func (*StartStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StartStreams) GetJobId() string {
@@ -2816,7 +2920,7 @@ type CacheAction struct {
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2828,7 +2932,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2841,7 +2945,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -2901,7 +3005,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3017,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3030,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -2968,7 +3072,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3084,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3097,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -3058,7 +3162,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3174,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3187,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -3122,7 +3226,7 @@ type StopStreams struct {
 
 func (x *StopStreams) Reset() {
 	*x = StopStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[37]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3238,7 @@ func (x *StopStreams) String() string {
 func (*StopStreams) ProtoMessage() {}
 
 func (x *StopStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[37]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3251,7 @@ func (x *StopStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
 func (*StopStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StopStreams) GetJobId() string {
@@ -3208,7 +3312,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[38]
+	mi := &file_pecan_v1_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3324,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[38]
+	mi := &file_pecan_v1_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,9 +3471,9 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xa8\x05\n" +
-	"\x0fWorkerHeartbeat\x12>\n" +
-	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\x99\x05\n" +
+	"\x0fWorkerHeartbeat\x12/\n" +
+	"\astreams\x18\x01 \x03(\v2\x15.pecan.v1.StreamLoadsR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\bR\aleaving\x12\x19\n" +
@@ -3442,7 +3546,17 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x16\n" +
-	"\x06leases\x18\x04 \x03(\x12R\x06leases\"\xac\x01\n" +
+	"\x06leases\x18\x04 \x03(\x12R\x06leases\"\xd5\x01\n" +
+	"\vStreamLoads\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\astreams\x18\x03 \x03(\x12R\astreams\x12\x16\n" +
+	"\x06leases\x18\x04 \x03(\x12R\x06leases\x12\x1a\n" +
+	"\bproduced\x18\x05 \x03(\x04R\bproduced\x12\x14\n" +
+	"\x05acked\x18\x06 \x03(\x04R\x05acked\x12\x1f\n" +
+	"\vclean_below\x18\a \x03(\x04R\n" +
+	"cleanBelow\x12\x14\n" +
+	"\x05flags\x18\b \x03(\rR\x05flags\"\xac\x01\n" +
 	"\fStreamsEnded\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -3588,7 +3702,7 @@ func file_pecan_v1_worker_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_proto_rawDescData
 }
 
-var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_pecan_v1_worker_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -3606,108 +3720,109 @@ var file_pecan_v1_worker_proto_goTypes = []any{
 	(*Recovery)(nil),                   // 13: pecan.v1.Recovery
 	(*StreamStarted)(nil),              // 14: pecan.v1.StreamStarted
 	(*StreamsStarted)(nil),             // 15: pecan.v1.StreamsStarted
-	(*StreamsEnded)(nil),               // 16: pecan.v1.StreamsEnded
-	(*StreamEnded)(nil),                // 17: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),               // 18: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),              // 19: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),              // 20: pecan.v1.WorkerGoodbye
-	(*CacheSegmentWritten)(nil),        // 21: pecan.v1.CacheSegmentWritten
-	(*CacheSegmentInvalid)(nil),        // 22: pecan.v1.CacheSegmentInvalid
-	(*OrderTried)(nil),                 // 23: pecan.v1.OrderTried
-	(*CacheFiles)(nil),                 // 24: pecan.v1.CacheFiles
-	(*WorkerCommand)(nil),              // 25: pecan.v1.WorkerCommand
-	(*Leave)(nil),                      // 26: pecan.v1.Leave
-	(*TryOrder)(nil),                   // 27: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil),            // 28: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),               // 29: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                    // 30: pecan.v1.Welcome
-	(*StartStream)(nil),                // 31: pecan.v1.StartStream
-	(*StartStreams)(nil),               // 32: pecan.v1.StartStreams
-	(*CacheAction)(nil),                // 33: pecan.v1.CacheAction
-	(*CrashGuard)(nil),                 // 34: pecan.v1.CrashGuard
-	(*RemainderSource)(nil),            // 35: pecan.v1.RemainderSource
-	(*StopStream)(nil),                 // 36: pecan.v1.StopStream
-	(*StopStreams)(nil),                // 37: pecan.v1.StopStreams
-	(*WorkerHeartbeat_StreamLoad)(nil), // 38: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 39: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 40: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),                   // 41: pecan.v1.HostLoad
-	(*NodeMetrics)(nil),                // 42: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 43: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 44: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 45: pecan.v1.OrderTrial
-	(*Plan)(nil),                       // 46: pecan.v1.Plan
-	(*JobOptions)(nil),                 // 47: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),              // 48: pecan.v1.ComponentSpec
-	(*CachePlan)(nil),                  // 49: pecan.v1.CachePlan
+	(*StreamLoads)(nil),                // 16: pecan.v1.StreamLoads
+	(*StreamsEnded)(nil),               // 17: pecan.v1.StreamsEnded
+	(*StreamEnded)(nil),                // 18: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),               // 19: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),              // 20: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),              // 21: pecan.v1.WorkerGoodbye
+	(*CacheSegmentWritten)(nil),        // 22: pecan.v1.CacheSegmentWritten
+	(*CacheSegmentInvalid)(nil),        // 23: pecan.v1.CacheSegmentInvalid
+	(*OrderTried)(nil),                 // 24: pecan.v1.OrderTried
+	(*CacheFiles)(nil),                 // 25: pecan.v1.CacheFiles
+	(*WorkerCommand)(nil),              // 26: pecan.v1.WorkerCommand
+	(*Leave)(nil),                      // 27: pecan.v1.Leave
+	(*TryOrder)(nil),                   // 28: pecan.v1.TryOrder
+	(*CacheSegmentAck)(nil),            // 29: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),               // 30: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                    // 31: pecan.v1.Welcome
+	(*StartStream)(nil),                // 32: pecan.v1.StartStream
+	(*StartStreams)(nil),               // 33: pecan.v1.StartStreams
+	(*CacheAction)(nil),                // 34: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                 // 35: pecan.v1.CrashGuard
+	(*RemainderSource)(nil),            // 36: pecan.v1.RemainderSource
+	(*StopStream)(nil),                 // 37: pecan.v1.StopStream
+	(*StopStreams)(nil),                // 38: pecan.v1.StopStreams
+	(*WorkerHeartbeat_StreamLoad)(nil), // 39: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 40: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 41: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 42: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 43: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 44: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 45: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 46: pecan.v1.OrderTrial
+	(*Plan)(nil),                       // 47: pecan.v1.Plan
+	(*JobOptions)(nil),                 // 48: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),              // 49: pecan.v1.ComponentSpec
+	(*CachePlan)(nil),                  // 50: pecan.v1.CachePlan
 }
 var file_pecan_v1_worker_proto_depIdxs = []int32{
-	39, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	40, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	38, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	39, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	39, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	40, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	17, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	18, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	20, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	18, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	19, // 7: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	21, // 8: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
 	14, // 9: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	19, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	20, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
 	12, // 11: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
-	21, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
-	22, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
-	24, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	23, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
+	22, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
+	23, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
+	25, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	24, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
 	15, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
-	16, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
-	40, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	17, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
+	41, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	39, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	38, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	41, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	40, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	16, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.StreamLoads
+	42, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
 	11, // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
 	9,  // 24: pecan.v1.WorkerHeartbeat.store:type_name -> pecan.v1.StoreRates
 	10, // 25: pecan.v1.StoreRates.reads:type_name -> pecan.v1.StoreTransfer
 	10, // 26: pecan.v1.StoreRates.writes:type_name -> pecan.v1.StoreTransfer
-	42, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	43, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
 	13, // 28: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	42, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	42, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
-	39, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	39, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	39, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	43, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	39, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	44, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	44, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	45, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	30, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	31, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	36, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	28, // 42: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	29, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	27, // 44: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	32, // 45: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
-	37, // 46: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
-	26, // 47: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
-	46, // 48: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	47, // 49: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	48, // 50: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	39, // 51: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	46, // 52: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	47, // 53: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	35, // 54: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	48, // 55: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	33, // 56: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	34, // 57: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	31, // 58: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
-	31, // 59: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	44, // 60: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	49, // 61: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
-	44, // 62: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
-	40, // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	39, // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	39, // 65: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	43, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	43, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
+	40, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	40, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	40, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	44, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	40, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	45, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	45, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	46, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	31, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	32, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	37, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	29, // 42: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	30, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	28, // 44: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	33, // 45: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	38, // 46: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	27, // 47: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
+	47, // 48: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	48, // 49: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	49, // 50: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	40, // 51: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	47, // 52: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	48, // 53: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	36, // 54: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	49, // 55: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	34, // 56: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	35, // 57: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	32, // 58: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	32, // 59: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	45, // 60: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
+	50, // 61: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
+	45, // 62: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	41, // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	40, // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	40, // 65: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
 	66, // [66:66] is the sub-list for method output_type
 	66, // [66:66] is the sub-list for method input_type
 	66, // [66:66] is the sub-list for extension type_name
@@ -3737,7 +3852,7 @@ func file_pecan_v1_worker_proto_init() {
 		(*WorkerMessage_StreamsStarted)(nil),
 		(*WorkerMessage_StreamsEnded)(nil),
 	}
-	file_pecan_v1_worker_proto_msgTypes[25].OneofWrappers = []any{
+	file_pecan_v1_worker_proto_msgTypes[26].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -3754,7 +3869,7 @@ func file_pecan_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_proto_rawDesc), len(file_pecan_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -241,9 +241,11 @@ func (f *largeFleet) second() {
 
 func (f *largeFleet) workerBeat(w int) {
 	beat := &pecanv1.WorkerHeartbeat{UptimeS: f.now.Seconds(), ComputedS: f.now.Seconds() * 3, BlockedS: f.now.Seconds(), CpuS: f.now.Seconds() * 2}
+	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
 	for key, run := range f.runs[w] {
-		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: key.ID(), Lease: run.start.Lease, Opened: true, Produced: uint64(f.now.Seconds() * 10), Acked: uint64(f.now.Seconds() * 9)})
+		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: key.ID(), Lease: run.start.Lease, Opened: true, Produced: uint64(f.now.Seconds() * 10), Acked: uint64(f.now.Seconds() * 9)})
 	}
+	beat.Streams = pecanv1.PackLoads(loads)
 	f.decide("heartbeat", core.FromWorker{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
 

@@ -28,7 +28,7 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 		volatileStream.mark = nil
 		return
 	}
-	c.noteOpened(key, stream)
+	c.noteOpened(key, stream, volatileStream)
 	volatileStream.produced, volatileStream.mark = max(volatileStream.produced, r.First), r
 	if r.Below <= r.First && !r.ReadAhead {
 		volatileStream.mark = nil
@@ -72,7 +72,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 	worker.crash = r.Cause
 	for _, load := range r.Running {
 		if _, _, stream := c.leased(r.WorkerId, load.GetId(), load.GetLease()); stream != nil {
-			c.noteProgress(load.Id.Key(), stream, load)
+			c.noteProgress(load.Id.Key(), stream, progress{produced: load.Produced, acked: load.Acked, cleanBelow: load.CleanBelow, opened: load.Opened})
 		}
 	}
 	for _, one := range r.Opening {

@@ -56,16 +56,24 @@ func (c *Core) leased(workerID string, id *pecanv1.StreamId, lease uint64) (*dur
 	if err != nil {
 		return nil, nil, nil
 	}
-	stream := epoch.Find(id.GetStream())
-	if stream == nil || stream.Worker.GetWorkerId() != workerID || stream.Worker == nil || stream.Lease != lease {
+	stream := leasedIn(epoch, workerID, id.GetStream(), lease)
+	if stream == nil {
 		return nil, nil, nil
 	}
 	return job, epoch, stream
 }
 
+// leasedIn finds a stream of an epoch that the worker holds under the lease, or nil.
+func leasedIn(epoch *durable.Epoch, workerID string, number uint32, lease uint64) *pecanv1.StoredStream {
+	stream := epoch.Find(number)
+	if stream == nil || stream.Worker.GetWorkerId() != workerID || stream.Worker == nil || stream.Lease != lease {
+		return nil
+	}
+	return stream
+}
+
 // noteOpened notes that a worker has opened its stream.
-func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream) {
-	volatileStream := c.volatileStream(key)
+func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream, volatileStream *streamState) {
 	if !volatileStream.started && stream.OpeningCrashes > 0 {
 		// Other streams may have waited for this one.
 		if _, epoch, err := c.state.Epoch(key.Job, key.Epoch); err == nil {
@@ -75,16 +83,23 @@ func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream) {
 	volatileStream.started = true
 }
 
+// progress is what a worker reports of a stream, as in StreamLoad.
+type progress struct {
+	produced, acked, cleanBelow uint64
+	opened                      bool
+}
+
 // noteProgress notes how far a worker has come with its stream.
-func (c *Core) noteProgress(key pecanv1.StreamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
+func (c *Core) noteProgress(key pecanv1.StreamKey, stream *pecanv1.StoredStream, now progress) *streamState {
 	volatileStream := c.volatileStreamNow(key, stream)
-	if load.Opened {
-		c.noteOpened(key, stream)
+	if now.opened {
+		c.noteOpened(key, stream, volatileStream)
 	}
-	c.countProduced(key, stream, load.Produced)
-	volatileStream.produced = max(volatileStream.produced, load.Produced)
-	volatileStream.ackedBelow, volatileStream.cleanBelow = max(volatileStream.ackedBelow, min(load.Acked, load.Produced)), max(volatileStream.cleanBelow, min(load.CleanBelow, load.Acked))
-	if acked := min(load.Acked, load.Produced); acked > volatileStream.acked {
+	c.countProduced(key, stream, volatileStream, now.produced)
+	volatileStream.produced = max(volatileStream.produced, now.produced)
+	acked := min(now.acked, now.produced)
+	volatileStream.ackedBelow, volatileStream.cleanBelow = max(volatileStream.ackedBelow, acked), max(volatileStream.cleanBelow, min(now.cleanBelow, now.acked))
+	if acked > volatileStream.acked {
 		// The client reads, so its reports about the worker are over.
 		volatileStream.acked, volatileStream.unreachableReports, volatileStream.unreachableReason = acked, 0, ""
 	}
@@ -92,12 +107,11 @@ func (c *Core) noteProgress(key pecanv1.StreamKey, stream *pecanv1.StoredStream,
 }
 
 // countProduced counts the elements of a stream that its worker has produced since its last report.
-func (c *Core) countProduced(key pecanv1.StreamKey, stream *pecanv1.StoredStream, produced uint64) {
+func (c *Core) countProduced(key pecanv1.StreamKey, stream *pecanv1.StoredStream, before *streamState, produced uint64) {
 	worker := c.workers[stream.Worker.GetWorkerId()]
 	if worker == nil {
 		return
 	}
-	before := c.volatileStreamNow(key, stream)
 	counted := before.produced
 	if counted == 0 {
 		// The run may have begun at an index that readers have reached.
@@ -126,6 +140,6 @@ func (c *Core) streamProduced(job *durable.Job, epoch *durable.Epoch, stream *pe
 		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s keeps %d rows back in this run and %d before; a dataset must produce the same elements each time. Look for random filters or changed files", key, rows, kept.Skip+kept.Rows).Detail())
 		return
 	}
-	c.countProduced(key, stream, count)
+	c.countProduced(key, stream, c.volatileStreamNow(key, stream), count)
 	c.emitProduced(epoch, stream.Stream, stream.Lease, count, rows)
 }

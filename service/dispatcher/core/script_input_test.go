@@ -236,7 +236,7 @@ func (s *script) workerInput(command string, a args) any {
 		}
 		return core.Hello{Session: session, Message: hello}
 	case "beat":
-		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: loads(a.list("streams")), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
+		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: pecanv1.PackLoads(loads(a.list("streams"))), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
 	case "started":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})

@@ -40,14 +40,15 @@ func (s *sim) leaveWorker() {
 	if !ok || !s.live(w) || s.healing && len(s.workers) == 1 {
 		return
 	}
-	beat := &pecanv1.WorkerHeartbeat{Leaving: true}
+	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{
+		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{
 			Id: h.id, Lease: h.lease, Produced: h.acked, Acked: h.acked, Unread: !h.read, Opened: true,
 			Drained: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
 		})
 	}
+	beat := &pecanv1.WorkerHeartbeat{Leaving: true, Streams: pecanv1.PackLoads(loads)}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 	delete(s.workers, w.id)
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}})
@@ -67,11 +68,12 @@ func (s *sim) hangUp() {
 }
 
 func (s *sim) workerBeat(w *simWorker) {
-	beat := &pecanv1.WorkerHeartbeat{}
+	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked, Opened: true})
+		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked, Opened: true})
 	}
+	beat := &pecanv1.WorkerHeartbeat{Streams: pecanv1.PackLoads(loads)}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
 

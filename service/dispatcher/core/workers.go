@@ -21,10 +21,10 @@ func (c *Core) fromWorker(in FromWorker) error {
 	worker.lastHeartbeat = c.now
 	switch kind := in.Message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
-		c.heartbeat(id, worker, kind.Heartbeat)
+		return c.heartbeat(id, worker, kind.Heartbeat)
 	case *pecanv1.WorkerMessage_Started:
 		if _, _, stream := c.leased(id, kind.Started.GetId(), kind.Started.GetLease()); stream != nil {
-			c.noteOpened(kind.Started.Id.Key(), stream)
+			c.noteOpened(kind.Started.Id.Key(), stream, c.volatileStream(kind.Started.Id.Key()))
 		}
 	case *pecanv1.WorkerMessage_Ended:
 		r := kind.Ended
@@ -62,7 +62,7 @@ func (c *Core) fromWorker(in FromWorker) error {
 	return nil
 }
 
-func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) {
+func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) error {
 	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
 	if heartbeat.Host != nil {
 		worker.host = heartbeat.Host
@@ -74,21 +74,14 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 		c.beginDeparture(id, worker, false)
 	}
 	c.refreshWorker(id)
-	for _, load := range heartbeat.Streams {
-		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
-		if stream == nil {
-			c.sendStop(id, load.GetId().Key(), load.GetLease())
-			continue
-		}
-		volatileStream := c.noteProgress(load.Id.Key(), stream, load)
-		if volatileStream.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced || volatileStream.acked < stream.Count) {
-			// If a produced stream was read to its end, its reader's report is under way, and the stream stays.
-			c.stopRun(job, id, load.Id.Key(), stream.Lease)
-			c.loseLease(load.Id.Key(), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
+	for _, list := range heartbeat.Streams {
+		if err := c.streamLoads(id, list); err != nil {
+			return err
 		}
 	}
 	worker.totals.Add(c.now, heartbeat)
 	c.noteDeparture(id, worker)
+	return nil
 }
 
 // reportMetrics keeps the totals that a worker reports for a job.

@@ -10,8 +10,12 @@ import (
 
 // CleanHeartbeat repairs invalid numbers of a heartbeat.
 func CleanHeartbeat(heartbeat *pecanv1.WorkerHeartbeat) {
-	if len(heartbeat.Streams) > MaxListed {
-		heartbeat.Streams = heartbeat.Streams[:MaxListed]
+	listed := 0
+	for i, list := range heartbeat.Streams {
+		if listed += len(list.GetStreams()); listed > MaxListed || i >= MaxListed {
+			heartbeat.Streams = heartbeat.Streams[:i]
+			break
+		}
 	}
 	for _, s := range []*float64{&heartbeat.CpuS, &heartbeat.UptimeS, &heartbeat.ComputedS, &heartbeat.BlockedS} {
 		*s = CleanSeconds(*s)
