@@ -322,8 +322,7 @@ func TestADepartingWorkerEndsItsStreamsAtTheirReadersPositions(t *testing.T) {
 		count += uint64(g.header.Count)
 	}
 	<-drained
-	beat := w.heartbeat()
-	if load := beat.Streams[0]; !beat.Leaving || !load.Drained || load.Unread || load.Acked != count || load.Produced != count {
+	if load := w.streams.Loads()[0]; !w.heartbeat().Leaving || !load.Drained || load.Unread || load.Acked != count || load.Produced != count {
 		t.Fatalf("the reader has %d elements: %v", count, load)
 	}
 	successor := saving(t, dir)

@@ -24,7 +24,7 @@ func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.
 		r.open(1, opening(o))
 		count = uint64(mustNext(t, r).header.Count)
 	} else {
-		waitFor(t, "the first elements are made", func() bool { return w.heartbeat().Streams[0].Produced > 0 })
+		waitFor(t, "the first elements are made", func() bool { return w.streams.Loads()[0].Produced > 0 })
 	}
 	drained = make(chan struct{})
 	go func() {
@@ -67,7 +67,7 @@ func TestALeavingWorkerFinishesStreamsThatMayNotMove(t *testing.T) {
 func TestALeavingWorkerReturnsUnreadStreams(t *testing.T) {
 	w, _, _, _, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, false)
 	<-drained
-	if load := w.heartbeat().Streams[0]; !load.Drained || !load.Unread || load.Produced == 4000 {
+	if load := w.streams.Loads()[0]; !load.Drained || !load.Unread || load.Produced == 4000 {
 		t.Errorf("the heartbeat has %v", load)
 	}
 }
@@ -93,7 +93,7 @@ func TestALeavingWorkerDoesNotWaitForASlowReaderOfAStreamThatCanBeginAnywhere(t 
 			mustNext(t, r)
 			begun := time.Now()
 			w.drain(context.Background(), timeout)
-			load := w.heartbeat().Streams[0]
+			load := w.streams.Loads()[0]
 			if load.Drained == waits || load.Unread || load.Acked >= load.Produced {
 				t.Errorf("the heartbeat has %v", load)
 			}

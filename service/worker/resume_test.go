@@ -156,11 +156,10 @@ func TestElementsAfterAFailedOneKeepTheirIndices(t *testing.T) {
 	}
 	whole.credit(1, end.Index, 1<<40)
 	whole.handled()
-	beat := w.heartbeat()
-	for until := time.Now().Add(deadline); beat.Streams[0].Acked < end.Index && time.Now().Before(until); beat = w.heartbeat() {
+	for until := time.Now().Add(deadline); w.streams.Loads()[0].Acked < end.Index && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
-	if load := beat.Streams[0]; load.Acked != end.Index || load.CleanBelow != 1 {
+	if load := w.streams.Loads()[0]; load.Acked != end.Index || load.CleanBelow != 1 {
 		t.Fatalf("all %d elements have arrived, the second one failed: %v", end.Index, load)
 	}
 	w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
