@@ -49,7 +49,7 @@ def off(guard: str, text: str, test: str) -> Mutation:
 
 MUTATIONS = (
     # A filter moves upstream.
-    off("a filter does not pass a map that changes a component that it reads", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of NaN values]"),
+    off("a filter does not pass a map that changes a component that it reads", "if c, found := readComponent(b, a); found {", f"{ADVERSARY}[a filter of NaN values]"),
     off(
         "a filter that can fail does not pass a filter", 'case a.Drops && b.CanFail != "":',
         f"{ADVERSARY}[a filter that divides by values that a filter drops]",
@@ -63,7 +63,7 @@ MUTATIONS = (
         f"{ADVERSARY}[a step that checks]",
     ),
     # A map moves upstream past a filter.
-    off("a map does not pass a filter that reads a component that it changes", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes the input of a filter]"),
+    off("a map does not pass a filter that reads a component that it changes", "if c, found := readComponent(a, b); found {", f"{STAYS}[a map that changes the input of a filter]"),
     off("a map that can fail does not pass a filter", 'case b.CanFail != "":', f"{ADVERSARY}[a map that divides by values that a filter drops]"),
     off("a map that draws does not pass a filter", "case p.draws(b):", f"{STAYS}[a random step past a filter]"),
     # Two maps of one component.
