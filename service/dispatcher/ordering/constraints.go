@@ -193,14 +193,17 @@ func (p *proposer) whyMapsStay(i, j, c int) string {
 // another order the values may differ within the tolerance, but the number of elements may not.
 func (p *proposer) decidedBy(step, component int) int {
 	affected := map[int]bool{component: true}
+	// The steps in whose functions the step is return the components of their functions.
+	calls := func(t *graphorder.Traits) bool { return p.all[step].IsIn(t.Node) }
 	// Downstream of a join, components have other numbers.
-	all := slices.ContainsFunc(p.all[step+1:], func(t graphorder.Traits) bool { return t.Begins })
+	all := slices.ContainsFunc(p.all[step+1:], func(t graphorder.Traits) bool { return t.Begins && !calls(&t) })
 	touches := func(components []int) bool {
 		return all || slices.ContainsFunc(components, func(c int) bool { return affected[c] })
 	}
 	for k := step + 1; k < len(p.all); k++ {
 		t := &p.all[k]
 		switch {
+		case calls(t):
 		case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):
 			return k
 		case t.Barrier != "":
