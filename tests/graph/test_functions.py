@@ -120,6 +120,13 @@ def test_a_step_in_a_function_stays_with_a_reason(ordergraph, tmp_path, name):
         assert outcome(oracle.load(proposal.graph, dataset)) == outcome(dataset) if moved else True
 
 
+def test_steps_of_a_function_upstream_of_a_cached_step_stay(ordergraph, tmp_path):
+    dataset = D.range(3).flat_map(lambda i: apply_steps(images(), [EXPENSIVE, SOME])).take(-1, name="pecan_cache")
+    proposal = propose(ordergraph, tmp_path, dataset, FORCING)
+    assert proposal.order == []
+    assert "pecan.cache() stores the elements that it computes" in proposal.reasons[2], proposal.reasons
+
+
 def test_a_fixed_function_keeps_its_steps(ordergraph, tmp_path):
     def written(i: tf.Tensor) -> tf.data.Dataset:
         return apply_steps(images(), [EXPENSIVE, SOME])
@@ -164,3 +171,39 @@ def test_deterministic_streams_have_the_same_bytes(ordergraph, tmp_path):
     for stream in range(registered.streams):
         ours, theirs = (outcome(oracle.load(cut.graphs[0, stream][0], request.dataset)) for cut in (ordered, registered))
         assert ours == theirs and ours[0]
+
+
+def with_failures(dataset: tf.data.Dataset) -> list[object]:
+    """The elements, with "failed" in the place of a failed one."""
+    found: list[object] = []
+    iterator = iter(oracle.flatten(dataset))
+    while True:
+        try:
+            found.append(oracle.key(tuple(t.numpy() for t in tf.nest.flatten(next(iterator)))))
+        except tf.errors.InvalidArgumentError:
+            found.append("failed")
+        except StopIteration:
+            return found
+
+
+def some_fail(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return x // tf.cast(tf.minimum(y % 4, 1), tf.uint8), y
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_filter_does_not_change_the_turns_of_an_interleave_over_failed_elements(ordergraph, tmp_path, parallel):
+    """The filter drops some elements that fail. A parallel interleave gives a failed element its turn, a sequential one does not."""
+    calls = {"num_parallel_calls": 2, "deterministic": True} if parallel else {}
+    dataset = D.range(3).interleave(
+        lambda i: images().map(some_fail, name="fails").filter(lambda x, y: (y + i) % 3 != 1, name="some"), cycle_length=3, **calls
+    )
+    proposal = propose(ordergraph, tmp_path, dataset, FORCING)
+    if parallel:
+        assert proposal.order == []
+        assert "fails (step 2 in ParallelInterleaveDatasetV4" in proposal.reasons[2], proposal.reasons
+        assert "a failed element takes a turn of" in proposal.reasons[2]
+        return
+    assert proposal.order[:3] == [0, 2, 1], proposal
+    ours, theirs = with_failures(oracle.load(proposal.graph, dataset)), with_failures(dataset)
+    assert "failed" in theirs and ours.count("failed") < theirs.count("failed")
+    assert [e for e in ours if e != "failed"] == [e for e in theirs if e != "failed"]

@@ -39,10 +39,9 @@ func callsAny(n *tf.NodeDef, functions map[string]bool) bool {
 	return false
 }
 
-// barriers finds the steps upstream of a root whose position the author fixed. The marks of pecan.keep_position_of, which
-// enclose such steps, are barriers too. enclosed are the steps between marks, and the marks.
-func barriers(g *graph.Graph, root *graph.Step) (fixed, enclosed map[*graph.Step]bool) {
-	functions := barrierFunctions(g)
+// barriers finds the steps upstream of a root whose position the author fixed, with the result of barrierFunctions. The marks of
+// pecan.keep_position_of, which enclose such steps, are barriers too. enclosed are the steps between marks, and the marks.
+func barriers(g *graph.Graph, root *graph.Step, functions map[string]bool) (fixed, enclosed map[*graph.Step]bool) {
 	fixed, enclosed = map[*graph.Step]bool{}, map[*graph.Step]bool{}
 	var visit func(s *graph.Step, within int)
 	visit = func(s *graph.Step, within int) {

@@ -23,22 +23,29 @@ type chain struct {
 
 // newChain returns the steps of a graph; nil if they are not a tree.
 func newChain(g *graph.Graph) *chain {
-	nodes := g.Limits().MaxNodes
-	return chainOf(g, "", &nodes)
+	r := &reader{kept: barrierFunctions(g), nodes: g.Limits().MaxNodes}
+	return r.chainOf(g, "")
 }
 
-// chainOf returns the steps of a graph. nodes is how many nodes of functions may still be read: a graph may call functions
-// from many places.
-func chainOf(g *graph.Graph, function string, nodes *int) *chain {
+// reader reads the steps of a dataset and of the functions that it calls.
+type reader struct {
+	// kept are the functions that the author marked, and those that call them.
+	kept map[string]bool
+	// nodes is how many nodes of functions may still be read: a graph may call functions from many places.
+	nodes int
+}
+
+// chainOf returns the steps of a graph.
+func (r *reader) chainOf(g *graph.Graph, function string) *chain {
 	root, isTree := g.Steps()
 	if !isTree {
 		return nil
 	}
-	fixed, enclosed := barriers(g, root)
+	fixed, enclosed := barriers(g, root, r.kept)
 	c := &chain{g: g, steps: sequence(root), fixed: fixed, bodies: map[*graph.Step]*chain{}, function: function}
 	for _, s := range c.steps {
 		if called := datasetFunction(g, s); called != "" && !enclosed[s] {
-			if body := bodyOf(g, called, nodes); body != nil {
+			if body := r.bodyOf(g, called); body != nil {
 				c.bodies[s] = body
 			}
 		}
@@ -57,15 +64,15 @@ func datasetFunction(g *graph.Graph, s *graph.Step) string {
 }
 
 // bodyOf returns the steps of a function's dataset; nil if they have one order only.
-func bodyOf(g *graph.Graph, function string, nodes *int) *chain {
-	if *nodes -= len(g.Function(function).GetNodeDef()); *nodes < 0 {
+func (r *reader) bodyOf(g *graph.Graph, function string) *chain {
+	if r.nodes -= len(g.Function(function).GetNodeDef()); r.nodes < 0 {
 		return nil
 	}
 	dataset := g.Body(function)
 	if dataset == nil {
 		return nil
 	}
-	body := chainOf(dataset, function, nodes)
+	body := r.chainOf(dataset, function)
 	if body == nil {
 		return nil
 	}
