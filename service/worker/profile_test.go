@@ -75,7 +75,7 @@ func TestMetricsAreReportedPerNode(t *testing.T) {
 
 // The steps in the function of an interleave are read from the iterators that are open. Their elements and times fit each other.
 func TestStepsInFunctionsAreMeasured(t *testing.T) {
-	w := startWorker(t, func(c *Config) { c.WindowBytes = 1 << 16 })
+	w := startWorker(t, func(c *Config) { c.WindowBytes = 1 << 20 })
 	useGraphs(w, registered{dataset.NewStore(func(context.Context, string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("testdata", "order_in_function.graph"))
 	})})

@@ -96,7 +96,7 @@ STAYS: dict[str, tuple[Callable[[tf.Tensor], tf.data.Dataset], str]] = {
         "no step can move past kept",
     ),
     "steps between marks": (
-        lambda i: images().apply(pecan.keep_position_of(lambda d: apply_steps(d, [EXPENSIVE, SOME]))),
+        lambda i: images().apply(DOUBLE).apply(pecan.keep_position_of(lambda d: apply_steps(d, [EXPENSIVE, SOME]))),
         "its author fixed its position",
     ),
     "a step of another function": (
