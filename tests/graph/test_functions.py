@@ -12,7 +12,20 @@ import pecan
 import pytest
 import tensorflow as tf
 from test_adversaries import ADVERSARIES, MEASUREMENTS, SETTINGS, forcing_metrics
-from test_proposals import DOUBLE, EXPENSIVE, FORCING, Request, Step, apply_steps, filter_step, images, on_image, propose, propose_all, steps_in
+from test_proposals import (
+    DOUBLE,
+    EXPENSIVE,
+    FORCING,
+    Request,
+    Step,
+    apply_steps,
+    filter_step,
+    images,
+    on_image,
+    propose,
+    propose_all,
+    steps_in,
+)
 from test_random_proposals import outcome, random_metrics, same_outcome
 
 D = tf.data.Dataset
