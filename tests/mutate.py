@@ -120,6 +120,23 @@ MUTATIONS = (
         "a filter after a join counts as a reader of each branch", "all = all || t.Calls || t.Joins", "all = all || t.Calls",
         f"{GRAPH}branches.py::test_values_that_may_differ_decide_nothing_below_a_join",
     ),
+    # Functions of interleaves.
+    off(
+        "a filter keeps the turns of a parallel interleave", 'case a.CanFail != "" && p.failuresTakeTurns(j) != "":',
+        f"{GRAPH}functions.py::test_a_filter_does_not_change_the_turns_of_an_interleave_over_failed_elements[True]",
+    ),
+    Mutation(
+        "random values in functions are not keyed", "t.Keyable, t.Stateful = false, t.Stateful ||", "t.Keyable, t.Stateful = t.Keyable, t.Stateful ||",
+        f"{GRAPH}functions.py::test_no_proposed_order_in_a_function_changes_the_dataset[a random crop past a random flip-flat_map]",
+    ),
+    Mutation(
+        "a step that uses what its function captures does not move", "t.Stateful || capturesResource(c.g, s)", "t.Stateful",
+        f"{GRAPH}functions.py::test_a_step_in_a_function_stays_with_a_reason[a step that uses a variable of the outside]",
+    ),
+    Mutation(
+        "steps of functions upstream of the cut stay", "switch name := p.all[at].Outermost(); {", "switch name := p.all[at].Node; {",
+        f"{GRAPH}functions.py::test_steps_of_a_function_upstream_of_a_cached_step_stay",
+    ),
     # Under approximate and any.
     off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
     off("under approximate two steps that combine values do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),

@@ -4,7 +4,7 @@
 // *reason.Error. A Graph never changes after Parse, so many goroutines may use one Graph. Equal pipelines
 // have equal fingerprints.
 //
-// The 15 files form four groups. The type and its look-ups: graph.go, spec.go (components of elements),
+// The 16 files form four groups. The type and its look-ups: graph.go, spec.go (components of elements),
 // steps.go (the tree of dataset steps) and marks.go (steps that the author marked).
 //
 // From bytes to a Graph: parse.go calls all checks within the limits of limits.go. The checks are policy.go
@@ -12,8 +12,8 @@
 // state.go (variables, tables and handles). They take a third of the lines, and stay in this package because
 // they read an unfinished Graph, which no other package may see.
 //
-// Results about a whole Graph: variables.go (which functions change which variables) and fingerprint.go. A
-// changed copy: editor.go.
+// Results about a whole Graph: variables.go (which functions change which variables) and fingerprint.go. The body of a
+// function as a Graph: body.go. A changed copy: editor.go.
 //
 // The packages in its directory: nodedef reads and writes single nodes, and ops describes TensorFlow's ops.
 // analysis and dataflow describe steps and functions. split plans the streams, rewrite writes a stream's

@@ -1,9 +1,14 @@
 package worker
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 func TestBuffersOfTheGraphCountAgainstTheWindow(t *testing.T) {
@@ -65,5 +70,45 @@ func TestMetricsAreReportedPerNode(t *testing.T) {
 	}
 	if n := byOp["MapDataset"]; len(n) == 1 && n[0] != 20 {
 		t.Errorf("the last map made %d elements", n[0])
+	}
+}
+
+// The steps in the function of an interleave are read from the iterators that are open. Their elements and times fit each other.
+func TestStepsInFunctionsAreMeasured(t *testing.T) {
+	w := startWorker(t, func(c *Config) { c.WindowBytes = 1 << 20 })
+	useGraphs(w, registered{dataset.NewStore(func(context.Context, string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("testdata", "order_in_function.graph"))
+	})})
+	o := startCommand("in_function")
+	w.streams.Start(o)
+	var caller *pecanv1.NodeMetrics
+	waitFor(t, "readings of steps in the function", func() bool {
+		w.streams.Sample()
+		w.streams.Totals.Resend()
+		for _, node := range w.streams.Totals.Unreported("job").GetNodes() {
+			if len(node.GetInside()) > 0 {
+				caller = node
+			}
+		}
+		return caller.GetInsideElements() >= 20
+	})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
+	inside, sum := map[string]*pecanv1.NodeMetrics{}, 0.0
+	for _, node := range caller.GetInside() {
+		t.Log(node)
+		inside[strings.TrimPrefix(node.GetNode(), caller.GetNode()+":")], sum = node, sum+node.GetSelfCpuS()
+	}
+	costly, crop := inside["ParallelMapDatasetV2"], inside["MapDataset_1"]
+	if len(inside) != 4 || costly == nil || crop == nil {
+		t.Fatalf("the steps are %v", inside)
+	}
+	if crop.GetElements() != caller.GetInsideElements() || costly.GetElements() < crop.GetElements() {
+		t.Errorf("%d costly elements and %d crops; %d of %d elements were read", costly.GetElements(), crop.GetElements(), caller.GetInsideElements(), caller.GetElements())
+	}
+	if costly.GetSelfCpuS() < 2*crop.GetSelfCpuS() || caller.GetSelfCpuS() < sum {
+		t.Errorf("the costly step took %.4g s, the crop %.4g s, all of them %.4g s, the interleave with them %.4g s", costly.GetSelfCpuS(), crop.GetSelfCpuS(), sum, caller.GetSelfCpuS())
+	}
+	if each := costly.GetBytesOut() / costly.GetElements(); each < 96*96*3*4 {
+		t.Errorf("a costly element has %d bytes", each)
 	}
 }

@@ -46,6 +46,16 @@ def _badly_ordered(elements: int = N) -> tf.data.Dataset:
     return D.range(elements).map(_image).map(_expensive).map(_cropped)
 
 
+def _badly_ordered_inside(elements: int = N, each: int = 50) -> tf.data.Dataset:
+    """The same steps in the function of an interleave."""
+
+    def part(first: tf.Tensor) -> tf.data.Dataset:
+        numbers = D.range(each).map(lambda n: first * each + n)
+        return numbers.map(_image).map(_expensive).map(_cropped)
+
+    return D.range(elements // each).interleave(part, cycle_length=2)
+
+
 def _rounded(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Sums and products that lose precision. In tolerance approximate the graph alone allows a mean before them."""
     for _ in range(ROUNDS // 4):
@@ -92,12 +102,8 @@ def _check_explanation(target: str, name: str) -> None:
     assert text.count("within its bound") == 2
 
 
-def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
-    """O3: without faults an order is proposed, tried and piloted in one of 16 streams of an epoch. Later epochs adopt it."""
-    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly"
-    dataset = _badly_ordered().apply(
-        pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="exact", streams=16)
-    )
+def _read_until_adopted(dataset: tf.data.Dataset, link, name: str) -> tuple[list[str], dict[int, np.ndarray]]:
+    """Reads epochs until one has the new order in all streams. Returns which streams of each epoch have it, and that epoch's elements."""
     # The test leaves an epoch as soon as the next epoch would have the order in more streams.
     until = {"none": ("measuring", "proposed"), "some": ("piloted",), "all": ("adopted",)}
     ordered, end = [], time.monotonic() + PATIENCE_S
@@ -112,8 +118,19 @@ def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
                 break
             assert time.monotonic() < end, _job(link, name)["order"]
         assert _are_correct(elements)
-        job = _job(link, name)
-        assert job["order"]["state"] in ("measuring", "proposed", "piloted", "adopted"), job["order"]
+        order = _job(link, name)["order"]
+        assert order["state"] in ("measuring", "proposed", "piloted", "adopted"), order
+    return ordered, elements
+
+
+def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
+    """O3: without faults an order is proposed, tried and piloted in one of 16 streams of an epoch. Later epochs adopt it."""
+    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly"
+    dataset = _badly_ordered().apply(
+        pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="exact", streams=16)
+    )
+    ordered, elements = _read_until_adopted(dataset, link, name)
+    job = _job(link, name)
     assert ordered[0] == "none" and "some" in ordered
     assert set(elements) == set(range(N))
     assert not job["plan"]["order"]
@@ -130,6 +147,26 @@ def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
     # After the crop the expensive step has few bytes to process.
     figures = next(node for node in job["nodes"] if node["node"] == expensive["node"])
     assert int(figures["bytes_in"]) < int(figures["elements"]) * SIDE * SIDE * 3 * 4
+
+
+def test_a_badly_ordered_function_of_an_interleave_runs_in_a_better_order(cluster):
+    """O7: the steps in the function are measured, ordered, tried and piloted like other steps. The explanation has their position."""
+    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly-inside"
+    dataset = _badly_ordered_inside().apply(
+        pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="exact", streams=16)
+    )
+    ordered, elements = _read_until_adopted(dataset, link, name)
+    assert ordered[0] == "none" and "some" in ordered
+    assert set(elements) == set(range(N))
+    found = pecan.explain(dataset)
+    (caller,) = [step for step in found.steps if step.operation == "InterleaveDataset"]
+    assert [step.label for step in found.moved] == [f"_cropped (step 4 in {caller.name})"], found.text()
+    assert found.moved[0].inside == caller.name and found.moved[0].name.startswith(f"{caller.name}:")
+    production = found.response["production"]
+    assert production["same_epochs"] and production["ordered_s"] < 0.5 * production["registered_s"], production
+    assert found.measured_gain > 0.5
+    shown = run_command("pecanctl", "explain", name, "--dispatcher", cluster.target.removeprefix("pecan://"))
+    assert f"_cropped (step 4 in {caller.name})" in " ".join(shown.stdout.split())
 
 
 def test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end(cluster):

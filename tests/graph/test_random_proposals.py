@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import os
 import random
+from collections.abc import Callable
 
 import gen
 import graph_oracle as oracle
@@ -82,17 +83,34 @@ def random_pipeline(rng: random.Random) -> tuple[list[str], tf.data.Dataset] | N
     if rng.random() < 0.5:
         at = rng.randint(0, len(names))
         names[at:at] = [rng.choice(drawing), rng.choice(["odd", "large", "chance"])]
-    dataset = images(size).apply(on_image(lambda x: tf.cast(x, tf.float32) / 256, "floats"))
     tf.random.set_seed(rng.randrange(1000))
+    inside = rng.randint(2, len(names)) if rng.random() < 0.3 else 0
+
+    def source(*_: tf.Tensor) -> tf.data.Dataset:
+        dataset = images(size).apply(on_image(lambda x: tf.cast(x, tf.float32) / 256, "floats"))
+        return apply_steps(dataset, [steps[name] for name in names[:inside]])
+
+    draws = any(name.endswith((*DRAWN, "chance")) for name in names[:inside])
     try:
-        dataset = apply_steps(dataset, [steps[name] for name in names])
+        dataset = interleaved(rng, source, parallel=not draws) if inside else source()
+        dataset = apply_steps(dataset, [steps[name] for name in names[inside:]])
     except (ValueError, TypeError):
         # One step does not support the result of another.
         return None
     if not outcome(without_optimizations(dataset.take(1)))[0]:
         # Nothing could be compared.
         return None
+    if inside:
+        names.insert(inside, "interleaves")
     return [f"images({size})", "floats", *names], dataset
+
+
+def interleaved(rng: random.Random, function: Callable[..., tf.data.Dataset], parallel: bool) -> tf.data.Dataset:
+    """The datasets of a function, in turns or one after the other."""
+    if rng.random() < 0.4:
+        return tf.data.Dataset.range(2).flat_map(function)
+    calls = {"num_parallel_calls": 2, "deterministic": True} if parallel and rng.random() < 0.5 else {}
+    return tf.data.Dataset.range(3).interleave(function, cycle_length=2, block_length=rng.randint(1, 2), **calls)
 
 
 def random_metrics(rng: random.Random, steps: int) -> list[list[float]]:

@@ -301,7 +301,9 @@ type ExplainedStep struct {
 	// The user's name for the step, or its function. Empty if that is unknown or not unique.
 	Label string `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
 	// It reads a source, not the step before it: it is the first one of a branch.
-	Begins        bool `protobuf:"varint,140,opt,name=begins,proto3" json:"begins,omitempty"`
+	Begins bool `protobuf:"varint,140,opt,name=begins,proto3" json:"begins,omitempty"`
+	// The step in whose function it is; empty outside of functions.
+	Inside        string `protobuf:"bytes,240,opt,name=inside,proto3" json:"inside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -390,6 +392,13 @@ func (x *ExplainedStep) GetBegins() bool {
 		return x.Begins
 	}
 	return false
+}
+
+func (x *ExplainedStep) GetInside() string {
+	if x != nil {
+		return x.Inside
+	}
+	return ""
 }
 
 type StatusRequest struct {
@@ -1879,7 +1888,7 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\forder_advice\x18\x8c\x01 \x01(\tR\vorderAdvice\x12/\n" +
 	"\x05wider\x18\x8d\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\x12>\n" +
 	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\x12&\n" +
-	"\x0fcache_waits_for\x18e \x01(\tR\rcacheWaitsFor\"\xd9\x01\n" +
+	"\x0fcache_waits_for\x18e \x01(\tR\rcacheWaitsFor\"\xf2\x01\n" +
 	"\rExplainedStep\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
@@ -1888,7 +1897,8 @@ const file_pecan_v1_status_proto_rawDesc = "" +
 	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05label\x18\a \x01(\tR\x05label\x12\x17\n" +
-	"\x06begins\x18\x8c\x01 \x01(\bR\x06begins\"\x0f\n" +
+	"\x06begins\x18\x8c\x01 \x01(\bR\x06begins\x12\x17\n" +
+	"\x06inside\x18\xf0\x01 \x01(\tR\x06inside\"\x0f\n" +
 	"\rStatusRequest\"\x91\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +

@@ -1108,14 +1108,19 @@ func (x *DatasetSpec) GetCompression() string {
 type NodeMetrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node in the registered graph.
-	Node          string  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Op            string  `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	Elements      uint64  `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
-	SelfCpuS      float64 `protobuf:"fixed64,4,opt,name=self_cpu_s,json=selfCpuS,proto3" json:"self_cpu_s,omitempty"`
-	BytesIn       uint64  `protobuf:"varint,5,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
-	BytesOut      uint64  `protobuf:"varint,6,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Node     string  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Op       string  `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	Elements uint64  `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
+	SelfCpuS float64 `protobuf:"fixed64,4,opt,name=self_cpu_s,json=selfCpuS,proto3" json:"self_cpu_s,omitempty"`
+	BytesIn  uint64  `protobuf:"varint,5,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	BytesOut uint64  `protobuf:"varint,6,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// The steps in the function of an interleave or flat_map, as far as they were read from iterators that were open. Their names
+	// begin with the node's name and a colon. self_cpu_s of the node has their times too.
+	Inside []*NodeMetrics `protobuf:"bytes,240,rep,name=inside,proto3" json:"inside,omitempty"`
+	// Elements of the last of these steps, read at the same times. The function has returned `elements` in all.
+	InsideElements uint64 `protobuf:"varint,241,opt,name=inside_elements,json=insideElements,proto3" json:"inside_elements,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NodeMetrics) Reset() {
@@ -1186,6 +1191,20 @@ func (x *NodeMetrics) GetBytesIn() uint64 {
 func (x *NodeMetrics) GetBytesOut() uint64 {
 	if x != nil {
 		return x.BytesOut
+	}
+	return 0
+}
+
+func (x *NodeMetrics) GetInside() []*NodeMetrics {
+	if x != nil {
+		return x.Inside
+	}
+	return nil
+}
+
+func (x *NodeMetrics) GetInsideElements() uint64 {
+	if x != nil {
+		return x.InsideElements
 	}
 	return 0
 }
@@ -4239,7 +4258,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"components\x12!\n" +
 	"\felement_spec\x18\x02 \x01(\fR\velementSpec\x12-\n" +
 	"\x12tensorflow_version\x18\x03 \x01(\tR\x11tensorflowVersion\x12 \n" +
-	"\vcompression\x18\x04 \x01(\tR\vcompression\"\xa3\x01\n" +
+	"\vcompression\x18\x04 \x01(\tR\vcompression\"\xfd\x01\n" +
 	"\vNodeMetrics\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x1a\n" +
@@ -4247,7 +4266,9 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"self_cpu_s\x18\x04 \x01(\x01R\bselfCpuS\x12\x19\n" +
 	"\bbytes_in\x18\x05 \x01(\x04R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"\xb4\x02\n" +
+	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\x12.\n" +
+	"\x06inside\x18\xf0\x01 \x03(\v2\x15.pecan.v1.NodeMetricsR\x06inside\x12(\n" +
+	"\x0finside_elements\x18\xf1\x01 \x01(\x04R\x0einsideElements\"\xb4\x02\n" +
 	"\n" +
 	"OrderTrial\x12\x1a\n" +
 	"\belements\x18\x01 \x01(\rR\belements\x129\n" +
@@ -4717,54 +4738,55 @@ var file_pecan_v1_types_proto_goTypes = []any{
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
 	16, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	22, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
-	4,  // 2: pecan.v1.WiderTolerance.tolerance:type_name -> pecan.v1.OrderTolerance
-	19, // 3: pecan.v1.WiderTolerance.trial:type_name -> pecan.v1.OrderTrial
-	0,  // 4: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
-	1,  // 5: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
-	2,  // 6: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
-	0,  // 7: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
-	3,  // 8: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
-	4,  // 9: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
-	24, // 10: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
-	7,  // 11: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
-	5,  // 12: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
-	26, // 13: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
-	28, // 14: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
-	28, // 15: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
-	29, // 16: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
-	39, // 17: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	9,  // 18: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
-	10, // 19: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	16, // 20: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	32, // 21: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 22: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	33, // 23: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	34, // 24: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
-	31, // 25: pecan.v1.Plan.steps:type_name -> pecan.v1.PlanStep
-	11, // 26: pecan.v1.PlanStep.counts:type_name -> pecan.v1.PlanStep.Counts
-	12, // 27: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
-	13, // 28: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
-	8,  // 29: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
-	33, // 30: pecan.v1.CacheCandidate.plan:type_name -> pecan.v1.CachePlan
-	14, // 31: pecan.v1.CacheCandidate.role:type_name -> pecan.v1.CacheCandidate.Role
-	36, // 32: pecan.v1.CacheDecision.compute:type_name -> pecan.v1.CacheEpoch
-	37, // 33: pecan.v1.CacheDecision.candidates:type_name -> pecan.v1.CachePrediction
-	36, // 34: pecan.v1.CachePrediction.put:type_name -> pecan.v1.CacheEpoch
-	36, // 35: pecan.v1.CachePrediction.get:type_name -> pecan.v1.CacheEpoch
-	15, // 36: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	43, // 37: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	42, // 38: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	42, // 39: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	0,  // 40: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	41, // 41: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 42: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	40, // 43: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	18, // 1: pecan.v1.NodeMetrics.inside:type_name -> pecan.v1.NodeMetrics
+	22, // 2: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	4,  // 3: pecan.v1.WiderTolerance.tolerance:type_name -> pecan.v1.OrderTolerance
+	19, // 4: pecan.v1.WiderTolerance.trial:type_name -> pecan.v1.OrderTrial
+	0,  // 5: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
+	1,  // 6: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
+	2,  // 7: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
+	0,  // 8: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
+	3,  // 9: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
+	4,  // 10: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
+	24, // 11: pecan.v1.JobOptions.placement:type_name -> pecan.v1.PlacementOptions
+	7,  // 12: pecan.v1.JobOptions.target_workers:type_name -> pecan.v1.TargetWorkers
+	5,  // 13: pecan.v1.JobOptions.cache:type_name -> pecan.v1.Cache
+	26, // 14: pecan.v1.Placement.candidates:type_name -> pecan.v1.PlacementCandidate
+	28, // 15: pecan.v1.PlacementKnown.remote_curve:type_name -> pecan.v1.PlacementCurve
+	28, // 16: pecan.v1.PlacementKnown.local_curve:type_name -> pecan.v1.PlacementCurve
+	29, // 17: pecan.v1.PlacementKnown.load:type_name -> pecan.v1.PlacementLoad
+	39, // 18: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	9,  // 19: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
+	10, // 20: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	16, // 21: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	32, // 22: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 23: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	33, // 24: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	34, // 25: pecan.v1.Plan.cache_candidates:type_name -> pecan.v1.CacheCandidate
+	31, // 26: pecan.v1.Plan.steps:type_name -> pecan.v1.PlanStep
+	11, // 27: pecan.v1.PlanStep.counts:type_name -> pecan.v1.PlanStep.Counts
+	12, // 28: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
+	13, // 29: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
+	8,  // 30: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
+	33, // 31: pecan.v1.CacheCandidate.plan:type_name -> pecan.v1.CachePlan
+	14, // 32: pecan.v1.CacheCandidate.role:type_name -> pecan.v1.CacheCandidate.Role
+	36, // 33: pecan.v1.CacheDecision.compute:type_name -> pecan.v1.CacheEpoch
+	37, // 34: pecan.v1.CacheDecision.candidates:type_name -> pecan.v1.CachePrediction
+	36, // 35: pecan.v1.CachePrediction.put:type_name -> pecan.v1.CacheEpoch
+	36, // 36: pecan.v1.CachePrediction.get:type_name -> pecan.v1.CacheEpoch
+	15, // 37: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	43, // 38: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	42, // 39: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	42, // 40: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	0,  // 41: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	41, // 42: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 43: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	40, // 44: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }

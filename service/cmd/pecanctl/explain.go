@@ -117,14 +117,14 @@ func showSteps(out io.Writer, steps []*pecanv1.ExplainedStep, width int) {
 }
 
 // measurementsOf formats the measurements of a step in the registered order. The number of input elements is the number of output
-// elements of the step before: filters and batches change it.
+// elements of the step before: filters and batches change it. The step before the first one of a function is not its input.
 func measurementsOf(steps []*pecanv1.ExplainedStep, i int) []string {
 	f := steps[i].GetFigures()
 	if f.GetElements() == 0 {
 		return []string{"-", "-", "-", "-", "-"}
 	}
 	given := f.GetElements()
-	if i > 0 && steps[i-1].GetFigures().GetElements() > 0 {
+	if i > 0 && steps[i-1].GetInside() == steps[i].GetInside() && steps[i-1].GetFigures().GetElements() > 0 {
 		given = steps[i-1].GetFigures().GetElements()
 	}
 	factor := "-"

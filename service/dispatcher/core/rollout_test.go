@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func (s *script) orderInput(command string, a args) any {
 		}
 		for _, name := range a.list("steps") {
 			node, op, _ := strings.Cut(name, "/")
-			planned.Steps = append(planned.Steps, &pecanv1.ExplainedStep{Node: node, Op: op})
+			planned.Steps = append(planned.Steps, &pecanv1.ExplainedStep{Node: node, Op: op, Inside: node[:max(0, strings.LastIndex(node, ":"))]})
 		}
 		if a.has("wider") {
 			planned.WiderTolerance = enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["wider"])
@@ -61,14 +62,23 @@ func (a args) float(name string) float64 {
 	return f
 }
 
-// nodes reads name:elements:seconds,...
+// nodes reads name:elements:seconds,... A name with a colon is that of a step in the function of the step before the colon. That
+// step has seconds@elements, with the elements that its function has returned.
 func nodes(texts []string) (list []*pecanv1.NodeMetrics) {
 	for _, text := range texts {
 		parts := strings.Split(text, ":")
-		node := &pecanv1.NodeMetrics{Node: parts[0], Op: "Op"}
-		node.Elements, _ = strconv.ParseUint(parts[1], 10, 64)
-		node.SelfCpuS, _ = strconv.ParseFloat(parts[2], 64)
-		list = append(list, node)
+		at := len(parts) - 2
+		node := &pecanv1.NodeMetrics{Node: strings.Join(parts[:at], ":"), Op: "Op"}
+		node.Elements, _ = strconv.ParseUint(parts[at], 10, 64)
+		seconds, inside, _ := strings.Cut(parts[at+1], "@")
+		node.SelfCpuS, _ = strconv.ParseFloat(seconds, 64)
+		node.InsideElements, _ = strconv.ParseUint(inside, 10, 64)
+		if at == 1 {
+			list = append(list, node)
+			continue
+		}
+		caller := slices.IndexFunc(list, func(n *pecanv1.NodeMetrics) bool { return n.Node == strings.Join(parts[:at-1], ":") })
+		list[caller].Inside = append(list[caller].Inside, node)
 	}
 	return list
 }
@@ -84,6 +94,9 @@ func showNodes(list []*pecanv1.NodeMetrics) string {
 	var words []string
 	for _, node := range list {
 		words = append(words, fmt.Sprintf("%s:%d:%.4g", node.Node, node.Elements, node.SelfCpuS))
+		if len(node.Inside) > 0 {
+			words = append(words, fmt.Sprintf("(%d returned of %s)", node.InsideElements, showNodes(node.Inside)))
+		}
 	}
 	return strings.Join(words, " ")
 }

@@ -2,11 +2,11 @@ package ordering
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph/dataflow"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
@@ -98,10 +98,24 @@ func (p *proposer) whyFilterStays(i, j int) string {
 	switch {
 	case a.Drops && b.CanFail != "":
 		return fmt.Sprintf("it can fail (%s) for elements that %s drops", b.CanFail, p.name(i))
+	case a.CanFail != "" && p.failuresTakeTurns(j) != "":
+		return fmt.Sprintf("%s can fail (%s), and a failed element takes a turn of %s", p.name(i), a.CanFail, p.failuresTakeTurns(j))
 	case p.draws(a) || a.Drops && p.draws(b):
 		return "the random values of one step would depend on which elements the other step drops"
 	case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
 		return fmt.Sprintf("%s checks elements (%s), and would not check those that %s drops", p.name(i), a.Checks, p.name(j))
+	}
+	return ""
+}
+
+// failuresTakeTurns returns the name of a parallel interleave that gets the elements of a step, or calls the function that has the
+// step; empty without one. Such an interleave goes on to the next input after a failed element, as after others. If the element
+// is dropped before it fails, the other elements have another sequence. A sequential interleave does not go on.
+func (p *proposer) failuresTakeTurns(i int) string {
+	for k, t := range p.all[p.steps[i]:] {
+		if ops.Rules[t.Op].Mixes && ops.IsParallel(t.Op) {
+			return p.displayNames[p.steps[i]+k]
+		}
 	}
 	return ""
 }
@@ -193,14 +207,17 @@ func (p *proposer) whyMapsStay(i, j, c int) string {
 // another order the values may differ within the tolerance, but the number of elements may not.
 func (p *proposer) decidedBy(step, component int) int {
 	affected := map[int]bool{component: true}
+	// The steps in whose functions the step is return the components of their functions.
+	calls := func(t *graphorder.Traits) bool { return p.all[step].IsIn(t.Node) }
 	// Downstream of a join, components have other numbers.
-	all := slices.ContainsFunc(p.all[step+1:], func(t graphorder.Traits) bool { return t.Begins })
+	all := slices.ContainsFunc(p.all[step+1:], func(t graphorder.Traits) bool { return t.Begins && !calls(&t) })
 	touches := func(components []int) bool {
 		return all || slices.ContainsFunc(components, func(c int) bool { return affected[c] })
 	}
 	for k := step + 1; k < len(p.all); k++ {
 		t := &p.all[k]
 		switch {
+		case calls(t):
 		case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):
 			return k
 		case t.Barrier != "":
@@ -295,97 +312,4 @@ func changesRankOrKind(before, after *pecanv1.ComponentSpec) string {
 		return fmt.Sprintf("changes the number of dimensions from %d to %d", len(before.GetDims()), len(after.GetDims()))
 	}
 	return ""
-}
-
-// constrainRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with
-// none, all steps that swapped get constraints.
-func (p *proposer) constrainRefused(refused *graphorder.Refused, order []int) {
-	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
-	if p.paper {
-		p.pinRefusedStep(at, order, refused.Why.Error())
-		return
-	}
-	name := refused.Node
-	if at >= 0 {
-		name = p.name(at)
-	}
-	why := fmt.Sprintf("%s cannot run in the other order: %v", name, refused.Why)
-	// If some of the swapped steps change sizes, only those get constraints.
-	for _, which := range []func(other int) bool{p.resizes, func(int) bool { return true }} {
-		if p.forbidSwaps(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
-			return
-		}
-	}
-	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
-}
-
-// forbidPastBatches forbids an order's swaps with batches, and reports whether there were any. The batch
-// strategy may depend on the steps downstream of a batch.
-func (p *proposer) forbidPastBatches(order []int, why string) (added bool) {
-	return p.forbidSwaps(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
-}
-
-// forbidSwaps adds a constraint for each swap of an order that which selects, and reports whether there was one.
-func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (added bool) {
-	for i, j := range swapped(order) {
-		if which(i, j) {
-			p.Constraints[[2]int{i, j}] = why
-			added = true
-		}
-	}
-	return added
-}
-
-// swapped returns the pairs i < j of steps that swapped: j runs before i.
-func swapped(order []int) iter.Seq2[int, int] {
-	return func(yield func(i, j int) bool) {
-		for position, j := range order {
-			for _, i := range order[position+1:] {
-				if i < j && !yield(i, j) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// resizes reports whether a step changes sizes of components.
-func (p *proposer) resizes(i int) bool {
-	t := p.step(i)
-	return slices.ContainsFunc(t.Writes, func(c int) bool {
-		return c < len(t.Before) && c < len(t.After) && !slices.Equal(t.Before[c].GetDims(), t.After[c].GetDims())
-	})
-}
-
-// pinRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes sizes, that other
-// step is fixed. The refused step may then still move on its side of the fixed one. Otherwise the refused step is fixed, or
-// the first step that moved if the refused step did not move.
-func (p *proposer) pinRefusedStep(at int, order []int, why string) {
-	for i, j := range swapped(order) {
-		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
-			p.Steps[i].Fixed = fmt.Sprintf("%s cannot run before it: %s", p.name(at), why)
-			return
-		}
-	}
-	if at < 0 || order[at] == at || p.Steps[at].Fixed != "" {
-		at = slices.IndexFunc(order, func(i int) bool { return order[i] != i })
-		at = order[at]
-	}
-	p.Steps[at].Fixed = why
-}
-
-// pinFirstViolation fixes the first step whose move violates a constraint, and reports whether there was one. The
-// published policy ignores constraints.
-func (p *proposer) pinFirstViolation(order []int) bool {
-	for i, j := range swapped(order) {
-		if why := p.Constraints[[2]int{i, j}]; why != "" {
-			moved := j
-			if slices.Index(order, j) >= j {
-				moved = i
-			}
-			p.Steps[moved].Fixed = fmt.Sprintf("%s must run after %s: %s", p.name(j), p.name(i), why)
-			return true
-		}
-	}
-	return false
 }

@@ -7,8 +7,8 @@
 // It promises: equal arguments give equal proposals, and streams have the same elements in a proposed order.
 //
 // Files: propose.go has Propose and the search, steps.go the steps, sizes and costs for the policy,
-// constraints.go the reasons why steps may not swap, names.go the names and traits as text. position.go checks
-// an order from a position.
+// constraints.go the reasons why steps may not swap, refused.go those after the graph has refused an order, names.go
+// the names and traits as text. position.go checks an order from a position.
 //
 // Do not adopt a proposal here. core/rollout tries it first, and records it before it adopts it. Design note
 // 0010 has the reasons.

@@ -13,17 +13,23 @@ import (
 // name returns the display name of a step by its index in steps.
 func (p *proposer) name(i int) string { return p.displayNames[p.steps[i]] }
 
-// stepNames returns the display names of steps: the author's label if it is unique, otherwise the node's name.
+// stepNames returns the display names of steps: the author's label if it is unique, otherwise the node's name. Those of steps in
+// functions have the position there, and the name of the step that calls the function.
 func stepNames(all []graphorder.Traits) []string {
-	users := map[string]int{}
+	users, position := map[string]int{}, map[string]int{}
 	for i := range all {
 		users[all[i].Label]++
 		users[all[i].Node]++
 	}
 	names := make([]string, len(all))
 	for i := range all {
-		if names[i] = all[i].Label; names[i] == "" || users[names[i]] > 1 {
-			names[i] = all[i].Node
+		t := &all[i]
+		if names[i] = t.Label; t.Label == "" || users[t.Label] > 1 {
+			names[i] = strings.TrimPrefix(t.Node, t.Inside+graphorder.InFunction)
+		}
+		if t.Inside != "" {
+			position[t.Inside]++
+			names[i] = fmt.Sprintf("%s (step %d in %s)", names[i], position[t.Inside], t.Inside)
 		}
 	}
 	return names

@@ -78,7 +78,7 @@ func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions
 		g: g, plan: plan, options: options, metrics: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graphorder.TraitsOf(g),
 		tolerance: options.EffectiveTolerance(), paper: options.GetOrder().Published(),
 	}
-	for _, n := range nodes {
+	for _, n := range pecanv1.WithInside(nodes) {
 		p.metrics[n.GetNode()] = n
 	}
 	for _, name := range plan.GetKeyed() {
@@ -222,6 +222,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[at] = "stays: the cheapest order cannot be used"
 		}
 	}
+	outside := false
 	positions := map[string]int{}
 	for position, name := range proposal.Order {
 		positions[name] = position
@@ -236,7 +237,10 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[i] = "stays: it returns its input unchanged, and other steps move past it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i], Begins: i > 0 && t.Begins}
+			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i],
+			Begins: outside && t.Begins && t.Inside == "", Inside: t.Inside,
+		}
+		outside = outside || t.Inside == ""
 		if p.displayNames[i] != t.Node {
 			step.Label = p.displayNames[i]
 		}

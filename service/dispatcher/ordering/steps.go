@@ -68,20 +68,26 @@ func (p *proposer) describe() {
 	p.findConstraints()
 }
 
-// begins reports whether a step is the first one of a branch, apart from steps that return their input unchanged.
+// begins reports whether a step is the first one of a branch or of a function, apart from steps that return their input
+// unchanged. So is the step that calls the function, because its input is not what the function returns.
 func (p *proposer) begins(i int) bool {
 	from := 0
 	if i > 0 {
 		from = p.steps[i-1] + 1
 	}
-	return slices.ContainsFunc(p.all[from:p.steps[i]+1], func(t graphorder.Traits) bool { return t.Begins })
+	for k := from; k <= p.steps[i]; k++ {
+		if p.all[k].Begins || k > 0 && p.all[k].Inside != p.all[k-1].Inside {
+			return true
+		}
+	}
+	return false
 }
 
 // describeOther adds what the steps cost in another order. Inputs are counted by the outputs of the step that runs before.
 func (p *proposer) describeOther(other *pecanv1.MeasuredOrder) {
 	run := &autoorder.Run{Measurements: make([]autoorder.Measurements, len(p.steps))}
 	metrics := map[string]*pecanv1.NodeMetrics{}
-	for _, node := range other.GetNodes() {
+	for _, node := range pecanv1.WithInside(other.GetNodes()) {
 		metrics[node.GetNode()] = node
 	}
 	before := 0.0
@@ -171,7 +177,7 @@ func (p *proposer) upstreamReasons() []string {
 	})
 	why := make([]string, len(p.steps))
 	for i, at := range p.steps {
-		switch name := p.all[at].Node; {
+		switch name := p.all[at].Outermost(); {
 		case cached[name]:
 			why[i] = "pecan.cache() stores the elements that it computes"
 		case cut[name]:

@@ -88,13 +88,24 @@ func cleanHost(host *pecanv1.HostLoad) {
 // CleanMetrics repairs invalid metrics of a job's nodes.
 func CleanMetrics(metrics *pecanv1.JobMetrics) {
 	for _, nodes := range []*[]*pecanv1.NodeMetrics{&metrics.Nodes, &metrics.Ordered} {
-		if len(*nodes) > MaxListed {
-			*nodes = (*nodes)[:MaxListed]
-		}
-		for _, node := range *nodes {
-			node.SelfCpuS = CleanSeconds(node.SelfCpuS)
-			node.Node, node.Op = Shorten(node.Node), Shorten(node.Op)
-		}
+		cleanNodes(nodes, maxCallDepth)
+	}
+}
+
+// maxCallDepth bounds how deep the functions of steps are in each other.
+const maxCallDepth = 8
+
+func cleanNodes(nodes *[]*pecanv1.NodeMetrics, depth int) {
+	if depth == 0 {
+		*nodes = nil
+	}
+	if len(*nodes) > MaxListed {
+		*nodes = (*nodes)[:MaxListed]
+	}
+	for _, node := range *nodes {
+		node.SelfCpuS = CleanSeconds(node.SelfCpuS)
+		node.Node, node.Op = Shorten(node.Node), Shorten(node.Op)
+		cleanNodes(&node.Inside, depth-1)
 	}
 }
 

@@ -54,6 +54,26 @@ func SplitInput(input string) (node string, index string, control bool) {
 	return node, index, false
 }
 
+// TopLevelInput returns the form outside of functions of an input inside a function: "node:output:1" is "node:3" if first says
+// that the output's first result is number 2 of the node. It is "" if first returns -1.
+func TopLevelInput(input string, first func(node, output string) int) string {
+	parts, at := strings.Split(input, ":"), 0
+	if len(parts) > 1 {
+		at = OutputIndex(input)
+	}
+	if len(parts) > 2 {
+		from := first(parts[0], parts[1])
+		if from < 0 {
+			return ""
+		}
+		at += from
+	}
+	if at == 0 {
+		return parts[0]
+	}
+	return fmt.Sprintf("%s:%d", parts[0], at)
+}
+
 // OutputIndex returns the last number of an input inside a function ("node:output:2"), -1 if it has none.
 // This number identifies the result where all results of the node are in one list.
 func OutputIndex(input string) int {

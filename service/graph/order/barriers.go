@@ -39,20 +39,18 @@ func callsAny(n *tf.NodeDef, functions map[string]bool) bool {
 	return false
 }
 
-// barriers finds the steps upstream of a root whose position the author fixed. The marks of
-// pecan.keep_position_of, which enclose such steps, are barriers too.
-func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
-	functions := barrierFunctions(g)
-	fixed := map[*graph.Step]bool{}
+// barriers finds the steps upstream of a root whose position the author fixed, with the result of barrierFunctions. The marks of
+// pecan.keep_position_of, which enclose such steps, are barriers too. enclosed are the steps between marks, and the marks.
+func barriers(g *graph.Graph, root *graph.Step, functions map[string]bool) (fixed, enclosed map[*graph.Step]bool) {
+	fixed, enclosed = map[*graph.Step]bool{}, map[*graph.Step]bool{}
 	var visit func(s *graph.Step, within int)
 	visit = func(s *graph.Step, within int) {
 		mark := g.MarkOf(s.Node)
 		if mark == graph.KeepPositionEnd {
 			within++
 		}
-		if within > 0 || mark == graph.KeepPositionBegin || callsAny(s.Node, functions) {
-			fixed[s] = true
-		}
+		enclosed[s] = within > 0 || mark == graph.KeepPositionBegin
+		fixed[s] = enclosed[s] || callsAny(s.Node, functions)
 		if mark == graph.KeepPositionBegin {
 			within = max(0, within-1)
 		}
@@ -61,5 +59,5 @@ func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
 		}
 	}
 	visit(root, 0)
-	return fixed
+	return fixed, enclosed
 }

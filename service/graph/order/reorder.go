@@ -26,25 +26,43 @@ import (
 // two cases: a step would compute with a type that it does not support, or its function has a constant size that differs at
 // the new place.
 func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
-	root, isTree := g.Steps()
-	if !isTree {
+	c := newChain(g)
+	if c == nil {
 		return nil, errors.New("several steps of the dataset read the same node, so its steps have no single order")
 	}
-	o := &reordering{g: g, dependencies: dataflow.NewDependencyAnalysis(g), types: &retyping{g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
-	fixed := barriers(g, root)
-	for _, s := range sequence(root) {
-		if fixed[s] {
+	o, err := c.reorder(order, "")
+	if err != nil {
+		return nil, err
+	}
+	return o.graph()
+}
+
+// reorder finds the new nodes and functions of an order. inside is the step in whose function the steps are, "" outside of
+// functions.
+func (c *chain) reorder(order []string, inside string) (*reordering, error) {
+	own, bodies, err := c.divide(order, inside)
+	if err != nil {
+		return nil, err
+	}
+	o := &reordering{g: c.g, dependencies: dataflow.NewDependencyAnalysis(c.g), types: &retyping{c.g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
+	for _, s := range c.steps {
+		if c.fixed[s] {
 			s.Rule = ops.Rule{Kind: ops.Undivided}
 		}
 		o.steps = append(o.steps, s)
 	}
-	if err := o.place(order); err != nil {
+	if err := o.place(own); err != nil {
 		return nil, err
 	}
-	if err := o.rewire(); err != nil {
+	if err := o.rewire(inside); err != nil {
 		return nil, err
 	}
-	return o.graph()
+	for _, s := range c.steps {
+		if err := o.reorderBody(c.bodies[s], bodies[s], s, join(inside, s.Node.GetName())); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
 }
 
 type reordering struct {
@@ -134,8 +152,8 @@ func (r *Refused) Error() string {
 // Unwrap returns the cause.
 func (r *Refused) Unwrap() error { return r.Why }
 
-// rewire connects each step to its new input, and sets its types and shapes accordingly.
-func (r *reordering) rewire() error {
+// rewire connects each step to its new input, and sets its types and shapes accordingly. inside is for errors.
+func (r *reordering) rewire(inside string) error {
 	if len(r.placed) == 0 {
 		return nil
 	}
@@ -168,13 +186,13 @@ func (r *reordering) rewire() error {
 		case isMovable(s):
 			var err error
 			if types, shapes, err = r.move(n, s, types, shapes); err != nil {
-				return &Refused{n.GetName(), n.GetOp(), err}
+				return &Refused{join(inside, n.GetName()), n.GetOp(), err}
 			}
 		case s.Rule.Kind == ops.PassThrough:
 		case batches(s):
 			shapes = r.batchedShapes(s, shapes)
 		case !slices.Equal(types, r.g.OutputTypes(s.In[0].Node)):
-			return &Refused{n.GetName(), n.GetOp(), errors.New("its input would have other types than in the registered order")}
+			return &Refused{join(inside, n.GetName()), n.GetOp(), errors.New("its input would have other types than in the registered order")}
 		default:
 			types, shapes = r.g.OutputTypes(s.Node), r.g.OutputShapes(s.Node)
 		}
@@ -182,10 +200,10 @@ func (r *reordering) rewire() error {
 		if r.sectionEnds(i) {
 			end := r.steps[i].Node
 			if !slices.Equal(types, r.g.OutputTypes(end)) {
-				return &Refused{n.GetName(), n.GetOp(), errors.New("after it, elements would have other types than in the registered order")}
+				return &Refused{join(inside, n.GetName()), n.GetOp(), errors.New("after it, elements would have other types than in the registered order")}
 			}
 			if err := sameOutputShapes(shapes, r.g.OutputShapes(end)); err != nil {
-				return &Refused{n.GetName(), n.GetOp(), err}
+				return &Refused{join(inside, n.GetName()), n.GetOp(), err}
 			}
 			shapes = r.g.OutputShapes(end)
 		}

@@ -1,6 +1,9 @@
 package order
 
 import (
+	"slices"
+	"strings"
+
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
@@ -14,6 +17,9 @@ type Traits struct {
 	// Node is the step's node, Op its op, and Input the node that it reads. Label is the author's name for the
 	// step, often empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
 	Node, Op, Label, Input string
+	// Inside is the step in whose function the step is; "" outside of functions. The name of the step begins with it. Example:
+	// "InterleaveDataset/_3" for the step "InterleaveDataset/_3:MapDataset".
+	Inside string
 	// Before and After are the components of the step's input and output. Example: a map that casts an image
 	// changes component 0 from uint8 to float32.
 	Before, After []*graph.ComponentSpec
@@ -58,6 +64,17 @@ type Traits struct {
 	FailsForIntegers string
 }
 
+// IsIn reports whether the step is in the function of a step, or in a function further inside.
+func (t *Traits) IsIn(caller string) bool {
+	return t.Inside == caller || strings.HasPrefix(t.Inside, caller+InFunction)
+}
+
+// Outermost is the step outside of functions in whose function the step is, or else the step itself.
+func (t *Traits) Outermost() string {
+	name, _, _ := strings.Cut(t.Node, InFunction)
+	return name
+}
+
 // traitAnalysis finds the traits of the steps of one dataset.
 type traitAnalysis struct {
 	*analysis.Analysis
@@ -65,28 +82,57 @@ type traitAnalysis struct {
 }
 
 // TraitsOf returns the traits of the steps of a dataset, the step after the source first. If a step joins several datasets, the
-// steps of each come before it, one dataset after the other.
+// steps of each come before it, one dataset after the other. So do the steps in the function of an interleave or flat_map, if
+// they have more than one order.
 func TraitsOf(g *graph.Graph) []Traits {
-	root, isTree := g.Steps()
-	if !isTree {
+	c := newChain(g)
+	if c == nil {
 		return nil
 	}
-	p := &traitAnalysis{Analysis: analysis.New(g), g: g}
-	dependencies := dataflow.NewDependencyAnalysis(g)
-	fixed := barriers(g, root)
-	var steps []Traits
-	for _, s := range sequence(root) {
+	return c.traits("")
+}
+
+// traits returns the traits of the steps in a function, or of all steps if inside is "".
+func (c *chain) traits(inside string) (all []Traits) {
+	p := &traitAnalysis{Analysis: analysis.New(c.g), g: c.g}
+	dependencies := dataflow.NewDependencyAnalysis(c.g)
+	own := make([]Traits, len(c.steps))
+	for i, s := range c.steps {
 		t := p.traits(s, dependencies)
-		if fixed[s] {
+		if c.fixed[s] {
 			t = Traits{
 				Node: t.Node, Op: t.Op, Label: t.Label, Input: t.Input, Before: t.Before, After: t.After,
 				Begins: t.Begins, Joins: t.Joins, Barrier: authorBarrier, Random: t.Random, Stateful: t.Stateful, Decides: t.Decides, Calls: t.Calls,
 			}
 		}
-		steps = append(steps, t)
+		own[i] = t
 	}
-	p.markVariableUsers(steps)
-	return steps
+	p.markVariableUsers(own)
+	for i, s := range c.steps {
+		t := &own[i]
+		name := join(inside, t.Node)
+		if body := c.bodies[s]; body != nil {
+			all = append(all, body.traits(name)...)
+		}
+		if inside != "" {
+			t.Node, t.Input, t.Inside = name, join(inside, t.Input), inside
+			// Random values in functions are not keyed. What is captured may be a variable that other steps change.
+			t.Keyable, t.Stateful = false, t.Stateful || capturesResource(c.g, s)
+		}
+		all = append(all, *t)
+	}
+	return all
+}
+
+// capturesResource reports whether a step in a function uses a resource that the function gets as an argument.
+func capturesResource(g *graph.Graph, s *graph.Step) bool {
+	return slices.ContainsFunc(s.Node.GetInput(), func(input string) bool {
+		from := g.NodeOf(input)
+		for from.GetOp() == "Identity" {
+			from = g.NodeOf(from.GetInput()[0])
+		}
+		return graph.IsArgument(from) && from.GetAttr()["dtype"].GetType() == tf.DataType_DT_RESOURCE
+	})
 }
 
 // markVariableUsers marks a step as stateful if its results depend on a variable that some step changes.

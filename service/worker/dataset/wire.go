@@ -102,12 +102,15 @@ func datasetTypes(node *tensorflow.NodeDef) []tf.DataType {
 	return nil
 }
 
-// These are field numbers of GraphDef and NodeDef.
+// These are field numbers of GraphDef, NodeDef, FunctionDefLibrary, FunctionDef and OpDef.
 const (
-	fieldNode  = 1
-	fieldName  = 1
-	fieldOp    = 2
-	fieldInput = 3
+	fieldNode      = 1
+	fieldLibrary   = 2
+	fieldName      = 1
+	fieldOp        = 2
+	fieldInput     = 3
+	fieldFunction  = 1
+	fieldSignature = 1
 )
 
 // EachNode calls visit for the nodes of a serialised GraphDef until it returns false.
@@ -134,6 +137,47 @@ func EachNode(serialised []byte, visit func(Node) bool) error {
 		}
 		return err
 	})
+}
+
+// Function decodes a function of a serialised GraphDef; nil if there is none with that name.
+func Function(serialised []byte, name string) *tensorflow.FunctionDef {
+	var found *tensorflow.FunctionDef
+	_ = EachField(serialised, func(number protowire.Number, library []byte) error {
+		if number != fieldLibrary {
+			return nil
+		}
+		return EachField(library, func(number protowire.Number, function []byte) error {
+			if number != fieldFunction || !isNamed(function, name) {
+				return nil
+			}
+			found = new(tensorflow.FunctionDef)
+			return proto.Unmarshal(function, found)
+		})
+	})
+	return found
+}
+
+// isNamed reports whether a serialised FunctionDef has a name.
+func isNamed(function []byte, name string) (is bool) {
+	_ = EachField(function, func(number protowire.Number, signature []byte) error {
+		if number != fieldSignature {
+			return nil
+		}
+		return EachField(signature, func(number protowire.Number, value []byte) error {
+			is = is || number == fieldName && string(value) == name
+			return nil
+		})
+	})
+	return is
+}
+
+// CalledFunction is the name of the function in the attribute f of a node; "" without one.
+func (n Node) CalledFunction() string {
+	node := new(tensorflow.NodeDef)
+	if proto.Unmarshal(n.raw, node) != nil {
+		return ""
+	}
+	return node.GetAttr()["f"].GetFunc().GetName()
 }
 
 // EachField calls visit for the length-delimited fields of a message.

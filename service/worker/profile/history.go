@@ -33,7 +33,7 @@ func (p *Profiler) Conclude(h *History) {
 	h.counted = all
 	read := map[string]Counts{}
 	maps.Copy(read, h.usual)
-	for s, gone := range p.gone {
+	for s, gone := range withInside(p.gone) {
 		if gone.Elements > 0 {
 			sum := read[s.name]
 			sum.Add(gone)

@@ -40,12 +40,14 @@ func (m *matcher) find(s *step, id int64) match {
 	var best match
 	if kindOf(s.op) == kindOf(node.GetName()) {
 		best = match{count: 1, same: true}
-		for i, input := range s.inputs {
-			if i < len(node.GetInputs()) {
-				next := pair{input, node.GetInputs()[i]}
-				best.count += m.find(next.s, next.id).count
-				best.next = append(best.next, next)
+		for i, input := range node.GetInputs() {
+			// The first input is missing when it has ended. Further inputs of an interleave are the datasets of its function.
+			next := pair{s.inside, input}
+			if i < len(s.inputs) && (s.inside == nil || m.find(s.inputs[i], input).count >= m.find(s.inside, input).count) {
+				next.s = s.inputs[i]
 			}
+			best.count += m.find(next.s, next.id).count
+			best.next = append(best.next, next)
 		}
 	}
 	for _, input := range s.inputs {

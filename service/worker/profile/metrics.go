@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,18 +9,21 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-// stepCounts is what the steps did. The model forgets nodes, so a step's time is scaled: the elements after its
-// last reading count with the time per element of that reading.
-func (p *Profiler) stepCounts() map[*step]Counts {
-	sums := map[*step]Counts{}
-	for s, gone := range p.gone {
-		sums[s] = gone
-	}
+// readCounts is what the steps did up to the last reading of each model node.
+func (p *Profiler) readCounts() map[*step]Counts {
+	read := maps.Clone(p.gone)
 	for _, r := range p.seen {
-		sum := sums[r.of]
+		sum := read[r.of]
 		sum.Add(r.Counts)
-		sums[r.of] = sum
+		read[r.of] = sum
 	}
+	return read
+}
+
+// stepCounts is what the steps did, from what was read. The model forgets nodes, so a step's time is scaled: the elements after
+// its last reading count with the time per element of that reading.
+func (p *Profiler) stepCounts(read map[*step]Counts) map[*step]Counts {
+	sums := withInside(read)
 	for _, s := range p.steps {
 		if !p.metered[s.name] {
 			continue
@@ -114,7 +118,9 @@ func (p *Profiler) bytesGiven(s *step, sums map[*step]Counts) uint64 {
 // nodeMetrics sums the counts per node of the registered graph. Steps that Pecan added count as time of the node
 // they stand for.
 func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
-	sums := p.stepCounts()
+	read := p.readCounts()
+	sums := p.stepCounts(read)
+	inclusive := withInside(read)
 	byName := map[string]*pecanv1.NodeMetrics{}
 	var out []*pecanv1.NodeMetrics
 	for _, s := range p.steps {
@@ -142,6 +148,10 @@ func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
 		}
 		if len(s.inputs) == 0 {
 			metrics.BytesIn = sum.consumed
+		}
+		if before := inclusive[s].ns; s.inside != nil && before > 0 {
+			scale := float64(sum.ns) / float64(before)
+			metrics.Inside, metrics.InsideElements = insideMetrics(s.inside, read, scale), scaledCount(read[s.inside].Elements, scale)
 		}
 	}
 	return out

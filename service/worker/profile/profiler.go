@@ -23,6 +23,9 @@ type step struct {
 	inputs   []*step
 	// bytes is the size of an element if the graph states it, else 0.
 	bytes uint64
+	// inside is the last step of the dataset that the step's function returns; nil if it is not measured. caller is the step in
+	// whose function the step is; nil outside of functions.
+	inside, caller *step
 }
 
 // Tree is the tree of steps of a stream's graph. Nobody changes it, so the streams of a pooled graph share it.
@@ -42,8 +45,8 @@ type Tree struct {
 // which also has the times.
 //
 // The model is a tree with almost the shape of the graph. Options leave no node, TensorFlow adds nodes, and it
-// runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are upstream of its node,
-// and their time counts as its own.
+// runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are upstream of its node. They
+// belong to the steps of its function, and their time counts as its own too.
 type Profiler struct {
 	*Tree
 	// ops are the ops of the registered graph, by node.
@@ -112,7 +115,7 @@ func NewTree(serialised []byte) *Tree {
 	t := &Tree{metered: map[string]bool{}}
 	nodes := map[string]dataset.Node{}
 	_ = dataset.EachNode(serialised, func(n dataset.Node) bool {
-		if strings.Contains(n.Op, "Dataset") {
+		if isDataset(n.Op) {
 			nodes[n.Name] = n
 		}
 		if counted := rewrite.MeteredNode(n.Name); counted != "" {
@@ -126,6 +129,12 @@ func NewTree(serialised []byte) *Tree {
 	if t.root = t.add(nodes, output, map[string]*step{}); t.root == nil {
 		return nil
 	}
+	for _, s := range t.steps {
+		if callsDatasets(s.op) && rewrite.OriginalNode(s.name) == s.name {
+			s.inside = insideOf(serialised, nodes[s.name].CalledFunction(), s.name)
+			s.inside.setCaller(s)
+		}
+	}
 	for s := t.root; ; s = s.inputs[0] {
 		if !t.metered[s.name] {
 			t.kept = append(t.kept, s)
@@ -133,6 +142,20 @@ func NewTree(serialised []byte) *Tree {
 		if !rewrite.KeepsInput(s.op) || len(s.inputs) == 0 {
 			return t
 		}
+	}
+}
+
+func isDataset(op string) bool { return strings.Contains(op, "Dataset") }
+
+// setCaller sets the step in whose function a step, and all steps upstream of it, are.
+func (s *step) setCaller(caller *step) {
+	if s == nil {
+		return
+	}
+	s.caller = caller
+	s.inside.setCaller(s)
+	for _, input := range s.inputs {
+		input.setCaller(caller)
 	}
 }
 

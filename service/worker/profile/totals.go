@@ -112,13 +112,10 @@ func (b byNode) add(nodes []*pecanv1.NodeMetrics) {
 	for _, node := range nodes {
 		s := b[node.GetNode()]
 		if s == nil {
-			s = &pecanv1.NodeMetrics{Node: node.GetNode(), Op: node.GetOp()}
+			s = &pecanv1.NodeMetrics{Node: node.GetNode()}
 			b[node.GetNode()] = s
 		}
-		s.Elements += node.GetElements()
-		s.SelfCpuS += node.GetSelfCpuS()
-		s.BytesIn += node.GetBytesIn()
-		s.BytesOut += node.GetBytesOut()
+		s.Add(node)
 	}
 }
 

@@ -67,6 +67,8 @@ CASES: dict[str, tuple[D, list[tuple[str, int]]]] = {
                    [("Range", 30), ("Map", 30), ("Interleave", 30), ("Map", 30), ("Filter", 20)]),
     "parallel_interleave": (D.range(30).interleave(some, cycle_length=3, num_parallel_calls=2).batch(4),
                             [("Range", 30), ("ParallelInterleave", 30), ("Batch", 8)]),
+    "steps_in_function": (D.range(6).interleave(lambda x: D.range(20).map(one_more).filter(even).map(one_more), cycle_length=2).batch(4),
+                          [("Range", 6), ("Interleave", 60), ("Batch", 15)]),
     "shuffle_repeat": (D.range(30).shuffle(7, seed=3).map(one_more).repeat(3).batch(4),
                        [("Range", 90), ("Shuffle", 90), ("Map", 90), ("Repeat", 90), ("Batch", 23)]),
     "repeat_shuffle": (D.range(30).repeat(3).shuffle(7, seed=3).filter(even),

@@ -106,6 +106,15 @@ def jpeg() -> D:
     return dataset.batch(4, num_parallel_calls=4).prefetch(2)
 
 
+def in_function() -> D:
+    """Steps in the function of an interleave."""
+
+    def pictures_of(_: tf.Tensor) -> D:
+        return on_picture(on_picture(pictures(96, 400), costly, num_parallel_calls=2), crop)
+
+    return on_number(D.range(64).interleave(pictures_of, cycle_length=4, num_parallel_calls=2), lambda i: i + 1).batch(4)
+
+
 CASES = {
     "streams": in_streams(),
     "batches": in_batches(),
@@ -120,6 +129,7 @@ CASES = {
     "spin": on_number(on_number(pictures(4), spin), lambda i: i + 1),
     "writes": on_picture(on_picture(pictures(96, 20), costly), crop).cache("/tmp/pecan_no_such_directory/cache"),
     "jpeg": jpeg(),
+    "in_function": in_function(),
 }
 
 

@@ -121,6 +121,7 @@ func TestTrialsAcceptGoodOrdersAndRefuseBadOnes(t *testing.T) {
 		refused string
 	}{
 		"what makes less first":                      {"costly_crop", exact, []int{0, 2, 1}, ""},
+		"steps in a function":                        {"in_function", exact, []int{0, 2, 1, 3, 4, 5}, ""},
 		"few elements and a large gain":              {"few", exact, []int{0, 2, 1}, ""},
 		"too few elements":                           {"very_few", exact, []int{0, 2, 1}, "openings of the dataset were measured"},
 		"what makes less last":                       {"crop_costly", exact, []int{0, 2, 1}, "not faster with confidence: an element takes"},
@@ -181,6 +182,7 @@ func TestATrialRunsTheGraphUpToTheLastStepThatMoved(t *testing.T) {
 		"batches":     {[]int{0, 2, 1, 3, 4, 5, 6, 7}, 2},
 		"failing":     {[]int{0, 2, 1, 3}, 2},
 		"costly_crop": {[]int{0, 2, 1}, 2},
+		"in_function": {[]int{0, 2, 1, 3, 4, 5}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := trying(t, q, name, exact, c.places...)

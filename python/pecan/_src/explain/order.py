@@ -18,8 +18,9 @@ class ExplainedStep:
     Attributes:
         name: Name of the step in the graph.
         label: The author's name for the step: its argument `name`, or its function's name. If both are unknown or
-            several steps share the label, it is `name`.
+            several steps share the label, it is `name`. For a step in a function, its position there follows.
         operation: TensorFlow's operation, for example "MapDataset".
+        inside: Name of the `interleave` or `flat_map` in whose function the step is; "" outside of functions.
         registered_position: Position in the registered order, from 0.
         planned_position: Position in the planned order, from 0.
         moved: Whether the plan moves this step. Steps that only make room for a moved step are False.
@@ -35,6 +36,7 @@ class ExplainedStep:
     name: str
     label: str
     operation: str
+    inside: str
     registered_position: int
     planned_position: int
     moved: bool

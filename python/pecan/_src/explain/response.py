@@ -61,9 +61,12 @@ def _steps(steps: Sequence[dict[str, Any]]) -> tuple[order.ExplainedStep, ...]:
         positions = list(range(len(steps)))
     moved = _moved(positions)
     explained = []
-    upstream_elements = 0
+    upstream_elements, upstream_inside = 0, ""
     for number, step in enumerate(steps):
-        figures = step.get("figures", {})
+        figures, inside = step.get("figures", {}), str(step.get("inside", ""))
+        if inside != upstream_inside:
+            # The step before the first one of a function is not its input.
+            upstream_elements = 0
         elements, given = fields.count(figures, "elements"), upstream_elements or fields.count(figures, "elements")
         bytes_in, bytes_out = fields.count(figures, "bytes_in"), fields.count(figures, "bytes_out")
         explained.append(
@@ -71,6 +74,7 @@ def _steps(steps: Sequence[dict[str, Any]]) -> tuple[order.ExplainedStep, ...]:
                 name=str(step.get("node", "")),
                 label=str(step.get("label", "") or step.get("node", "")),
                 operation=str(step.get("op", "")),
+                inside=inside,
                 registered_position=number,
                 planned_position=positions[number],
                 moved=moved[number],
@@ -84,7 +88,7 @@ def _steps(steps: Sequence[dict[str, Any]]) -> tuple[order.ExplainedStep, ...]:
             )
         )
         # The input of a step is the output of the step before it: filters and batches change the number of elements.
-        upstream_elements = elements
+        upstream_elements, upstream_inside = elements, inside
     return tuple(explained)
 
 

@@ -275,6 +275,9 @@ func checkNodes(nodes []*pecanv1.NodeMetrics) error {
 		if cpu := node.SelfCpuS; math.IsNaN(cpu) || math.IsInf(cpu, 0) || cpu < 0 {
 			return fmt.Errorf("a profile with node %q of %v s", node.Node, cpu)
 		}
+		if err := checkNodes(node.Inside); err != nil {
+			return err
+		}
 		before = node.Node
 	}
 	return nil

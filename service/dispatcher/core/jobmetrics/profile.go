@@ -24,13 +24,7 @@ func (p Profile) Add(nodes []*pecanv1.NodeMetrics) {
 			s = &pecanv1.NodeMetrics{Node: node.GetNode()}
 			p[node.GetNode()] = s
 		}
-		if s.Op == "" {
-			s.Op = node.GetOp()
-		}
-		s.Elements += node.GetElements()
-		s.SelfCpuS += node.GetSelfCpuS()
-		s.BytesIn += node.GetBytesIn()
-		s.BytesOut += node.GetBytesOut()
+		s.Add(node)
 	}
 }
 
@@ -46,13 +40,8 @@ func (p Profile) List() []*pecanv1.NodeMetrics {
 // Subtract takes metrics away from the sums, for example those of other streams or of an earlier time.
 func (p Profile) Subtract(nodes []*pecanv1.NodeMetrics) {
 	for _, node := range nodes {
-		s := p[node.GetNode()]
-		if s == nil {
-			continue
+		if s := p[node.GetNode()]; s != nil {
+			s.Subtract(node)
 		}
-		s.Elements -= min(s.Elements, node.GetElements())
-		s.SelfCpuS = max(0, s.SelfCpuS-node.GetSelfCpuS())
-		s.BytesIn -= min(s.BytesIn, node.GetBytesIn())
-		s.BytesOut -= min(s.BytesOut, node.GetBytesOut())
 	}
 }

@@ -47,10 +47,10 @@ type cost struct {
 
 func (c cost) cpu() float64 { return float64(c.elements) * c.perElement }
 
-// costOf sums the metrics of steps; the last one is the highest.
+// costOf sums the metrics of steps, also of those in functions; the last one is the highest.
 func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	cpu := 0.0
-	for _, node := range nodes {
+	for _, node := range pecanv1.WithInside(nodes) {
 		if at := slices.Index(steps, node.Node); at >= 0 && node.SelfCpuS >= 0 && !math.IsInf(node.SelfCpuS, 0) {
 			cpu += node.SelfCpuS
 			t.maxElements = max(t.maxElements, node.Elements)

@@ -60,14 +60,17 @@ func (r *Rollouts) Planned(in Planned) {
 }
 
 // tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps, or if they have
-// branches, which end in no common step.
+// branches, which end in no common step. For steps in a function, it is the step outside of functions that calls it.
 func (p *Planned) tops() (registered, ordered string) {
 	if slices.ContainsFunc(p.Steps, (*pecanv1.ExplainedStep).GetBegins) {
 		return "", ""
 	}
 	for i, step := range slices.Backward(p.Steps) {
 		if len(p.Steps) == len(p.Order) && step.GetNode() != p.Order[i] {
-			return step.GetNode(), p.Order[i]
+			for i+1 < len(p.Steps) && p.Steps[i].GetInside() != "" {
+				i++
+			}
+			return p.Steps[i].GetNode(), p.Order[i]
 		}
 	}
 	return "", ""
