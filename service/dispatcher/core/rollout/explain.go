@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -65,6 +66,17 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 		}
 	}
 	return e, nil
+}
+
+// Awaited says what the decision on the order of a job's steps waits for while it is near: costs are measured, or an order is
+// planned or tried. A trial that has no budget or no worker may come late or never, so then the answer is empty.
+func (r *Rollouts) Awaited(job *durable.Job) string {
+	key, off := r.state.OrderKey(job)
+	o := r.open[key]
+	if off != "" || o == nil || r.state.Decision(key) != nil || o.planned != nil && o.trial == nil {
+		return ""
+	}
+	return cmp.Or(o.waitsFor, "the costs of its steps are not known yet")
 }
 
 // status returns the stage of a job's rollout, and its reason.

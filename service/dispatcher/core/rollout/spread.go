@@ -17,6 +17,16 @@ func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
+// takes reports whether fresh streams of an epoch may get an order. If the steps up to its cached one are cached in another
+// order, they would have no cache.
+func takes(epoch *durable.Epoch, order []string) bool {
+	now := epoch.Job.CacheDecision
+	if epoch.CachedStep == "" || now.GetNode() != epoch.CachedStep {
+		return true
+	}
+	return durable.CandidateStep(epoch.Job.Plan, epoch.CachedStep).SameInOrders(now.Order, order)
+}
+
 // pilotOpenEpochs begins the pilots of orders that have none, in epochs that were opened before the decision. After a restart
 // it waits for the workers' metrics, because a pilot compares from now on.
 func (r *Rollouts) pilotOpenEpochs() {
@@ -26,7 +36,9 @@ func (r *Rollouts) pilotOpenEpochs() {
 		if off != "" || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
 			continue
 		}
-		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool { return len(epoch.Order) == 0 && len(freshStreams(epoch, 1)) > 0 })
+		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool {
+			return len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
+		})
 		if at < 0 {
 			continue
 		}
@@ -79,7 +91,7 @@ func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOr
 	for _, job := range r.jobsOf(key) {
 		for _, epoch := range job.Epochs {
 			from := firstUnleased(epoch)
-			if !mixes(job, decided) || epoch.Error != nil || epoch.WhollyOrdered() || from >= epoch.Regular() || len(epoch.Order) > 0 && !slices.Equal(epoch.Order, decided.Order) {
+			if !mixes(job, decided) || !takes(epoch, decided.Order) || epoch.Error != nil || epoch.WhollyOrdered() || from >= epoch.Regular() || len(epoch.Order) > 0 && !slices.Equal(epoch.Order, decided.Order) {
 				continue
 			}
 			r.spread(epoch, decided.Order, leasedIn(epoch, epoch.OrderStreams), from, epoch.Regular())
