@@ -252,8 +252,7 @@ func (c *Core) cachingDecided(in CachingDecided) {
 		return
 	case !decidesCache(job) || in.Decision.Node != "" && durable.CandidateStep(job.Plan, in.Decision.Node) == nil:
 		return
-	case len(in.Decision.Order) > 0 && !slices.Equal(in.Decision.Order, c.state.OrderFor(job)):
-		// The order was rolled back meanwhile.
+	case len(in.Decision.Order) > 0 && !c.mayKeepIn(job, in.Decision):
 		return
 	}
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)

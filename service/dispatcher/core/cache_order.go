@@ -61,6 +61,13 @@ func addStep(steps []*pecanv1.CachePlan, step *pecanv1.CachePlan) []*pecanv1.Cac
 	return append(steps, step)
 }
 
+// mayKeepIn reports whether the step of a decision can be cached in its order. The order may have been rolled back since the
+// decision was asked for.
+func (c *Core) mayKeepIn(job *durable.Job, decision *pecanv1.CacheDecision) bool {
+	step, _ := durable.CandidateStep(job.Plan, decision.Node).InOrder(decision.Order)
+	return step != nil && slices.Equal(decision.Order, c.state.OrderFor(job))
+}
+
 // isWrittenIn reports whether the newest decision lets an epoch store elements as a step has them.
 func isWrittenIn(epoch *durable.Epoch, step *pecanv1.CachePlan) bool {
 	decided := decidedStep(epoch.Job)

@@ -69,14 +69,20 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 }
 
 // Awaited says what the decision on the order of a job's steps waits for while it is near: costs are measured, or an order is
-// planned or tried. A trial that has no budget or no worker may come late or never, so then the answer is empty.
+// planned or tried. A trial that has no budget or no worker may come late or never: then the answer is empty.
 func (r *Rollouts) Awaited(job *durable.Job) string {
+	const unknown = "the costs of its steps are not known yet"
 	key, off := r.state.OrderKey(job)
-	o := r.open[key]
-	if off != "" || o == nil || r.state.Decision(key) != nil || o.planned != nil && o.trial == nil {
+	switch o := r.open[key]; {
+	case off != "" || r.state.Decision(key) != nil:
 		return ""
+	case o == nil:
+		return unknown
+	case o.blocked:
+		return ""
+	default:
+		return cmp.Or(o.waitsFor, unknown)
 	}
-	return cmp.Or(o.waitsFor, "the costs of its steps are not known yet")
 }
 
 // status returns the stage of a job's rollout, and its reason.
