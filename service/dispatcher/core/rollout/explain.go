@@ -93,7 +93,10 @@ func (r *Rollouts) status(job *durable.Job) (state, why string) {
 	}
 	if decided := r.state.Decision(key); decided != nil {
 		why = strings.TrimSuffix(decided.Why, ".")
-		if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED {
+		switch {
+		case len(r.state.OrderFor(job)) > 0 && cachesOther(job, decided.Order):
+			why += "; epochs do not have it, because the elements are cached in the order before it"
+		case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 			why += r.pilotStatus(decided)
 		}
 		return decided.State(), why + otherEpochs(job, decided)

@@ -17,14 +17,15 @@ func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
-// takes reports whether fresh streams of an epoch may get an order. If the steps up to its cached one are cached in another
-// order, they would have no cache.
+// cachesOther reports whether the newest decision on a cache is for another order of the steps upstream of it.
+func cachesOther(job *durable.Job, order []string) bool {
+	now := job.CacheDecision
+	return now.GetNode() != "" && !durable.CandidateStep(job.Plan, now.Node).SameInOrders(now.Order, order)
+}
+
+// takes reports whether fresh streams of an epoch may get an order. They would have no cache if another order is cached.
 func takes(epoch *durable.Epoch, order []string) bool {
-	now := epoch.Job.CacheDecision
-	if epoch.CachedStep == "" || now.GetNode() != epoch.CachedStep {
-		return true
-	}
-	return durable.CandidateStep(epoch.Job.Plan, epoch.CachedStep).SameInOrders(now.Order, order)
+	return epoch.CachedStep == "" || epoch.Job.CacheDecision.GetNode() != epoch.CachedStep || !cachesOther(epoch.Job, order)
 }
 
 // pilotOpenEpochs begins the pilots of orders that have none, in epochs that were opened before the decision. After a restart
