@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
@@ -9,8 +12,9 @@ from cache_service import Service, until
 from pecan._src.client import session
 
 D = tf.data.Dataset
-# A busy host needs several trials, and all of them cost at most 2 % of an epoch in the registered order.
-ELEMENTS, STREAMS, SIDE, LEFT, ROUNDS = 16_000, 60, 96, 8, 96
+# A busy host needs several trials, and all of them cost at most 2 % of an epoch in the registered order. In the other order,
+# an element still takes longer to compute than to read.
+ELEMENTS, STREAMS, SIDE, LEFT, ROUNDS = 16_000, 60, 128, 8, 128
 
 
 def image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -27,8 +31,10 @@ def cropped(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return i, x[:LEFT, :LEFT]
 
 
-def read(dataset: D) -> list[tuple[int, bytes]]:
-    return [(int(i), x.numpy().tobytes()) for i, x in dataset]
+def read(dataset: D) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers and the values of all elements."""
+    batches = [(i.numpy(), x.numpy()) for i, x in dataset.batch(500)]
+    return np.concatenate([i for i, _ in batches]), np.concatenate([x for _, x in batches])
 
 
 def explained(service: Service) -> dict:
@@ -43,22 +49,24 @@ def computed(service: Service) -> int:
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, deterministic):
     """The expensive step runs on whole images, and a later step drops most of its result."""
-    local = read(D.range(ELEMENTS).map(image).map(cropped).map(expensive, num_parallel_calls=2))
+    _, values = read(D.range(ELEMENTS).map(image, num_parallel_calls=2).map(cropped).map(expensive, num_parallel_calls=2))
     with Service(tmp_path, workers=1) as service:
         def badly_ordered() -> D:
             dataset = D.range(ELEMENTS).map(image).map(expensive).map(cropped)
             return service.read(dataset, cache="auto", order_tolerance="exact", streams=STREAMS, deterministic=deterministic, seed=1)
 
         def check_epoch(dataset: D) -> None:
-            got = read(dataset)
-            assert (got if deterministic else sorted(got)) == local
+            numbers, got = read(dataset)
+            assert np.array_equal(numbers if deterministic else np.sort(numbers), np.arange(ELEMENTS))
+            assert np.array_equal(got.view(np.uint32), values[numbers].view(np.uint32))
 
         dataset = badly_ordered()
-        for n, (i, x) in enumerate(dataset):
-            assert x.numpy().tobytes() == local[int(i)][1]
-            if n % 50 == 0:
-                # The test does not read during a trial, because that would slow the trial down.
-                until(lambda: "is trying the order" not in service.job()["order"]["why"], "the trial does not end")
+        looked = time.monotonic()
+        for i, x in dataset.batch(100):
+            assert np.array_equal(x, values[i.numpy()])
+            # A trainer that asks all the time would be slower than the workers, and then a cache saves nothing.
+            if time.monotonic() - looked > 0.5:
+                looked = time.monotonic()
                 if explained(service).get("cache_decision"):
                     break
         found = explained(service)
@@ -68,17 +76,20 @@ def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, determi
         assert decision["order"].index(last) < decision["order"].index(registered), decision
         assert "the steps have the decided order, because the registered one would" in decision["why"], decision
         assert "the steps have the decided order" in " ".join(str(pecan.explain(dataset).cache).split())
-        # This epoch runs in the order of the cache, and stores it.
+        # In mode deterministic, an epoch that was prefetched before the decision keeps its order.
+        next(iter(dataset))
+        # The next one has the order of the cache, and stores it.
         check_epoch(dataset)
         status = service.job()["cache"]
         assert status["segments"] == status["streams"], status
         (planned,) = [one["plan"]["key"] for one in found["cache_candidates"] if one["node"] == last]
         assert status["key"] != planned
-        assert {path.name.split("-")[1] for path in service.segments()} == {status["key"]}
+        assert [path.name for path in service.segments() if f"-{status['key']}-" not in path.name] == []
         before = computed(service)
         check_epoch(dataset)
         assert computed(service) == before, "an epoch computes what is stored"
         # Another job of the same dataset begins in this order, and reads.
-        check_epoch(badly_ordered())
+        other = badly_ordered()
+        check_epoch(other)
         assert explained(service)["cache_decision"]["order"] == decision["order"]
         assert computed(service) == 0, "another job computes what is stored"
