@@ -15,6 +15,7 @@ D = tf.data.Dataset
 # A busy host needs several trials, and all of them cost at most 2 % of an epoch in the registered order. In the other order,
 # an element still takes longer to compute than to read.
 ELEMENTS, STREAMS, SIDE, LEFT, ROUNDS = 16_000, 60, 128, 8, 128
+ATTEMPTS = 3
 
 
 def image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -60,19 +61,27 @@ def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, determi
             assert np.array_equal(numbers if deterministic else np.sort(numbers), np.arange(ELEMENTS))
             assert np.array_equal(got.view(np.uint32), values[numbers].view(np.uint32))
 
-        dataset = badly_ordered()
-        looked = time.monotonic()
-        for i, x in dataset.batch(100):
-            assert np.array_equal(x, values[i.numpy()])
-            # A trainer that asks all the time would be slower than the workers, and then a cache saves nothing.
-            if time.monotonic() - looked > 0.5:
-                looked = time.monotonic()
-                if explained(service).get("cache_decision"):
-                    break
-        found = explained(service)
-        decision = found["cache_decision"]
+        def begin() -> tuple[D, dict]:
+            """Begins a job, and reads until its first decision. Returns the dataset and the job's explanation."""
+            dataset, looked = badly_ordered(), time.monotonic()
+            for i, x in dataset.batch(100):
+                assert np.array_equal(x, values[i.numpy()])
+                # A trainer that asks all the time would be slower than the workers, and then a cache saves nothing.
+                if time.monotonic() - looked > 0.5:
+                    looked = time.monotonic()
+                    if explained(service).get("cache_decision"):
+                        break
+            until(lambda: explained(service).get("cache_decision"), "nothing is decided about a cache")
+            return dataset, explained(service)
+
+        # On a host that others disturb, a trial may give no verdict, or the trainer may be the bound. Then another job tries again.
+        for _ in range(ATTEMPTS):
+            dataset, found = begin()
+            decision = found["cache_decision"]
+            if decision.get("order"):
+                break
         *_, registered, last = [step["node"] for step in found["steps"]]
-        assert decision["node"] == last, decision
+        assert decision.get("node") == last and decision.get("order"), decision
         assert decision["order"].index(last) < decision["order"].index(registered), decision
         assert "the steps have the decided order, because the registered one would" in decision["why"], decision
         assert "the steps have the decided order" in " ".join(str(pecan.explain(dataset).cache).split())
@@ -92,4 +101,4 @@ def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, determi
         other = badly_ordered()
         check_epoch(other)
         assert explained(service)["cache_decision"]["order"] == decision["order"]
-        assert computed(service) == 0, "another job computes what is stored"
+        assert sum(int(node.get("elements", 0)) for node in service.job().get("nodes", [])) == 0, "another job computes what is stored"
