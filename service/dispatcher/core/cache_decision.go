@@ -155,7 +155,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		return facts, "no worker can serve the job"
 	}
 	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
-	return facts, c.waitsForOrder(job)
+	return facts, c.waitsForOrder(job, facts.Steps)
 }
 
 // cachedFacts returns the steps of a job that can be cached, with what is stored of them in an order.

@@ -89,8 +89,11 @@ func orderOfEpoch(job *durable.Job, position *pecanv1.Position, order []string) 
 }
 
 // waitsForOrder says what the first decision on a job waits for, because the order of its steps is about to be decided. It does
-// not wait beyond the first epoch.
-func (c *Core) waitsForOrder(job *durable.Job) string {
+// not wait beyond the first epoch, nor if another job has stored elements in the registered order, which can be read at once.
+func (c *Core) waitsForOrder(job *durable.Job, steps []measure.CachedStep) string {
+	if slices.ContainsFunc(steps, func(step measure.CachedStep) bool { return step.Stored > 0 }) {
+		return ""
+	}
 	if job.CacheDecision != nil || len(job.Closed) > 0 || slices.ContainsFunc(job.Epochs, (*durable.Epoch).Delivered) {
 		return ""
 	}
