@@ -15,6 +15,7 @@ SLOW = (
     "tests/e2e/test_cache_decision.py::test_harmed_files_of_an_automatic_cache_change_no_element",
     "tests/e2e/test_cache.py::test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not",
     "tests/e2e/test_cache_files.py::test_workers_die_while_they_write_and_read_a_cache[True]",
+    "tests/e2e/test_cache_order.py",
     "tests/e2e/test_cache_parts.py::test_deterministic_elements_are_equal_with_and_without_a_cache[5]",
     "tests/e2e/test_closing_stream.py::test_remainders_arrive_while_the_closing_stream_starts[23",
     "tests/e2e/test_closing_stream.py::test_remainders_arrive_while_the_closing_stream_starts[60-equal",

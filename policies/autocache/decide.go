@@ -60,22 +60,24 @@ func Decide(in Input) Decision {
 	if now != None && !d.Candidates[now].Eligible {
 		now = None
 	}
-	total := func(choice int) float64 {
-		if choice == None {
-			return d.Total
-		}
-		return d.Candidates[choice].Total
-	}
 	lowest := best
-	if best == None || d.Total <= total(best) {
+	if best == None || d.Total <= d.totalOf(best) {
 		lowest = None
 	}
 	d.Choice = now
-	if total(lowest) < total(now)*(1-margin) {
+	if d.totalOf(lowest) < d.totalOf(now)*(1-margin) {
 		d.Choice = lowest
 	}
 	d.Reason = in.reason(d, now, best, lowest)
 	return d
+}
+
+// totalOf returns the score of a choice over all expected epochs.
+func (d *Decision) totalOf(choice int) float64 {
+	if choice == None {
+		return d.Total
+	}
+	return d.Candidates[choice].Total
 }
 
 // best returns the candidate with the lowest score, or a smaller cache with a similar one; None if none is eligible.

@@ -7,7 +7,8 @@
 // quota.
 //
 // All are pure functions. Files: input.go has the measurements, rate.go fits the speed of a store, history.go expects
-// epochs, model.go predicts an epoch, decide.go is Decide, reasons.go has its reasons, cachew.go is Cachew, evict.go
+// epochs, model.go predicts an epoch, decide.go is Decide, reasons.go has its reasons, orders.go
+// compares its decisions in two orders of the steps, cachew.go is Cachew, evict.go
 // is Evict. testdata has scripts of inputs and expected decisions.
 //
 // The package imports only package autoscale, reads no clock and keeps no state, so that a simulator can replay

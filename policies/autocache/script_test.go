@@ -22,13 +22,14 @@ import (
 //	epochs own=10 others=0
 //	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full
 //	current decode
+//	ordered ms=30                               the lines up to here are for the registered order, and the candidates after it for another one; now=1: that is in force
 //
 // Or caches in a store, with sizes in bytes and times in hours:
 //
 //	cache a bytes=100 benefit=5                 tenant=, pinned, unused=, ttl=
 //	quota bytes=200 tenant:a=100
 //
-// "> decide", "> paper", "> code" and "> evict" run a policy. The lines after it are its decision. A line "pipeline" or
+// "> decide", "> orders", "> paper", "> code" and "> evict" run a policy. The lines after it are its decision. A line "pipeline" or
 // "quota" begins another input.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func() scripttest.Input { return &script{} })
@@ -37,8 +38,11 @@ func TestScripts(t *testing.T) {
 // script is the input that the lines so far describe.
 type script struct {
 	autocache.Input
-	caches []autocache.Cache
-	quota  autocache.Quota
+	// registered is the input of the registered order, if there is another one; ordered says whether that is in force.
+	registered *autocache.Input
+	ordered    bool
+	caches     []autocache.Cache
+	quota      autocache.Quota
 }
 
 // Answer implements scripttest.Input.
@@ -65,6 +69,12 @@ func (s *script) Answer(t *testing.T, words []string) string {
 			fmt.Fprintf(&out, "  %-10s %s\n", c.Name, c.Reason)
 		}
 		fmt.Fprintf(&out, "  => %s\n", d.Reason)
+	case "orders":
+		d, ordered := autocache.DecideOrdered(*s.registered, s.Input, s.ordered)
+		for _, c := range d.Candidates {
+			fmt.Fprintf(&out, "  %-10s %s\n", c.Name, c.Reason)
+		}
+		fmt.Fprintf(&out, "  => ordered %v: %s\n", ordered, d.Reason)
 	case "paper", "code":
 		policy := autocache.CachewPaper()
 		if words[0] == "code" {
@@ -105,6 +115,10 @@ func (s *script) Describe(t *testing.T, words []string) {
 		s.Pipeline.Elements = fields.take("elements", 0)
 		s.Pipeline.Seconds = s.Pipeline.Elements * fields.take("ms", 0) / 1e3
 		s.Pipeline.Demand = fields.take("demand", 0) / 1e3
+	case "ordered":
+		registered := s.Input
+		s.registered, s.ordered = &registered, fields.take("now", 0) > 0
+		s.Current, p.Candidates, p.Seconds = autocache.None, nil, p.Elements*fields.take("ms", 0)/1e3
 	case "source":
 		p.SourceElements, p.SourceBytes = fields.take("elements", p.Elements), fields.take("bytes", 0)
 		p.Source = autocache.Link{Alone: perByte(fields.take("alone", 0)), Shared: perByte(fields.take("shared", 0))}

@@ -90,7 +90,8 @@ func stepsOf(g *graph.Graph) (steps []*pecanv1.PlanStep) {
 	return steps
 }
 
-// upstreamOf returns the names of a step and of all steps upstream of it.
+// upstreamOf returns the names of a step and of all steps upstream of it. From the last one on, they are in the order in which
+// an order of steps lists them.
 func upstreamOf(g *graph.Graph, node string) (names []string) {
 	seen := map[*graph.Step]bool{}
 	var visit func(s *graph.Step, within bool)
@@ -102,7 +103,7 @@ func upstreamOf(g *graph.Graph, node string) (names []string) {
 		if within {
 			names = append(names, s.Node.GetName())
 		}
-		for _, in := range append(slices.Clone(s.In), s.Captured...) {
+		for _, in := range slices.Backward(append(slices.Clone(s.Captured), s.In...)) {
 			visit(in, within)
 		}
 	}

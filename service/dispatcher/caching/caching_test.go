@@ -2,6 +2,7 @@ package caching_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,5 +204,60 @@ func TestAnObjectiveDecidesWithItsPrices(t *testing.T) {
 	}
 	if d.Node != "mark" || d.Compute.Remote <= d.Candidates[1].Get.Remote || d.Compute.Cost <= 0 {
 		t.Errorf("chosen %q; %v; %v", d.Node, d.Compute, d.Candidates[1].Get)
+	}
+}
+
+// inOther is decoding() with a decided order of the steps. reading costs a hundredth of decoding.
+func inOther(decided *pecanv1.StoredOrder, change func(*measure.Caching)) measure.Caching {
+	facts := decoding()
+	decided.Order, decided.Covers = []string{"decode", "read", "mark", "shuffle", "batch"}, []string{"read", "decode"}
+	facts.Ordered = &measure.Ordered{Decided: decided, InForce: true, Steps: slices.Clone(facts.Steps)}
+	if change != nil {
+		change(&facts)
+	}
+	return facts
+}
+
+func TestADecidedOrderHasItsOwnCosts(t *testing.T) {
+	for name, c := range map[string]struct {
+		decided *pecanv1.StoredOrder
+		want    float64
+	}{
+		"predicted for all steps":                {&pecanv1.StoredOrder{PredictedBeforeS: 0.04, PredictedAfterS: 0.02}, 0.5},
+		"measured in production":                 {&pecanv1.StoredOrder{PredictedBeforeS: 0.04, PredictedAfterS: 0.02, Production: &pecanv1.OrderProduction{RegisteredS: 0.02, OrderedS: 0.015}}, 0.75},
+		"without a prediction, it costs as much": {&pecanv1.StoredOrder{}, 1},
+	} {
+		d := decide(t, inOther(c.decided, nil))
+		if !near(d.Compute.Seconds, 32000*0.0201/4*c.want) || d.Node != "mark" || len(d.Order) == 0 {
+			t.Errorf("%s: %v s instead of %v; step %q in the order %v", name, d.Compute.Seconds, 32000*0.0201/4*c.want, d.Node, d.Order)
+		}
+	}
+}
+
+func TestAnOrderIsWeighedWithItsCache(t *testing.T) {
+	half := func() *pecanv1.StoredOrder {
+		return &pecanv1.StoredOrder{PredictedBeforeS: 0.04, PredictedAfterS: 0.02}
+	}
+	across := decide(t, inOther(half(), func(f *measure.Caching) {
+		f.Ordered.Steps[1].Problem = "the decided order moves steps across it"
+		f.Plan.Repeat = 10
+	}))
+	if across.Node != "mark" || across.Order != nil || !strings.Contains(across.Why, "the steps have the registered order, because the decided one would cost") {
+		t.Errorf("an order that the mark cannot have: %q in %v: %s", across.Node, across.Order, across.Why)
+	}
+	stored := decide(t, inOther(half(), func(f *measure.Caching) {
+		f.Steps[1].Stored, f.Steps[1].Held, f.Steps[1].Bytes = 1, 32000, 4.8e9
+	}))
+	if stored.Node != "mark" || stored.Order != nil || !strings.Contains(stored.Why, "to read what is stored") {
+		t.Errorf("another job has stored the registered order: %q in %v: %s", stored.Node, stored.Order, stored.Why)
+	}
+	none := inOther(half(), func(f *measure.Caching) { f.Workers[0].Rates = &pecanv1.StoreRates{Problem: "disk full"} })
+	if d := decide(t, none); d.Node != "" || d.Order != nil {
+		t.Errorf("nothing is cached, but %q in %v", d.Node, d.Order)
+	}
+	published := inOther(half(), nil)
+	published.Options.Cache, published.Steps[1].Candidate.Role = pecanv1.Cache_CACHE_PAPER, pecanv1.CacheCandidate_FULL_CACHE
+	if d := decide(t, published); d.Order != nil {
+		t.Errorf("the published policy decides on an order: %v", d.Order)
 	}
 }

@@ -2,6 +2,7 @@ package caching
 
 import (
 	"cmp"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,24 +15,63 @@ import (
 // Decide returns which candidate is cached, and why. If too little is known, the decision is nil and waitsFor says what is
 // missing. prices may be zero.
 func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
-	in, waitsFor := inputOf(facts, prices)
+	if facts.Ordered != nil && facts.Options.GetCache() != pecanv1.Cache_CACHE_PAPER {
+		return decideOrdered(facts, prices)
+	}
+	in, waitsFor := validInput(facts, prices)
+	switch {
+	case waitsFor != "":
+		return nil, waitsFor
+	case facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER:
+		return message(facts, autocache.CachewPaper().Decide(in.Pipeline)), ""
+	}
+	return priced(facts, autocache.Decide(in), prices), ""
+}
+
+// decideOrdered decides in the registered order of the steps and in the decided one. The candidate in force is the cached step in
+// the order in which it is cached.
+func decideOrdered(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
+	ordered := inOrder(facts)
+	if facts.Ordered.InForce {
+		facts.Current = ""
+	} else {
+		ordered.Current = ""
+	}
+	in, waitsFor := validInput(facts, prices)
 	if waitsFor != "" {
 		return nil, waitsFor
 	}
-	if err := in.Validate(); err != nil {
-		return nil, err.Error()
+	other, waitsFor := validInput(ordered, prices)
+	if waitsFor != "" {
+		return nil, waitsFor
 	}
-	if facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER {
-		return message(facts, autocache.CachewPaper().Decide(in.Pipeline)), ""
+	d, useOrdered := autocache.DecideOrdered(in, other, facts.Ordered.InForce)
+	decided = priced(facts, d, prices)
+	if useOrdered && d.Choice != autocache.None {
+		decided.Order = slices.Clone(facts.Ordered.Decided.Order)
 	}
-	d := autocache.Decide(in)
-	decided = message(facts, d)
+	return decided, ""
+}
+
+// validInput returns the policy's input, or what is missing for it or wrong with it.
+func validInput(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
+	if in, waitsFor = inputOf(facts, prices); waitsFor == "" {
+		if err := in.Validate(); err != nil {
+			waitsFor = err.Error()
+		}
+	}
+	return in, waitsFor
+}
+
+// priced returns a decision as a message, with the benefits of the candidates.
+func priced(facts measure.Caching, d autocache.Decision, prices autoscale.Prices) *pecanv1.CacheDecision {
+	decided := message(facts, d)
 	for i, p := range d.Candidates {
 		if p.Eligible {
 			decided.Candidates[i].BenefitS = proto.Float64(p.Benefit * secondsPerHour / cmp.Or(prices.Trainer, 1))
 		}
 	}
-	return decided, ""
+	return decided
 }
 
 func message(facts measure.Caching, d autocache.Decision) *pecanv1.CacheDecision {

@@ -54,20 +54,6 @@ func stepNamed(job *durable.Job, node string) *pecanv1.CachePlan {
 	return durable.CandidateStep(job.Plan, node)
 }
 
-// cachedSteps returns the steps that are cached in the open epochs of a job, and by its newest decision, which comes first.
-func cachedSteps(job *durable.Job) (steps []*pecanv1.CachePlan) {
-	add := func(step *pecanv1.CachePlan) {
-		if step != nil && !slices.Contains(steps, step) {
-			steps = append(steps, step)
-		}
-	}
-	add(stepNamed(job, job.CacheDecision.GetNode()))
-	for _, epoch := range job.Epochs {
-		add(cachedStep(epoch))
-	}
-	return steps
-}
-
 // decidesCache reports whether the cached step of a job is decided by measurements.
 func decidesCache(job *durable.Job) bool {
 	return job.Error == nil && job.Plan.GetCache() == nil && len(job.Plan.CacheSteps()) > 0
@@ -168,6 +154,12 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	if len(facts.Workers) == 0 {
 		return facts, "no worker can serve the job"
 	}
+	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
+	return facts, c.waitsForOrder(job, facts.Steps)
+}
+
+// cachedFacts returns the steps of a job that can be cached, with what is stored of them in an order.
+func (c *Core) cachedFacts(job *durable.Job, order []string) (steps []measure.CachedStep) {
 	candidates := job.Plan.GetCacheCandidates()
 	if forced := job.Plan.GetCache(); forced != nil {
 		candidates = []*pecanv1.CacheCandidate{{Node: forced.Node, Plan: forced}}
@@ -176,15 +168,20 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		if candidate.Plan == nil {
 			continue
 		}
-		key := c.cacheKey(job, candidate.Plan)
-		step, cache := measure.CachedStep{Candidate: candidate, Problem: c.caches.unwanted[key]}, c.state.Cache(key)
-		if cache != nil {
-			size := c.state.CacheSize(key)
-			step.Stored, step.Bytes, step.Held = float64(len(cache.Segments))/float64(max(cache.Parts, 1)), uint64(size.Bytes), size.Elements
+		step := measure.CachedStep{Candidate: candidate}
+		if stored, _ := candidate.Plan.InOrder(order); stored == nil {
+			step.Problem = "the decided order moves steps across it"
+		} else {
+			key := c.cacheKey(job, stored)
+			step.Problem = c.caches.unwanted[key]
+			if cache := c.state.Cache(key); cache != nil {
+				size := c.state.CacheSize(key)
+				step.Stored, step.Bytes, step.Held = float64(len(cache.Segments))/float64(max(cache.Parts, 1)), uint64(size.Bytes), size.Elements
+			}
 		}
-		facts.Steps = append(facts.Steps, step)
+		steps = append(steps, step)
 	}
-	return facts, ""
+	return steps
 }
 
 // elementsOf returns how many elements an epoch of a job has: as the plan says, as an earlier epoch had, or as the streams
@@ -255,6 +252,8 @@ func (c *Core) cachingDecided(in CachingDecided) {
 		return
 	case !decidesCache(job) || in.Decision.Node != "" && durable.CandidateStep(job.Plan, in.Decision.Node) == nil:
 		return
+	case len(in.Decision.Order) > 0 && !c.mayKeepIn(job, in.Decision):
+		return
 	}
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)
 	decision.Epoch = job.NextEpoch
@@ -265,7 +264,7 @@ func (c *Core) cachingDecided(in CachingDecided) {
 			decided.OpenEpochs = append(decided.OpenEpochs, epoch.Epoch)
 			decision.Epoch = min(decision.Epoch, epoch.Epoch)
 		}
-	case before.Node == decision.Node && decision.Epoch <= 2*before.Epoch+1:
+	case before.Node == decision.Node && slices.Equal(before.Order, decision.Order) && decision.Epoch <= 2*before.Epoch+1:
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheDecided{CacheDecided: decided}})
@@ -281,22 +280,6 @@ func keptBelow(job *durable.Job, step *pecanv1.CachePlan) uint32 {
 		}
 	}
 	return all
-}
-
-// keepsPrefix reports whether the steps up to a cached one are the same in an order. Only then the order gives the elements
-// that the cache has.
-func keepsPrefix(order []string, step *pecanv1.CachePlan) bool {
-	at := slices.Index(order, step.GetNode())
-	if len(order) == 0 {
-		return true
-	}
-	var registered []string
-	for _, node := range slices.Backward(step.GetUpstream()) {
-		if slices.Contains(order, node) {
-			registered = append(registered, node)
-		}
-	}
-	return at >= 0 && slices.Equal(registered, order[:at+1])
 }
 
 // decisionLine describes the newest decision for the trainer's log; empty before the first one.

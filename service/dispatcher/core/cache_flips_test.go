@@ -9,8 +9,17 @@ import (
 	"testing"
 )
 
-// started matches a command that starts a stream: epoch, stream, lease, and what it does at the cached step.
-var startedStream = regexp.MustCompile(`^session (\d+): start j1/(\d+)/(\d+) lease=(\d+)(?: (write|read) (\S+))?$`)
+// startedStream matches a command that starts a stream: epoch, stream, lease, what it does at the cached step, and its order.
+var startedStream = regexp.MustCompile(`^session (\d+): start j1/(\d+)/(\d+) lease=(\d+)(?: (write|read) (\S+))?( order .*)?$`)
+
+// decidedOrder is the other order of a job's steps, and orderedKey the key of the cache in it.
+const (
+	decidedOrder = "Map_decoded,Crop,Jitter,Take_decoded"
+	orderedKey   = "2e9a758df7754d245b7c85a31ee2f7a2227bb179c5c62995405e7f771f1a0a5c"
+)
+
+// decidedStep matches the record of a decision.
+var decidedStep = regexp.MustCompile(`^record cache of j1 from epoch \d+ is "(\w*)"`)
 
 // flips is a job whose decision changes all the time, with one worker at a time.
 type flips struct {
@@ -20,21 +29,27 @@ type flips struct {
 	// step is the step of the newest decision, and opened that of the open epoch.
 	step, opened string
 	epoch        int
-	// leases has the newest lease of each stream, and does what it does with it.
-	leases, does map[string]string
-	did          map[string]int
+	// leases has the newest lease of each stream, does what it does with it, and keys the key of its cache.
+	leases, does, keys map[string]string
+	did                map[string]int
+	// ordered: the steps may have another order.
+	ordered bool
 }
 
 // see follows what the worker is asked to do, and checks it.
 func (f *flips) see(lines []string) {
 	f.t.Helper()
-	key := strings.TrimPrefix(f.opened, "Take_")
 	for _, line := range lines {
 		found := startedStream.FindStringSubmatch(line)
 		if found == nil {
 			continue
 		}
 		epoch, stream, lease, mode, what := found[2], found[3], found[4], found[5], found[6]
+		key := strings.TrimPrefix(f.opened, "Take_")
+		if found[7] != "" && key != "" {
+			key = orderedKey
+			f.did["ordered "+mode]++
+		}
 		if epoch != fmt.Sprint(f.epoch) {
 			f.t.Fatalf("epoch %d is open: %s", f.epoch, line)
 		}
@@ -44,7 +59,7 @@ func (f *flips) see(lines []string) {
 		if !right[mode] {
 			f.t.Fatalf("epoch %d caches %q: %s", f.epoch, f.opened, line)
 		}
-		f.leases[stream], f.does[stream] = lease, mode
+		f.leases[stream], f.does[stream], f.keys[stream] = lease, mode, key
 		f.did[mode]++
 	}
 }
@@ -55,8 +70,17 @@ func (f *flips) do(format string, args ...any) {
 }
 
 func (f *flips) decide() {
-	f.step = []string{"", "Take_read", "Take_decoded"}[f.rng.IntN(3)]
-	f.do("decided job=j1 step=%s why=measured", f.step)
+	steps := []string{"", "Take_read", "Take_decoded"}
+	if f.ordered {
+		steps = []string{"", "Take_decoded", "Take_decoded order=" + decidedOrder}
+	}
+	lines := f.run(fmt.Sprintf("decided job=j1 step=%s why=measured", steps[f.rng.IntN(len(steps))]))
+	for _, line := range lines {
+		if found := decidedStep.FindStringSubmatch(line); found != nil {
+			f.step = found[1]
+		}
+	}
+	f.see(lines)
 }
 
 // another lets another worker register. The streams of the one before are leased again.
@@ -70,6 +94,9 @@ func (f *flips) another() {
 func (f *flips) disturb() {
 	switch f.rng.IntN(4) {
 	case 0:
+		if f.ordered && f.epoch > 6 && f.rng.IntN(4) == 0 {
+			f.do("rolled_back job=j1 why=it_fails")
+		}
 		f.decide()
 	case 1:
 		f.do("leave session=%d", f.session)
@@ -86,15 +113,22 @@ func (f *flips) disturb() {
 }
 
 // Decisions change from epoch to epoch and within epochs, while workers and the dispatcher die. Each stream reads and writes
-// only at the step that its epoch caches, and each is delivered once.
+// only at the step that its epoch caches, with the key of its own order, and each is delivered once.
 func TestA5DecisionsFlipWhileWorkersDie(t *testing.T) {
 	const streams, epochs = 6, 12
 	did := map[string]int{}
-	for seed := range uint64(20) {
-		f := &flips{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 5)), session: 1, leases: map[string]string{}, does: map[string]string{}, did: did}
+	for seed := range uint64(40) {
+		f := &flips{
+			script: newScript(t), rng: rand.New(rand.NewPCG(seed, 5)), session: 1, leases: map[string]string{}, does: map[string]string{}, keys: map[string]string{},
+			did: did, ordered: seed%2 == 1,
+		}
+		options := "candidates=read,decoded order=off"
+		if f.ordered {
+			options = "candidates=decoded+Jitter+Crop order=auto tolerance=approximate hash=h"
+		}
 		for _, line := range []string{
-			"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=2 caches",
-			fmt.Sprintf("job client=a request=r1 dataset=f1 streams=%d candidates=read,decoded cached=auto order=off", streams),
+			"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=2 caches", "merge fingerprint=f1 plan=h order=" + decidedOrder,
+			fmt.Sprintf("job client=a request=r1 dataset=f1 streams=%d cached=auto %s", streams, options),
 		} {
 			f.do("%s", line)
 		}
@@ -117,7 +151,7 @@ func TestA5DecisionsFlipWhileWorkersDie(t *testing.T) {
 				slices.Sort(open)
 				stream := open[f.rng.IntN(len(open))]
 				lease := f.leases[stream]
-				if key := strings.TrimPrefix(f.opened, "Take_"); f.does[stream] == "write" && f.rng.IntN(3) > 0 {
+				if key := f.keys[stream]; f.does[stream] == "write" && f.rng.IntN(3) > 0 {
 					f.do("written session=%d key=%s stream=%s of=%d name=c-%s-%s-%s-w%d.seg bytes=100 elements=5", f.session, key, stream, streams, key, stream, lease, f.session)
 				}
 				delete(f.leases, stream)
@@ -132,7 +166,9 @@ func TestA5DecisionsFlipWhileWorkersDie(t *testing.T) {
 			f.checkReplay()
 		}
 	}
-	if did["read"] < 100 || did["write"] < 100 || did[""] < 100 {
-		t.Errorf("streams did %v", did)
+	for what, least := range map[string]int{"read": 100, "write": 100, "": 100, "ordered read": 50, "ordered write": 100, "ordered ": 20} {
+		if did[what] < least {
+			t.Errorf("streams did %v", did)
+		}
 	}
 }

@@ -27,19 +27,29 @@ type sharedCache struct {
 // computedElsewhere returns which streams of an epoch have a part that a worker computes for another epoch with the same cache;
 // nil if no other epoch has it.
 func (c *Core) computedElsewhere(epoch *durable.Epoch) func(stream uint32) bool {
-	step := cachedStep(epoch)
-	if step == nil || c.cfg.CacheMode != CacheAuto {
+	if cachedStep(epoch) == nil || c.cfg.CacheMode != CacheAuto {
 		return nil
 	}
-	key := c.cacheKey(epoch.Job, step)
-	shared := c.sharedCaches()[key]
-	if shared == nil || len(shared.epochs) < 2 {
-		return nil
+	others := false
+	for _, step := range storedSteps(epoch) {
+		shared := c.sharedCaches()[c.cacheKey(epoch.Job, step)]
+		if shared == nil || len(shared.epochs) < 2 {
+			continue
+		}
+		if others = true; shared.computed == nil || c.now-shared.listed > refreshComputed {
+			c.listComputed(shared)
+		}
 	}
-	if shared.computed == nil || c.now-shared.listed > refreshComputed {
-		c.listComputed(shared)
+	if !others {
+		return nil
 	}
 	return func(stream uint32) bool {
+		step, _ := storedStep(epoch, stream)
+		key := c.cacheKey(epoch.Job, step)
+		shared := c.sharedCaches()[key]
+		if step == nil || shared == nil {
+			return false
+		}
 		for _, part := range partsOf(epoch, step, stream) {
 			if by := shared.computed[part]; by != nil && by != epoch {
 				if _, stored := durable.FindSegment(c.state.Cache(key), part); !stored {
@@ -51,7 +61,8 @@ func (c *Core) computedElsewhere(epoch *durable.Epoch) func(stream uint32) bool 
 	}
 }
 
-// sharedCaches returns the epochs of each cache. They are listed again after an epoch has opened or closed, and after a decision.
+// sharedCaches returns the epochs of each cache. They are listed again after an epoch has opened, closed or got another order, and
+// after a decision.
 func (c *Core) sharedCaches() map[string]*sharedCache {
 	if c.caches.shared != nil {
 		return c.caches.shared
@@ -59,15 +70,13 @@ func (c *Core) sharedCaches() map[string]*sharedCache {
 	c.caches.shared = map[string]*sharedCache{}
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
-			step := cachedStep(epoch)
-			if step == nil {
-				continue
+			for _, step := range storedSteps(epoch) {
+				key := c.cacheKey(job, step)
+				if c.caches.shared[key] == nil {
+					c.caches.shared[key] = &sharedCache{}
+				}
+				c.caches.shared[key].epochs = append(c.caches.shared[key].epochs, epoch)
 			}
-			key := c.cacheKey(job, step)
-			if c.caches.shared[key] == nil {
-				c.caches.shared[key] = &sharedCache{}
-			}
-			c.caches.shared[key].epochs = append(c.caches.shared[key].epochs, epoch)
 		}
 	}
 	return c.caches.shared
@@ -87,7 +96,7 @@ func (c *Core) listComputed(shared *sharedCache) {
 
 // noteComputed notes that a worker computes the parts of a stream, if other epochs have the same cache.
 func (c *Core) noteComputed(epoch *durable.Epoch, stream uint32) {
-	step := cachedStep(epoch)
+	step, _ := storedStep(epoch, stream)
 	if step == nil || epoch.Job.Plan.IsClosing(stream) {
 		return
 	}

@@ -32,12 +32,12 @@ const (
 	partialSuffix = ".tmp"
 )
 
-// jobStep is a step of a job.
-type jobStep struct{ job, node string }
+// jobStep is a step of a job in an order of the steps, by the key in its plan.
+type jobStep struct{ job, key string }
 
 // cacheKey returns the key of the cache of a step of a job; empty without a step.
 func (c *Core) cacheKey(job *durable.Job, step *pecanv1.CachePlan) string {
-	at := jobStep{job.JobId, step.GetNode()}
+	at := jobStep{job.JobId, step.GetKey()}
 	key, known := c.caches.keys[at]
 	if !known {
 		key = c.cfg.CacheKey(step, job.Options)
@@ -83,23 +83,21 @@ func (c Config) CacheKey(step *pecanv1.CachePlan, options *pecanv1.JobOptions) s
 
 // cacheAction says which parts of a stream a worker reads and writes at the cached step; nil if it does neither.
 func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
-	job, step := epoch.Job, cachedStep(epoch)
+	job := epoch.Job
+	step, last := storedStep(epoch, stream.Stream)
 	if step == nil || job.Plan.IsClosing(stream.Stream) || stream.Worker == nil || c.cfg.CacheMode == CacheCompute {
 		return nil
 	}
 	if worker := c.workers[stream.Worker.WorkerId]; worker == nil || !worker.caches {
 		return nil
 	}
-	if epoch.CachedStep != "" && durable.HasOrder(epoch, stream.Stream) && !keepsPrefix(epoch.Order, step) {
-		return nil
-	}
 	action := &pecanv1.CacheAction{
-		Key: c.cacheKey(job, step), Step: &pecanv1.CachePlan{Node: step.Node, Packed: step.Packed, Parts: step.Parts},
+		Key: c.cacheKey(job, step), Step: &pecanv1.CachePlan{Node: last, Packed: step.Packed, Parts: step.Parts},
 		WrittenBelow: split.AllParts(job.Plan, step),
 	}
 	switch {
-	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "":
-		// An operator says so, or the quotas have no room.
+	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "", !isWrittenIn(epoch, step):
+		// An operator says so, the quotas have no room, or another order is kept.
 		action.WrittenBelow = 0
 	case epoch.CachedStep != "":
 		action.WrittenBelow = keptBelow(job, step)
@@ -242,7 +240,7 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 
 // cacheStatus returns what an operator sees of a job's cache.
 func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
-	step := stepNamed(job, job.CacheDecision.GetNode())
+	step := decidedStep(job)
 	if step == nil {
 		return nil
 	}
@@ -282,7 +280,7 @@ func (c *Core) workersWithCache() (n int) {
 
 // cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
 func (c *Core) cacheProblem(job *durable.Job) string {
-	step := stepNamed(job, job.CacheDecision.GetNode())
+	step := decidedStep(job)
 	if step == nil {
 		return ""
 	}

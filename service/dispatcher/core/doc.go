@@ -56,7 +56,8 @@
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
 // settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and commands.go
-// one command. cache_shared.go says which streams other epochs with the same cache compute. schedule_host.go connects package schedule, placement_host.go package placement, and rollout_host.go package
+// one command. cache_shared.go says which streams other epochs with the same cache compute, and cache_order.go in
+// which order of the steps a stream reads and writes. schedule_host.go connects package schedule, placement_host.go package placement, and rollout_host.go package
 // rollout.
 //
 // inputs.go has the inputs, effects and results, config.go the settings. job_options.go compares the options of a job's

@@ -134,18 +134,10 @@ func (c *Core) openNewEpoch(job *durable.Job, number uint64, position *pecanv1.P
 			c.endEpoch(job, old)
 		}
 	}
-	cached := job.CacheDecision.GetNode()
-	if cached != "" && !keepsPrefix(order, stepNamed(job, cached)) {
-		if position.GetOrder() == nil {
-			// The cache has the elements of the registered order.
-			order = nil
-		} else {
-			cached = ""
-		}
-	}
-	ordered := c.orders.BeginPilot(job, number, position, order)
+	order, whole := orderOfEpoch(job, position, order)
+	ordered := c.orders.BeginPilot(job, number, position, order, whole)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{
-		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered, After: after, CachedStep: cached,
+		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered, After: after, CachedStep: job.CacheDecision.GetNode(),
 	}}})
 	c.openSources(job, position)
 	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil, "ordered", len(order) > 0)

@@ -28,6 +28,8 @@ func (s *script) orderInput(command string, a args) any {
 			JobId: a["job"], Generation: 1, Sequence: s.metricsSequence, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
 			Failed: a.number("failed"), OrderedFailed: a.number("ordered-failed"),
 		}}})
+	case "rolled_back":
+		return core.OrderRefused{JobID: a["job"], Why: a["why"]}
 	case "planned":
 		planned := rollout.Planned{
 			Number: a.number("asked"), Order: a.list("order"), Why: a["why"], Retry: a["again"], PredictedBefore: a.float("before"), PredictedAfter: a.float("after"),

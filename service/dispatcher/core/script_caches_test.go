@@ -2,35 +2,44 @@ package core_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
-// candidates reads cache candidates: name, name*parts, or name:refusal.
+// candidates reads cache candidates: name, name*parts, or name:refusal. The name may be followed by steps between map and candidate,
+// name+Jitter+Crop.
 func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 	for _, text := range list {
 		name, refusal, _ := strings.Cut(text, ":")
 		name, parts, _ := strings.Cut(name, "*")
+		name, between, _ := strings.Cut(name, "+")
 		c := &pecanv1.CacheCandidate{
 			Name: name, Node: "Take_" + name, Origin: pecanv1.CacheCandidate_MARKED, Refusal: enum[pecanv1.CacheRefusal](pecanv1.CacheRefusal_value, "CACHE_REFUSAL_", refusal),
 		}
 		if refusal == "" {
-			c.Plan = &pecanv1.CachePlan{Node: c.Node, Key: name, Upstream: []string{c.Node, "Map_" + name, "Source"}, Parts: uint32(args{"parts": parts}.number("parts"))}
+			c.Plan = &pecanv1.CachePlan{Node: c.Node, Key: name, Upstream: []string{"Source", "Map_" + name}, Parts: uint32(args{"parts": parts}.number("parts"))}
+			if between != "" {
+				c.Plan.Upstream = append(c.Plan.Upstream, strings.Split(between, "+")...)
+			}
+			c.Plan.Upstream = append(c.Plan.Upstream, c.Node)
+			slices.Reverse(c.Plan.Upstream)
 		}
 		all = append(all, c)
 	}
 	return all
 }
 
-// decided reads a decision on a cache: job= asked= step= why= share= benefit=.
+// decided reads a decision on a cache: job= asked= step= order= why= share= benefit=.
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
-		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Why: a["why"], Epochs: 3}
+		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3}
 		if a.has("share") {
 			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share")}
 			if a.has("benefit") {
@@ -55,11 +64,17 @@ func showCaching(r core.CachingRequest) string {
 	f := r.Facts
 	line := fmt.Sprintf("decide cache %d of %s in force %q: %s, %d elements, %d epochs begun, %d other jobs, workers %d+%d, room %d", r.Number, r.JobID, f.Current,
 		showNodes(f.Nodes), f.Elements, f.Begun, len(f.Past), f.Remote, f.Local, f.Quota)
-	for _, step := range f.Steps {
-		line += fmt.Sprintf("; %s stored %.3g", step.Candidate.Node, step.Stored)
-		if step.Problem != "" {
-			line += " but " + step.Problem
+	show := func(steps []measure.CachedStep) {
+		for _, step := range steps {
+			line += fmt.Sprintf("; %s stored %.3g", step.Candidate.Node, step.Stored)
+			if step.Problem != "" {
+				line += " but " + step.Problem
+			}
 		}
+	}
+	if show(f.Steps); f.Ordered != nil {
+		line += fmt.Sprintf("; or in %v, in force %v", f.Ordered.Decided.Order, f.Ordered.InForce)
+		show(f.Ordered.Steps)
 	}
 	return line
 }
@@ -73,7 +88,7 @@ func (s *script) caching(job string) []string {
 	r := e.Response
 	lines := []string{fmt.Sprintf("%s, state=%q problem=%q", r.Cache, r.CacheStatus.GetState(), r.CacheProblem)}
 	if d := r.CacheDecision; d != nil {
-		lines = append(lines, fmt.Sprintf("  from epoch %d: %q (%s)", d.Epoch, d.Node, d.Why))
+		lines = append(lines, fmt.Sprintf("  from epoch %d: %q (%s)%s", d.Epoch, d.Node, d.Why, inOrder(d)))
 	}
 	if r.CacheWaitsFor != "" {
 		lines = append(lines, "  waits: "+r.CacheWaitsFor)

@@ -34,6 +34,14 @@ func segment(a args) *pecanv1.CacheSegment {
 	}
 }
 
+// inOrder shows the order of a decision on a cache; empty for the registered one.
+func inOrder(d *pecanv1.CacheDecision) string {
+	if len(d.Order) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" in %v", d.Order)
+}
+
 func showCacheRecord(record *pecanv1.Record) string {
 	switch k := record.Kind.(type) {
 	case *pecanv1.Record_CacheSegmentAdded:
@@ -44,7 +52,7 @@ func showCacheRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Part, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
 	case *pecanv1.Record_CacheDecided:
 		d := k.CacheDecided.Decision
-		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why)
+		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why) + inOrder(d)
 	case *pecanv1.Record_CacheEvicted:
 		return fmt.Sprintf("record cache evicted %s (%s)", k.CacheEvicted.Key, k.CacheEvicted.Why)
 	case *pecanv1.Record_CachePinned:

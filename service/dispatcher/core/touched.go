@@ -94,7 +94,7 @@ func (c *Core) touchRecord(record *pecanv1.Record) {
 		}
 	}
 	switch record.GetKind().(type) {
-	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochClosed, *pecanv1.Record_CacheDecided, *pecanv1.Record_JobRemoved:
+	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochClosed, *pecanv1.Record_OrderSpread, *pecanv1.Record_CacheDecided, *pecanv1.Record_JobRemoved:
 		c.caches.shared = nil
 	}
 	switch kind := record.GetKind().(type) {

@@ -28,8 +28,20 @@ type Caching struct {
 	UnixS int64
 	// KeptHours is for how long an unused cache is kept; 0: forever.
 	KeptHours float64
+	// Ordered is the order that was decided for the steps; nil without one.
+	Ordered *Ordered
 	// Current is the node of the step that is cached by the newest decision; empty if none is.
 	Current string
+}
+
+// Ordered is a decided order of the steps of a job.
+type Ordered struct {
+	// Decided has the order, the steps that it moves, and what they cost.
+	Decided *pecanv1.StoredOrder
+	// InForce: what is cached by the newest decision has this order too.
+	InForce bool
+	// Steps are the candidates, with what is stored of them in this order.
+	Steps []CachedStep
 }
 
 // CachedStep is a step whose elements may be cached.

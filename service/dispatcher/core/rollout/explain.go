@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -67,6 +68,23 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	return e, nil
 }
 
+// Awaited says what the decision on the order of a job's steps waits for while it is near: costs are measured, or an order is
+// planned or tried. A trial that has no budget or no worker may come late or never: then the answer is empty.
+func (r *Rollouts) Awaited(job *durable.Job) string {
+	const unknown = "the costs of its steps are not known yet"
+	key, off := r.state.OrderKey(job)
+	switch o := r.open[key]; {
+	case off != "" || r.state.Decision(key) != nil:
+		return ""
+	case o == nil:
+		return unknown
+	case o.blocked:
+		return ""
+	default:
+		return cmp.Or(o.waitsFor, unknown)
+	}
+}
+
 // status returns the stage of a job's rollout, and its reason.
 func (r *Rollouts) status(job *durable.Job) (state, why string) {
 	key, off := r.state.OrderKey(job)
@@ -75,7 +93,10 @@ func (r *Rollouts) status(job *durable.Job) (state, why string) {
 	}
 	if decided := r.state.Decision(key); decided != nil {
 		why = strings.TrimSuffix(decided.Why, ".")
-		if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED {
+		switch {
+		case len(r.state.OrderFor(job)) > 0 && cachesOther(job, decided.Order):
+			why += "; epochs do not have it, because the elements are cached in the order before it"
+		case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 			why += r.pilotStatus(decided)
 		}
 		return decided.State(), why + otherEpochs(job, decided)

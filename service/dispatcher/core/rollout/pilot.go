@@ -26,8 +26,8 @@ type pilot struct {
 }
 
 // BeginPilot returns the streams of a new epoch that have its order; nil if all have. An order that only a position
-// names is no pilot.
-func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
+// names is no pilot. With whole, all have it, because a cache is kept in this order.
+func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string, whole bool) (streams []uint32) {
 	decided := r.state.DecisionFor(job)
 	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) || !needsProof(decided.GetPolicy()) {
 		return nil
@@ -38,7 +38,7 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{}, epochs: map[string]uint64{}}
 	}
 	p := r.pilots[key]
-	if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED && p.comparableInEpoch(job, decided) {
+	if !whole && decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED && p.comparableInEpoch(job, decided) {
 		streams = pilotStreams(job, position)
 	}
 	p.wholeEpochs = p.wholeEpochs || len(streams) == 0

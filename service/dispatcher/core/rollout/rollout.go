@@ -96,6 +96,8 @@ type rollout struct {
 	metrics []*pecanv1.NodeMetrics
 	epochs  uint64
 	trial   *trial
+	// blocked: the next trial has no budget, or no worker that runs the dataset is free.
+	blocked bool
 	// cost is the CPU of earlier trials, and least the minimum of the next one, in seconds.
 	cost, least float64
 	// losses counts workers lost in trials, lastLoss describes the last one. asked has the sessions that are not

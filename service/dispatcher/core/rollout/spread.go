@@ -17,6 +17,17 @@ func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
+// cachesOther reports whether the newest decision on a cache is for another order of the steps upstream of it.
+func cachesOther(job *durable.Job, order []string) bool {
+	now := job.CacheDecision
+	return now.GetNode() != "" && !durable.CandidateStep(job.Plan, now.Node).SameInOrders(now.Order, order)
+}
+
+// takes reports whether fresh streams of an epoch may get an order. They would have no cache if another order is cached.
+func takes(epoch *durable.Epoch, order []string) bool {
+	return epoch.CachedStep == "" || epoch.Job.CacheDecision.GetNode() != epoch.CachedStep || !cachesOther(epoch.Job, order)
+}
+
 // pilotOpenEpochs begins the pilots of orders that have none, in epochs that were opened before the decision. After a restart
 // it waits for the workers' metrics, because a pilot compares from now on.
 func (r *Rollouts) pilotOpenEpochs() {
@@ -26,7 +37,9 @@ func (r *Rollouts) pilotOpenEpochs() {
 		if off != "" || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
 			continue
 		}
-		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool { return len(epoch.Order) == 0 && len(freshStreams(epoch, 1)) > 0 })
+		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool {
+			return len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
+		})
 		if at < 0 {
 			continue
 		}
@@ -79,7 +92,7 @@ func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOr
 	for _, job := range r.jobsOf(key) {
 		for _, epoch := range job.Epochs {
 			from := firstUnleased(epoch)
-			if !mixes(job, decided) || epoch.Error != nil || epoch.WhollyOrdered() || from >= epoch.Regular() || len(epoch.Order) > 0 && !slices.Equal(epoch.Order, decided.Order) {
+			if !mixes(job, decided) || !takes(epoch, decided.Order) || epoch.Error != nil || epoch.WhollyOrdered() || from >= epoch.Regular() || len(epoch.Order) > 0 && !slices.Equal(epoch.Order, decided.Order) {
 				continue
 			}
 			r.spread(epoch, decided.Order, leasedIn(epoch, epoch.OrderStreams), from, epoch.Regular())

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -11,7 +12,7 @@ import (
 
 // startTrial starts a trial of the planned order, once the budget suffices and a worker runs the dataset.
 func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
-	o.due = r.host.Now() + checkEvery
+	o.due, o.blocked = r.host.Now()+checkEvery, true
 	budget, least, work := r.trialBudget(u, o)
 	if budget < least {
 		o.waitsFor = fmt.Sprintf("a trial needs at least %.3g s of CPU and may cost %.3g s: %.0f %% of the work of its jobs, or %.0f %% of what it saves of the work that is left. %.3g s of CPU are done, and %.3g s are expected",
@@ -22,9 +23,14 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	registered, ordered := o.planned.tops()
 	if id == "" {
 		o.waitsFor = "no worker that runs the dataset can try the order"
+		// Before the first stream runs, the trial is near.
+		o.blocked = slices.ContainsFunc(u.jobs, func(job *durable.Job) bool {
+			return slices.ContainsFunc(job.Epochs, func(epoch *durable.Epoch) bool { return epoch.Held() > 0 })
+		})
 		return
 	}
 	r.trials++
+	o.blocked = false
 	o.trial = &trial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, begun: r.host.Now(), until: r.host.Now() + trialTimeout, budget: budget}
 	o.asked[session] = true
 	o.waitsFor = "worker " + id + " is trying the order"
