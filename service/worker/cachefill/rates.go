@@ -77,6 +77,17 @@ func (t *transfers) probed(samples []*pecanv1.StoreTransfer) {
 	t.probes = samples
 }
 
+// probedRate returns how many bytes a second the largest probe transferred; 0 before the first one.
+func (t *transfers) probedRate() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.probes) == 0 {
+		return 0
+	}
+	largest := t.probes[len(t.probes)-1]
+	return float64(largest.GetBytes()) / largest.GetSeconds()
+}
+
 // busy returns for how long transfers were in progress since the start.
 func (t *transfers) busy() time.Duration {
 	t.mu.Lock()
@@ -143,6 +154,18 @@ func (d *Directory) Rates() *pecanv1.StoreRates {
 func (d *Directory) Usage() (read, written time.Duration, writable bool) {
 	problem, _ := d.health.state()
 	return d.reading.busy(), d.writing.busy(), problem == ""
+}
+
+// compressAbove returns the speed from which on a compressor pays: that at which the directory is read, because each epoch reads what
+// one has written.
+func (d *Directory) compressAbove() float64 {
+	if d.Compress {
+		return 0
+	}
+	if rate := d.reading.probedRate(); rate > 0 {
+		return rate
+	}
+	return cache.Uncompressed
 }
 
 // LimitWriting bounds the bytes that are written in a second; 0: no bound. Measurements of the directory include the waits, so
