@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/golang/snappy"
+	"golang.org/x/sys/unix"
 )
 
 // Writer writes one segment. It is not safe for concurrent use. After an error the caller must call Abort.
@@ -127,10 +129,10 @@ func (w *Writer) smaller() []byte {
 	if cap(w.compressed) < bound {
 		w.compressed = make([]byte, bound)
 	}
-	began := time.Now()
-	out := snappy.Encode(w.compressed[:bound], w.buffer)
+	var out []byte
+	took := cpuTime(func() { out = snappy.Encode(w.compressed[:bound], w.buffer) })
 	small := len(out) < len(w.buffer)/4*3
-	if sample := len(w.blocks) == 0; sample && (!small || float64(len(w.buffer)) < w.compressAbove*time.Since(began).Seconds()) {
+	if sample := len(w.blocks) == 0; sample && (!small || float64(len(w.buffer)) < w.compressAbove*took.Seconds()) {
 		w.raw = true
 		return nil
 	}
@@ -138,6 +140,17 @@ func (w *Writer) smaller() []byte {
 		return nil
 	}
 	return out
+}
+
+// cpuTime returns the CPU time of a computation. On a busy host, its duration says nothing of its cost.
+func cpuTime(compute func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var began, ended unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &began)
+	compute()
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ended)
+	return time.Duration(ended.Nano() - began.Nano())
 }
 
 // Commit completes the segment and makes it durable under its name. The Writer cannot be used afterwards.

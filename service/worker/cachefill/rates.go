@@ -77,15 +77,17 @@ func (t *transfers) probed(samples []*pecanv1.StoreTransfer) {
 	t.probes = samples
 }
 
-// probedRate returns how many bytes a second the largest probe transferred; 0 before the first one.
-func (t *transfers) probedRate() float64 {
+// rate returns the bytes per second of the newest sample of production, or of the largest probe before there is one; 0 before the
+// first probe.
+func (t *transfers) rate() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.probes) == 0 {
+	all := slices.Concat(t.probes, t.samples)
+	if len(all) == 0 {
 		return 0
 	}
-	largest := t.probes[len(t.probes)-1]
-	return float64(largest.GetBytes()) / largest.GetSeconds()
+	newest := all[len(all)-1]
+	return float64(newest.GetBytes()) / newest.GetSeconds()
 }
 
 // busy returns for how long transfers were in progress since the start.
@@ -162,7 +164,7 @@ func (d *Directory) compressAbove() float64 {
 	if d.Compress {
 		return 0
 	}
-	if rate := d.reading.probedRate(); rate > 0 {
+	if rate := d.reading.rate(); rate > 0 {
 		return rate
 	}
 	return cache.Uncompressed

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
 )
 
@@ -33,6 +34,10 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	}
 	if read := rates.Reads[len(probeSizes)-1]; d.compressAbove() != float64(read.Bytes)/read.Seconds {
 		t.Errorf("a compressor pays above %v bytes per second, the probe was %v", d.compressAbove(), read)
+	}
+	d.reading.samples = []*pecanv1.StoreTransfer{{Bytes: 3e8, Seconds: 1.5}}
+	if d.compressAbove() != 2e8 {
+		t.Errorf("a compressor pays above %v bytes per second, production reads 2e8", d.compressAbove())
 	}
 	if d.Compress = true; d.compressAbove() != 0 {
 		t.Error("segments are compressed only in slow directories")
