@@ -40,7 +40,11 @@ func whole(c *Chunk) []byte { return bytes.Join(c.Payload, nil) }
 
 func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool) Segment {
 	t.Helper()
-	w, err := d.Create(name, id, testDTypes, compress)
+	above := Uncompressed
+	if compress {
+		above = 0
+	}
+	w, err := d.Create(name, id, testDTypes, above)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +118,44 @@ func TestCompressionMakesASegmentSmaller(t *testing.T) {
 	}
 }
 
+// The first block is a sample: it must become smaller by a quarter, and the compressor must be faster than the store.
+func TestASampleDecidesWhetherASegmentIsCompressed(t *testing.T) {
+	random := make([]byte, blockBytes)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	same := make([]byte, blockBytes)
+	for what, c := range map[string]struct {
+		above  float64
+		blocks [][]byte
+		want   []uint32
+	}{
+		"the store is slower":              {1, [][]byte{same, random, same}, []uint32{snappyBlock, 0, snappyBlock}},
+		"the store is faster":              {1e15, [][]byte{same, same}, []uint32{0, 0}},
+		"the store's speed is not known":   {Uncompressed, [][]byte{same, same}, []uint32{0, 0}},
+		"the sample does not save as much": {0, [][]byte{random, same}, []uint32{0, 0}},
+	} {
+		d := open(t, t.TempDir(), 0)
+		w, err := d.Create(testName, testID, testDTypes, c.above)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range c.blocks {
+			if err := w.Append(&Chunk{Count: 1, Payload: [][]byte{block}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []uint32
+		for _, b := range w.blocks {
+			got = append(got, b.flags)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: the blocks have flags %v, want %v", what, got, c.want)
+		}
+		if err := w.Abort(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPayloadsAreAligned(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		path := t.TempDir()
@@ -150,7 +192,7 @@ func TestTheBudgetIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := open(t, path, 3<<20)
-	w, err := d.Create(testName, testID, testDTypes, false)
+	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,11 +251,11 @@ func TestANameBelongsToOneCluster(t *testing.T) {
 
 func TestOneNameIsWrittenOnce(t *testing.T) {
 	d := open(t, t.TempDir(), 0)
-	w, err := d.Create(testName, testID, testDTypes, false)
+	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Create(testName, testID, testDTypes, false); err == nil {
+	if _, err := d.Create(testName, testID, testDTypes, Uncompressed); err == nil {
 		t.Error("two write one file")
 	}
 	if _, err := w.Commit(); err != nil {

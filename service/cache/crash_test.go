@@ -135,7 +135,7 @@ func (f *memoryFile) Close() error {
 
 // attempt writes a segment over a file system and reports whether that was acknowledged.
 func attempt(fs FileSystem, list []Chunk) (Segment, error) {
-	w, err := New(fs, 0).Create(testName, testID, testDTypes, false)
+	w, err := New(fs, 0).Create(testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		return Segment{}, err
 	}

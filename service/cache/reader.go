@@ -87,6 +87,9 @@ func (r *Reader) check(s Segment) error {
 	return r.checkBlocks(parsed.blocks, parsed.elements, uint64(r.size-tailBytes-length))
 }
 
+// Reuse takes over the memory of a reader that has come to its end.
+func (r *Reader) Reuse(spent *Reader) { r.stored, r.raw = spent.stored, spent.raw }
+
 // checkBlocks checks that the blocks are contiguous and add up to the segment, before any block is read.
 func (r *Reader) checkBlocks(blocks []block, elements, end uint64) error {
 	at, sum := uint64(len(header)), uint64(0)

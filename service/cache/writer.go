@@ -6,20 +6,26 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"runtime"
 	"strings"
+	"time"
 
 	"github.com/golang/snappy"
+	"golang.org/x/sys/unix"
 )
 
 // Writer writes one segment. It is not safe for concurrent use. After an error the caller must call Abort.
 type Writer struct {
-	dir      *Dir
-	name     string
-	id       ID
-	dtypes   []uint32
-	compress bool
-	file     File
-	buffer   []byte
+	dir    *Dir
+	name   string
+	id     ID
+	dtypes []uint32
+	// compressAbove is the speed of the compressor, in bytes per second, from which on blocks are compressed. The first block is the
+	// sample that measures it. raw: the others are not compressed.
+	compressAbove float64
+	raw           bool
+	file          File
+	buffer        []byte
 	// compressed is the buffer for compressed blocks.
 	compressed []byte
 	at         uint64
@@ -28,15 +34,19 @@ type Writer struct {
 	blocks     []block
 }
 
-// Create starts a segment of elements whose tensors have these dtypes. With compress, blocks are compressed if that makes them at least a quarter smaller.
-func (d *Dir) Create(name string, id ID, dtypes []uint32, compress bool) (*Writer, error) {
+// Uncompressed is a speed that no compressor has.
+var Uncompressed = math.Inf(1)
+
+// Create starts a segment of elements whose tensors have these dtypes. Blocks are compressed if that makes them at least a quarter
+// smaller, and if the compressor is faster than a number of bytes per second. The first block decides it for the segment.
+func (d *Dir) Create(name string, id ID, dtypes []uint32, compressAbove float64) (*Writer, error) {
 	if !ValidName(name) || !strings.HasSuffix(name, segmentSuffix) || len(id.Key) > maxKeyBytes || len(id.Source) > maxSourceBytes {
 		return nil, fmt.Errorf("write segment %q: not the name of a segment", name)
 	}
 	if err := d.reserve(int64(len(header))); err != nil {
 		return nil, err
 	}
-	w := &Writer{dir: d, name: name, id: id, dtypes: dtypes, compress: compress}
+	w := &Writer{dir: d, name: name, id: id, dtypes: dtypes, compressAbove: compressAbove, raw: compressAbove == Uncompressed}
 	file, err := d.fs.Create(w.temporaryName())
 	if err != nil {
 		return nil, fmt.Errorf("write segment %s: %w", name, err)
@@ -89,13 +99,8 @@ func (w *Writer) flush() error {
 	gap := zeros[:aligned(w.at)-w.at]
 	b := block{offset: w.at, elements: w.inBlock, raw: uint32(len(w.buffer))}
 	stored := w.buffer
-	if bound := snappy.MaxEncodedLen(len(w.buffer)); w.compress && bound >= 0 {
-		if cap(w.compressed) < bound {
-			w.compressed = make([]byte, bound)
-		}
-		if out := snappy.Encode(w.compressed[:bound], w.buffer); len(out) < len(w.buffer)/4*3 {
-			stored, b.flags = out, snappyBlock
-		}
+	if out := w.smaller(); out != nil {
+		stored, b.flags = out, snappyBlock
 	}
 	b.stored, b.crc = uint32(len(gap)+len(stored)), crc32.Update(checksum(gap), castagnoli, stored)
 	if err := w.dir.reserve(int64(len(gap) + len(stored))); err != nil {
@@ -113,6 +118,39 @@ func (w *Writer) flush() error {
 		w.buffer, w.compressed = nil, nil
 	}
 	return nil
+}
+
+// smaller returns the block compressed; nil if that does not pay.
+func (w *Writer) smaller() []byte {
+	bound := snappy.MaxEncodedLen(len(w.buffer))
+	if w.raw || bound < 0 {
+		return nil
+	}
+	if cap(w.compressed) < bound {
+		w.compressed = make([]byte, bound)
+	}
+	var out []byte
+	took := cpuTime(func() { out = snappy.Encode(w.compressed[:bound], w.buffer) })
+	small := len(out) < len(w.buffer)/4*3
+	if sample := len(w.blocks) == 0; sample && (!small || float64(len(w.buffer)) < w.compressAbove*took.Seconds()) {
+		w.raw = true
+		return nil
+	}
+	if !small {
+		return nil
+	}
+	return out
+}
+
+// cpuTime returns the CPU time of a computation. On a busy host, its duration says nothing of its cost.
+func cpuTime(compute func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var began, ended unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &began)
+	compute()
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ended)
+	return time.Duration(ended.Nano() - began.Nano())
 }
 
 // Commit completes the segment and makes it durable under its name. The Writer cannot be used afterwards.

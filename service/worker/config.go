@@ -52,7 +52,7 @@ type Config struct {
 	CacheBytes int64
 	// CacheWriteRate bounds the bytes that this worker writes into CacheDir in a second; 0: no bound.
 	CacheWriteRate int64
-	// CacheCompress compresses segments if that makes them smaller.
+	// CacheCompress compresses segments also if the directory is faster than the compressor.
 	CacheCompress bool
 	// CacheOrphanAfter is the age at which a file that no cache needs is removed.
 	CacheOrphanAfter time.Duration

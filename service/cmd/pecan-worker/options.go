@@ -53,7 +53,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&c.CacheDir, "cache-dir", "", "directory for the elements of cache() steps, which all workers of the service must see; empty: these steps do nothing")
 	f.Int64Var(&c.CacheBytes, "cache-bytes", 0, "largest size of all files in --cache-dir, in bytes; elements beyond it are not cached; 0: no bound")
 	f.Int64Var(&c.CacheWriteRate, "cache-write-rate", 0, "most bytes that this worker writes into --cache-dir in a second; streams that write wait for it; 0: no bound")
-	f.BoolVar(&c.CacheCompress, "cache-compress", false, "compress cache segments (snappy) if that makes them smaller by a quarter")
+	f.BoolVar(&c.CacheCompress, "cache-compress", false, "compress cache segments (snappy) if that makes them smaller by a quarter, also if --cache-dir is faster than the compressor")
 	f.DurationVar(&c.CacheOrphanAfter, "cache-orphan-after", worker.DefaultCacheOrphanAfter, "age at which a file that belongs to no cache is removed")
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")

@@ -214,7 +214,7 @@ func Int(n *tf.NodeDef) (int64, bool) {
 }
 
 // Strings returns the values of a string Const. It reads a list of values, or TensorFlow's packed form: all
-// lengths, then all bytes.
+// lengths, then all bytes. The caller must not change the values.
 func Strings(n *tf.NodeDef) ([][]byte, bool) {
 	t := Tensor(n)
 	if t.GetDtype() != tf.DataType_DT_STRING {
@@ -230,7 +230,7 @@ func Strings(n *tf.NodeDef) ([][]byte, bool) {
 	if count > int64(len(t.GetStringVal()))+1<<20 {
 		return nil, false
 	}
-	return Fill(append([][]byte(nil), t.GetStringVal()...), count)
+	return Fill(slices.Clip(t.GetStringVal()), count)
 }
 
 // UnpackStrings returns the strings of a packed string tensor.

@@ -2,6 +2,7 @@ package rewrite
 
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
 // At selects a stream of an epoch, and sets how the worker runs it.
@@ -60,8 +61,11 @@ type StreamGraphs struct {
 	// Parts are the parts of the source that the stream has at the cached step, in order. If the step is stored by parts of the
 	// source, there is no UpstreamOfCache, and At.Part gives that of each part.
 	Parts []uint32
-	// FileNames are the strings in UpstreamOfCache that may be names of files.
-	FileNames []string
+	// StoredTypes are the dtypes of an element at the cached step.
+	StoredTypes []tf.DataType
+	// FileNames returns the strings in UpstreamOfCache of a part that may be names of files. The graph of a single part has none
+	// of these three.
+	FileNames func(part uint32) []string
 	// Files are At.Files.
 	Files map[string]string
 	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets

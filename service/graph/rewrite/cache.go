@@ -1,9 +1,8 @@
 package rewrite
 
 import (
+	"maps"
 	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -55,8 +54,10 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 		if err != nil {
 			return err
 		}
-		e.upstreamGraph, e.fileNames = graphs.A, mayBeFiles(graphs.A)
+		e.upstreamGraph = graphs.A
 	}
+	e.stored, _ = withoutVariants(types, shapes)
+	e.names = e.fileNames(mark)
 	e.stop = mark
 	switch {
 	case variants:
@@ -76,20 +77,19 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	return nil
 }
 
-// mayBeFiles returns the strings of a serialised graph that may be names of files, sorted.
-func mayBeFiles(serialised []byte) []string {
-	var def tf.GraphDef
-	if proto.Unmarshal(serialised, &def) != nil {
-		return nil
-	}
-	found := map[string]bool{}
-	for _, n := range def.GetNode() {
-		addFileNames(n, found)
-	}
-	for _, f := range def.GetLibrary().GetFunction() {
-		for _, n := range f.GetNodeDef() {
-			addFileNames(n, found)
+// fileNames returns the function that StreamGraphs.FileNames describes, for a cached step. It needs no graph of a part: those of
+// two parts differ only in the rows of the divided lists.
+func (e *editor) fileNames(mark *graph.Step) func(part uint32) []string {
+	lists, share, byParts := e.p.Lists(e.plan.division), e.plan.share, e.cached.GetParts() > 0
+	everywhere := namesUpstream(e.g, mark.Node, lists)
+	return func(part uint32) []string {
+		if byParts {
+			share = split.OnePart(part)
 		}
+		found := maps.Clone(everywhere)
+		for _, list := range lists {
+			addFileNames(list.Of(share), found)
+		}
+		return sortedNames(found)
 	}
-	return sortedNames(found)
 }

@@ -9,6 +9,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
@@ -180,20 +181,67 @@ func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	if graphs.B == nil || !graphtest.HasOp(graphtest.Decode(t, part.UpstreamOfCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
 		t.Error("the stream does not have three graphs")
 	}
-	if slices.Contains(part.FileNames, firstFile) || !slices.Contains(part.FileNames, secondFile) {
-		t.Errorf("the file names of the part are %v", part.FileNames)
-	}
 	at.Stream = int(p.GetNumStreams())
 	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.UpstreamOfCache != nil || graphs.Parts != nil {
 		t.Errorf("the closing stream: %v", err)
 	}
 }
 
-// The files of streams 0 and 1.
-const (
-	firstFile  = "/data/part-0.tfrecord"
-	secondFile = "/data/part-1.tfrecord"
-)
+// A worker learns which files a part is of without its graph. The names are those in the graph, and not those of other parts.
+func TestTheFileNamesOfAPartAreThoseInItsGraph(t *testing.T) {
+	for dataset, files := range map[string]int{"cached": 0, "cached_records": 8, "cached_named_files": 8, "parts_list": 8, "parts_list_filtered": 8, "hint_cached": 0} {
+		g := graphtest.Parse(t, dataset)
+		options := graphtest.Once
+		if dataset == "hint_cached" {
+			options = graphtest.Sharded(pecanv1.Sharding_SHARDING_HINT)
+		}
+		p, found := graphtest.Plan(t, g, options, 3), map[string]bool{}
+		if p.GetCache() == nil {
+			t.Fatalf("%s: %v", dataset, p.GetReasons())
+		}
+		for stream := range int(p.GetNumStreams()) {
+			at := rewrite.At{Stream: stream, Mode: options.Mode, Source: 5, Cached: p.GetCache(), CacheSource: 6}
+			graphs, err := rewrite.Instantiate(g, p, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range graphs.Parts {
+				written := graphs
+				if p.GetCache().GetParts() > 0 {
+					written = partGraphs(t, g, p, at, part)
+				}
+				want := stringsOf(graphtest.Decode(t, written.UpstreamOfCache))
+				if got := graphs.FileNames(part); !slices.Equal(got, want) {
+					t.Errorf("%s, part %d is of %q, want %q", dataset, part, got, want)
+				}
+				for _, name := range want {
+					found[name] = true
+				}
+			}
+		}
+		if len(found) != files {
+			t.Errorf("%s: all parts are of %v, want %d files", dataset, found, files)
+		}
+	}
+}
+
+// stringsOf returns the strings of all constants of a graph but those that Pecan adds and empty ones, sorted.
+func stringsOf(def *tf.GraphDef) (all []string) {
+	nodes := slices.Clone(def.GetNode())
+	for _, f := range def.GetLibrary().GetFunction() {
+		nodes = append(nodes, f.GetNodeDef()...)
+	}
+	for _, n := range nodes {
+		values, _ := nodedef.Strings(n)
+		for _, value := range values {
+			if len(value) > 0 && !strings.HasPrefix(string(value), "pecan") {
+				all = append(all, string(value))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 // With sharding HINT, a stream caches what one index reads.
 func TestAStreamOfAHintIsDividedAtItsCachedStep(t *testing.T) {

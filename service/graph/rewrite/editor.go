@@ -22,12 +22,13 @@ type editor struct {
 	// serial: the functions of such a step are being written.
 	serial bool
 	// cached is the step at which the graph is divided; nil if it is not divided. upstreamGraph is the graph upstream,
-	// fileNames the names of files in it. stop is the cached step, and stopOutput the node that replaces its output.
+	// stored and names are StreamGraphs.StoredTypes and FileNames. stop is the cached step, and stopOutput the node that replaces its output.
 	cached        *pecanv1.CachePlan
 	upstreamGraph []byte
 	// parts are those of the stream, in order.
 	parts      []uint32
-	fileNames  []string
+	stored     []tf.DataType
+	names      func(part uint32) []string
 	stop       *graph.Step
 	stopOutput string
 	// shared are the tables and variables that streams share by their names.

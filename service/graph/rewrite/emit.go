@@ -27,14 +27,14 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*St
 			return nil, err
 		}
 		if e.at.Part != nil {
-			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, FileNames: e.fileNames, Files: e.at.Files, Ops: e.ops()}, nil
+			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, Files: e.at.Files, Ops: e.ops()}, nil
 		}
 	}
 	graphs, err := e.finishGraph(e.emit(root, at), like)
 	if err != nil {
 		return nil, err
 	}
-	graphs.UpstreamOfCache, graphs.Parts, graphs.FileNames, graphs.Files = e.upstreamGraph, e.parts, e.fileNames, e.at.Files
+	graphs.UpstreamOfCache, graphs.Parts, graphs.StoredTypes, graphs.FileNames, graphs.Files = e.upstreamGraph, e.parts, e.stored, e.names, e.at.Files
 	return graphs, nil
 }
 

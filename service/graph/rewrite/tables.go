@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // maxPath is greater than the length of any path.
@@ -34,17 +35,25 @@ func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	if values, ok := nodedef.Strings(g.Input(n, "filename")); ok && len(values) == 1 {
 		return []string{string(values[0])}, true
 	}
+	return sortedNames(namesUpstream(g, n, nil)), false
+}
+
+// namesUpstream returns the strings that may be names of files: those of a node, of the nodes upstream of it and of their
+// functions. Divided lists do not count.
+func namesUpstream(g *graph.Graph, n *tf.NodeDef, divided []split.List) map[string]bool {
 	found, seen := map[string]bool{}, map[string]bool{}
 	queue, called := []*tf.NodeDef{n}, []string(nil)
 	take := func(n *tf.NodeDef) {
-		addFileNames(n, found)
+		values, _ := nodedef.Strings(n)
+		addFileNames(values, found)
 		called = append(called, nodedef.CalledFunctions(n)...)
 	}
 	for len(queue) > 0 {
 		n, queue = queue[0], queue[1:]
 		take(n)
-		for _, input := range n.GetInput() {
-			if from, _, _ := nodedef.SplitInput(input); !seen[from] {
+		for i, input := range n.GetInput() {
+			isDivided := slices.ContainsFunc(divided, func(l split.List) bool { return l.Node == n && l.Input == i })
+			if from, _, _ := nodedef.SplitInput(input); !seen[from] && !isDivided {
 				seen[from] = true
 				queue = append(queue, g.Node(from))
 			}
@@ -60,7 +69,7 @@ func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 			}
 		}
 	}
-	return sortedNames(found), false
+	return found
 }
 
 // tableContentKey returns the parts of the name of a table that a node fills from files: the states of the
@@ -101,9 +110,8 @@ func namesTable(n *tf.NodeDef) bool {
 	return ops.IsTable(n.GetOp()) && (len(n.GetAttr()["shared_name"].GetS()) > 0 || n.GetAttr()["use_node_name_sharing"].GetB())
 }
 
-// addFileNames adds the strings of a node that may be names of files.
-func addFileNames(n *tf.NodeDef, found map[string]bool) {
-	values, _ := nodedef.Strings(n)
+// addFileNames adds the strings that may be names of files.
+func addFileNames(values [][]byte, found map[string]bool) {
 	for _, v := range values {
 		if len(v) > 0 && len(v) < maxPath && !strings.ContainsAny(string(v), "\x00\n") {
 			found[string(v)] = true

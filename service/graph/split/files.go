@@ -39,6 +39,41 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	return slices.Compact(files)
 }
 
+// List is a constant list of strings at an edge of a cut. A share has some of its rows.
+type List struct {
+	// Node is the step that slices the list, and Input the number of its input that has the list.
+	Node   *tf.NodeDef
+	Input  int
+	values [][]byte
+	rows   int64
+	edge   Edge
+}
+
+// Lists returns the constant lists of strings at the edges of a division.
+func (p *Planner) Lists(w Division) (lists []List) {
+	for _, e := range w.Edges {
+		rows := p.Cardinality(e.at)
+		if e.at.Node.GetOp() != "TensorSliceDataset" || rows < 1 {
+			continue
+		}
+		for i, input := range e.at.Node.GetInput() {
+			if values, ok := nodedef.Strings(p.g.NodeOf(input)); ok && len(values) > 0 && int64(len(values))%rows == 0 {
+				lists = append(lists, List{e.at.Node, i, values, rows, e})
+			}
+		}
+	}
+	return lists
+}
+
+// Of returns the strings in the rows of a share.
+func (l List) Of(share Share) (values [][]byte) {
+	cells := int64(len(l.values)) / l.rows
+	for _, rows := range l.edge.rows(l.rows, share).list() {
+		values = append(values, l.values[rows[0]*cells:rows[1]*cells]...)
+	}
+	return values
+}
+
 // shareOfRun finds the edge of a plan with one edge, and the share of a run, without rewriting the graph.
 func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool) {
 	p := NewPlanner(g)

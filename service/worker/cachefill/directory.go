@@ -36,7 +36,7 @@ type Directory struct {
 	// Cluster returns the cluster that the worker belongs to; "" before its first session. Names of segments carry it, and
 	// files of other clusters in the directory are left alone.
 	Cluster func() string
-	// Compress compresses segments if that makes them smaller.
+	// Compress compresses segments also if the directory is faster than the compressor.
 	Compress bool
 	// Worker is the id of this worker.
 	Worker string

@@ -71,11 +71,10 @@ func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, 
 	name := cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
 	d.begin(name)
 	defer d.drop(name, nil)
-	// Random bytes cannot be compressed.
 	data := make([]byte, bytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
 	began := time.Now()
-	writer, err := d.dir.Create(name, id, nil, d.Compress)
+	writer, err := d.dir.Create(name, id, nil, cache.Uncompressed)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -77,6 +77,19 @@ func (t *transfers) probed(samples []*pecanv1.StoreTransfer) {
 	t.probes = samples
 }
 
+// rate returns the bytes per second of the newest sample of production, or of the largest probe before there is one; 0 before the
+// first probe.
+func (t *transfers) rate() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := slices.Concat(t.probes, t.samples)
+	if len(all) == 0 {
+		return 0
+	}
+	newest := all[len(all)-1]
+	return float64(newest.GetBytes()) / newest.GetSeconds()
+}
+
 // busy returns for how long transfers were in progress since the start.
 func (t *transfers) busy() time.Duration {
 	t.mu.Lock()
@@ -143,6 +156,18 @@ func (d *Directory) Rates() *pecanv1.StoreRates {
 func (d *Directory) Usage() (read, written time.Duration, writable bool) {
 	problem, _ := d.health.state()
 	return d.reading.busy(), d.writing.busy(), problem == ""
+}
+
+// compressAbove returns the speed from which on a compressor pays: that at which the directory is read, because each epoch reads what
+// one has written.
+func (d *Directory) compressAbove() float64 {
+	if d.Compress {
+		return 0
+	}
+	if rate := d.reading.rate(); rate > 0 {
+		return rate
+	}
+	return cache.Uncompressed
 }
 
 // LimitWriting bounds the bytes that are written in a second; 0: no bound. Measurements of the directory include the waits, so

@@ -5,11 +5,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/cache"
 )
 
 func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	d, _ := directory(t)
-	if d.Rates() != nil {
+	if d.Rates() != nil || d.compressAbove() != cache.Uncompressed {
 		t.Error("a directory that was not measured has rates")
 	}
 	if err := d.probe(t.Context()); err != nil {
@@ -28,6 +31,16 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 		if r, w := rates.Reads[i], rates.Writes[i]; r.Seconds <= 0 || w.Seconds <= 0 || !r.Probe {
 			t.Errorf("the samples are %v and %v", r, w)
 		}
+	}
+	if read := rates.Reads[len(probeSizes)-1]; d.compressAbove() != float64(read.Bytes)/read.Seconds {
+		t.Errorf("a compressor pays above %v bytes per second, the probe was %v", d.compressAbove(), read)
+	}
+	d.reading.samples = []*pecanv1.StoreTransfer{{Bytes: 3e8, Seconds: 1.5}}
+	if d.compressAbove() != 2e8 {
+		t.Errorf("a compressor pays above %v bytes per second, production reads 2e8", d.compressAbove())
+	}
+	if d.Compress = true; d.compressAbove() != 0 {
+		t.Error("segments are compressed only in slow directories")
 	}
 	if left, err := os.ReadDir(d.path); err != nil || len(left) > 0 || len(d.own) > 0 {
 		t.Errorf("the probe left %v (%v)", left, err)

@@ -62,11 +62,12 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	const most = 20 * time.Millisecond
 	disk := &slowDisk{path: t.TempDir()}
 	d.dir = cache.New(cache.Patient(disk, most), 0)
-	plan, parts, graphs := cached(t)
+	plan, whole, graphs := cached(t)
+	parts := whole.Parts
 	// stream runs a stream, and returns its elements, the segments that it wrote, and how many parts it computed.
 	stream := func(segments []*pecanv1.CacheSegment) (all []uint64, written []*pecanv1.CacheSegment, computedParts int) {
 		t.Helper()
-		s, from := source(t, d, plan, parts, segments), &computed{runtime: runtime, graphs: graphs}
+		s, from := source(t, d, plan, whole, segments), &computed{runtime: runtime, graphs: graphs}
 		begin(t, s, from)
 		all = numbers(t, s)
 		written, s.reports.unreported = s.reports.unreported, nil

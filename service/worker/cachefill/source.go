@@ -1,6 +1,7 @@
 package cachefill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,8 @@ const mostSkipped = 4096
 
 // Upstream runs the steps upstream of a cached step, over one part of the source after another.
 type Upstream interface {
-	// Graphs returns the graphs of a part. UpstreamOfCache is that of the cached step and all steps upstream.
+	// Graphs returns the graphs of a part. UpstreamOfCache is that of the cached step and all steps upstream. A part that is read
+	// does not need them.
 	Graphs(part uint32) (*rewrite.StreamGraphs, error)
 	// Open makes the iterator of a part, and the function that closes it. With alone, no other part shares the iterator, so
 	// that an error of its first element is one of that element.
@@ -38,8 +40,8 @@ type Upstream interface {
 type Source struct {
 	Directory *Directory
 	Action    *pecanv1.CacheAction
-	// Parts are those of the stream, in order, and AllParts is the number of parts of all streams.
-	Parts    []uint32
+	// Stream are the graphs of the stream. AllParts is the number of parts of all streams.
+	Stream   *rewrite.StreamGraphs
 	AllParts uint32
 	// Lease is that of the stream.
 	Lease uint64
@@ -53,15 +55,16 @@ type Source struct {
 	closed bool
 	// done is the number of parts that are over.
 	done int
-	// graphs are those of the open part; nil if none is open. source is the digest of what its elements come from,
-	// dtypes are those of an element's tensors.
-	graphs *rewrite.StreamGraphs
+	// begun: a part is open. source is the digest of what its elements come from, and graphs are those that compute it; nil
+	// before they are needed.
+	begun  bool
 	source string
-	dtypes []uint32
-	// segment is the one that is read, and reader its file; nil if it is not read.
-	segment *pecanv1.CacheSegment
-	reader  *cache.Reader
-	table   frame.Table
+	graphs *rewrite.StreamGraphs
+	// segment is the one that is read, and reader its file; nil if it is not read. spent is the reader of an earlier part, whose memory
+	// the next one uses.
+	segment       *pecanv1.CacheSegment
+	reader, spent *cache.Reader
+	table         frame.Table
 	// delivered counts elements of the part, from the segment and from the upstream graph. alone: that graph has an iterator
 	// of its own.
 	delivered uint64
@@ -84,7 +87,7 @@ func (s *Source) Begin(from Upstream) error {
 
 // FirstMissing returns the first part that has no segment.
 func (s *Source) FirstMissing() (part uint32, missing bool) {
-	for _, part := range s.Parts {
+	for _, part := range s.Stream.Parts {
 		if s.recordedOf(part) == nil {
 			return part, true
 		}
@@ -99,7 +102,18 @@ func (s *Source) Runtime() (*tf.Context, error) {
 }
 
 // part is the number of the open part.
-func (s *Source) part() uint32 { return s.Parts[s.done] }
+func (s *Source) part() uint32 { return s.Stream.Parts[s.done] }
+
+// digest identifies what the elements of the open part come from now.
+func (s *Source) digest() string { return digest(s.Stream.FileNames(s.part())) }
+
+// dtypes are those of an element's tensors.
+func (s *Source) dtypes() (dtypes []uint32) {
+	for _, t := range s.Stream.StoredTypes {
+		dtypes = append(dtypes, uint32(t))
+	}
+	return dtypes
+}
 
 func (s *Source) segmentID() cache.ID {
 	return cache.ID{Key: s.Action.GetKey(), Part: s.part(), Parts: s.AllParts, Source: s.source}
@@ -116,30 +130,17 @@ func (s *Source) recordedOf(part uint32) *pecanv1.CacheSegment {
 }
 
 // beginPart opens the segment of the next part to read, or begins to write one. After an error, it can be called again.
-func (s *Source) beginPart() error {
+func (s *Source) beginPart() (err error) {
 	if s.closed {
 		return tf.ErrCancelled
 	}
-	graphs, err := s.from.Graphs(s.part())
-	if err != nil {
-		return err
-	}
-	types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
-	if err != nil {
-		return err
-	}
-	s.graphs, s.source, s.dtypes, s.delivered, s.alone = graphs, digest(graphs.FileNames), nil, 0, false
-	for _, t := range types {
-		s.dtypes = append(s.dtypes, uint32(t))
-	}
+	s.source, s.graphs, s.delivered, s.alone = s.digest(), nil, 0, false
 	if s.segment = s.recordedOf(s.part()); s.segment != nil {
 		err = s.beginReading()
 	} else if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
 		s.beginWriting()
 	}
-	if err != nil {
-		s.graphs = nil
-	}
+	s.begun = err == nil
 	return err
 }
 
@@ -151,7 +152,7 @@ func (s *Source) beginReading() (err error) {
 	s.reader, err = s.Directory.dir.Open(cache.Segment{
 		Name: s.segment.GetName(), Bytes: s.segment.GetBytes(), Checksum: s.segment.GetChecksum(), Elements: s.segment.GetElements(), ID: s.segmentID(),
 	})
-	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes) {
+	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes()) {
 		err = errors.Join(errors.New("its elements have other types"), s.reader.Close())
 	}
 	if err != nil {
@@ -159,13 +160,17 @@ func (s *Source) beginReading() (err error) {
 		s.Directory.invalidate(s.segment, true, err)
 		return s.open()
 	}
+	if s.spent != nil {
+		s.reader.Reuse(s.spent)
+		s.spent = nil
+	}
 	return nil
 }
 
 func (s *Source) beginWriting() {
 	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.part(), s.Lease, s.Directory.runs.Add(1), s.Directory.Worker)
 	s.Directory.begin(s.name)
-	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.dtypes, s.Directory.Compress)
+	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.dtypes(), s.Directory.compressAbove())
 	if err != nil {
 		s.Directory.health.failed(err)
 		s.Directory.drop(s.name, err)
@@ -178,6 +183,13 @@ func (s *Source) beginWriting() {
 func (s *Source) open() error {
 	if s.closed {
 		return tf.ErrCancelled
+	}
+	if s.graphs == nil {
+		graphs, err := s.from.Graphs(s.part())
+		if err != nil {
+			return err
+		}
+		s.graphs = graphs
 	}
 	it, stop, err := s.from.Open(s.part(), s.graphs, s.alone)
 	if err != nil {
@@ -195,10 +207,10 @@ func (s *Source) Pull() ([]*tf.Tensor, error) {
 		switch {
 		case s.closed:
 			return nil, tf.ErrCancelled
-		case s.done == len(s.Parts):
+		case s.done == len(s.Stream.Parts):
 			return nil, io.EOF
 		}
-		if s.graphs == nil {
+		if !s.begun {
 			if err := s.beginPart(); err != nil {
 				return nil, err
 			}
@@ -317,8 +329,9 @@ func (s *Source) shut() {
 // endPart closes the open part after its last element.
 func (s *Source) endPart() {
 	s.commit()
+	s.spent = cmp.Or(s.reader, s.spent)
 	s.closePart()
-	s.graphs = nil
+	s.begun = false
 	s.done++
 }
 
@@ -338,7 +351,7 @@ func (s *Source) commit() {
 		return
 	}
 	writer := s.writer
-	if digest(s.graphs.FileNames) != s.source || s.tablesChanged() {
+	if s.digest() != s.source || s.tablesChanged() {
 		s.drop(errors.New("the source files changed while they were read"))
 		return
 	}
@@ -357,8 +370,8 @@ func (s *Source) commit() {
 	})
 }
 
-// tablesChanged reports whether a file has changed since the graphs' tables were named, which was before the
-// digest was computed.
+// tablesChanged reports whether a file has changed since the graphs' tables were named. That may have been before the digest was
+// computed.
 func (s *Source) tablesChanged() bool {
 	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
 }

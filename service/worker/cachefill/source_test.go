@@ -32,15 +32,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type computed struct {
 	runtime *tf.Context
 	graphs  func(part uint32) (*rewrite.StreamGraphs, error)
-	// failing is the error of each opening. opened are the parts that were opened, and alone counts those that were alone.
+	// failing is the error of each opening. written are the parts whose graphs were written, opened those that were opened, and
+	// alone counts those that were alone.
 	failing error
+	written []uint32
 	opened  []uint32
 	alone   int
 	// shared, if not nil, opens parts that are not opened alone.
 	shared func() (*tf.Iterator, func(), error)
 }
 
-func (c *computed) Graphs(part uint32) (*rewrite.StreamGraphs, error) { return c.graphs(part) }
+func (c *computed) Graphs(part uint32) (*rewrite.StreamGraphs, error) {
+	c.written = append(c.written, part)
+	return c.graphs(part)
+}
 
 func (c *computed) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (*tf.Iterator, func(), error) {
 	if c.failing != nil {
@@ -69,12 +74,12 @@ func open(runtime *tf.Context, serialised []byte) (*tf.Iterator, func(), error) 
 }
 
 // source makes the source of a stream that reads segments.
-func source(t *testing.T, d *Directory, plan *pecanv1.Plan, parts []uint32, segments []*pecanv1.CacheSegment) *Source {
+func source(t *testing.T, d *Directory, plan *pecanv1.Plan, whole *rewrite.StreamGraphs, segments []*pecanv1.CacheSegment) *Source {
 	t.Helper()
 	all := split.AllParts(plan, plan.GetCache())
 	s := &Source{
 		Directory: d, Action: &pecanv1.CacheAction{Key: plan.GetCache().GetKey(), Step: plan.GetCache(), Segments: segments, WrittenBelow: all},
-		Parts: parts, AllParts: all, Lease: 1, Context: t.Context(), Log: d.Log,
+		Stream: whole, AllParts: all, Lease: 1, Context: t.Context(), Log: d.Log,
 	}
 	t.Cleanup(s.Close)
 	return s
@@ -91,9 +96,10 @@ func begin(t *testing.T, s *Source, from Upstream) {
 // elements.
 func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	d, runtime := directory(t)
-	plan, parts, graphs := cached(t)
+	plan, whole, graphs := cached(t)
+	parts := whole.Parts
 	from := &computed{runtime: runtime, graphs: graphs}
-	writing := source(t, d, plan, parts, nil)
+	writing := source(t, d, plan, whole, nil)
 	begin(t, writing, from)
 	const given = 2
 	want := numbers(t, writing)[given:]
@@ -101,7 +107,7 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	if len(segments) != len(parts) || len(parts) < 3 {
 		t.Fatalf("%d segments of %d parts were written", len(segments), len(parts))
 	}
-	k := source(t, d, plan, parts, segments)
+	k := source(t, d, plan, whole, segments)
 	begin(t, k, from)
 	k.delivered, from.failing = given, errors.New("no graph")
 	if err := k.reader.Close(); err != nil {
@@ -121,8 +127,9 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 // D15: parts that are recorded are read, and the others are computed and written.
 func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	d, runtime := directory(t)
-	plan, parts, graphs := cached(t)
-	writing := source(t, d, plan, parts, nil)
+	plan, whole, graphs := cached(t)
+	parts := whole.Parts
+	writing := source(t, d, plan, whole, nil)
 	from := &computed{runtime: runtime, graphs: graphs}
 	begin(t, writing, from)
 	want := numbers(t, writing)
@@ -134,7 +141,7 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	changed := proto.Clone(segments[1]).(*pecanv1.CacheSegment)
 	changed.Source = "other files"
 	last := len(segments) - 1
-	again := source(t, d, plan, parts, append([]*pecanv1.CacheSegment{segments[0], changed}, segments[2:last]...))
+	again := source(t, d, plan, whole, append([]*pecanv1.CacheSegment{segments[0], changed}, segments[2:last]...))
 	if part, missing := again.FirstMissing(); !missing || part != parts[last] {
 		t.Errorf("part %d is missing: %v", part, missing)
 	}
@@ -143,8 +150,8 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	if got := numbers(t, again); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if computed := []uint32{parts[1], parts[last]}; !slices.Equal(from.opened, computed) {
-		t.Errorf("parts %v were computed, want %v", from.opened, computed)
+	if computed := []uint32{parts[1], parts[last]}; !slices.Equal(from.opened, computed) || !slices.Equal(from.written, computed) {
+		t.Errorf("parts %v were computed, and graphs of %v written, want %v", from.opened, from.written, computed)
 	}
 	var written []uint32
 	for _, segment := range again.reports.unreported {
@@ -157,7 +164,7 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 		t.Errorf("%d segments are invalid", invalid)
 	}
 	// Parts that the decision does not keep are computed, and not written.
-	some := source(t, d, plan, parts, segments[:1])
+	some := source(t, d, plan, whole, segments[:1])
 	some.Action.WrittenBelow = parts[last]
 	begin(t, some, &computed{runtime: runtime, graphs: graphs})
 	if got := numbers(t, some); !slices.Equal(got, want) {
@@ -175,10 +182,10 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 // The first element of a part fails in an iterator that parts share: the part is opened alone.
 func TestAPartWhoseFirstElementFailsIsOpenedAlone(t *testing.T) {
 	d, runtime := directory(t)
-	plan, parts, graphs := cached(t)
-	whole := &computed{runtime: runtime, graphs: graphs}
-	plain := source(t, d, plan, parts, nil)
-	begin(t, plain, whole)
+	plan, whole, graphs := cached(t)
+	parts := whole.Parts
+	plain := source(t, d, plan, whole, nil)
+	begin(t, plain, &computed{runtime: runtime, graphs: graphs})
 	want := numbers(t, plain)
 	from := &computed{runtime: runtime, graphs: graphs, shared: func() (*tf.Iterator, func(), error) {
 		serialised, err := os.ReadFile(filepath.Join("..", "..", "..", "native", "tf", "testdata", "missing.graph"))
@@ -187,7 +194,7 @@ func TestAPartWhoseFirstElementFailsIsOpenedAlone(t *testing.T) {
 		}
 		return open(runtime, serialised)
 	}}
-	s := source(t, d, plan, parts, nil)
+	s := source(t, d, plan, whole, nil)
 	begin(t, s, from)
 	if got := numbers(t, s); !slices.Equal(got, want) || from.alone != len(parts) {
 		t.Errorf("%v, want %v; %d parts were opened alone", got, want, from.alone)
@@ -211,8 +218,8 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 	return d, runtime
 }
 
-// cached is a dataset with a cached step, the parts of its first stream, and their graphs.
-func cached(t *testing.T) (*pecanv1.Plan, []uint32, func(part uint32) (*rewrite.StreamGraphs, error)) {
+// cached is a dataset with a cached step, the graphs of its first stream, and those of its parts.
+func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs, func(part uint32) (*rewrite.StreamGraphs, error)) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "graph", "testdata", "cached.pb"))
 	if err != nil {
@@ -231,7 +238,7 @@ func cached(t *testing.T) (*pecanv1.Plan, []uint32, func(part uint32) (*rewrite.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plan, graphs.Parts, func(part uint32) (*rewrite.StreamGraphs, error) {
+	return plan, graphs, func(part uint32) (*rewrite.StreamGraphs, error) {
 		at.Part = &part
 		return rewrite.Instantiate(parsed, plan, at)
 	}
@@ -273,7 +280,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		}
 		from := &upstream{it: it}
 		id := cache.ID{Key: "k"}
-		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, nil, true)
+		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
 // beginCached begins the source of the graph downstream of a cached step. at is where the stream's graphs were written.
 func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, at rewrite.At) error {
 	u := &upstreamParts{run: r, whole: graphs, at: at}
-	kept.Parts = graphs.Parts
+	kept.Stream = graphs
 	if err := u.reserve(kept); err != nil {
 		return err
 	}

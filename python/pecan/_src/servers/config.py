@@ -243,7 +243,8 @@ class WorkerConfig:
         cache_bytes: Most bytes that the files in `cache_dir` may have together; None sets no bound.
         cache_write_rate: Most bytes that the worker writes into `cache_dir` in a second, at least 1 MiB; None sets no
             bound.
-        cache_compress: Compresses cached elements if that makes them at least a quarter smaller.
+        cache_compress: Compresses cached elements if that makes them at least a quarter smaller. Without it, the worker
+            does so only if `cache_dir` is slower than the compressor.
         cache_orphan_after_ms: Milliseconds for which the worker leaves a file that belongs to no cache in `cache_dir`;
             None means ten minutes.
         checkpoint_dir: Directory for checkpoints of streams that another worker cannot start at an index. All workers
