@@ -36,7 +36,7 @@ func TestACachedStepIsPlanned(t *testing.T) {
 func TestThePlanSaysWhyACachedStepHasNoEffect(t *testing.T) {
 	for name, want := range map[string]string{
 		"cached_before_take": "comes before TakeDataset", "cached_before_zip": "it comes before ZipDataset", "cached_filter_batch": "Move it before that step",
-		"cached_endless": "does nothing", "cached_clock": "other values in each run", "cached_listed": "looks for files while it runs", "cached_remote_records": "by URL",
+		"cached_endless": "does nothing", "cached_clock": "other values in each run", "cached_listed": "looks for files while it runs", "cached_unversioned_records": "the versions of s3://",
 	} {
 		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)
 		if p.GetCache() != nil || !strings.Contains(strings.Join(p.GetReasons(), " "), want) {

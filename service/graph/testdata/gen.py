@@ -329,6 +329,9 @@ CASES = {
     "cached_remote_records": lambda: cached(
         D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
     ),
+    "cached_unversioned_records": lambda: cached(
+        D.from_tensor_slices(["s3://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
+    ),
     "cached_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
     "cached_noise_filter_batch": lambda: cached(
         D.range(300).map(noisy).filter(lambda x: x > 0.1).batch(8).map(noisy)

@@ -128,14 +128,23 @@ func (s *Source) beginPart() error {
 	if err != nil {
 		return err
 	}
-	s.graphs, s.source, s.dtypes, s.delivered, s.alone = graphs, digest(graphs.FileNames), nil, 0, false
+	source, unknown := digest(s.Context, graphs.FileNames)
+	s.graphs, s.source, s.dtypes, s.delivered, s.alone = graphs, source, nil, 0, false
 	for _, t := range types {
 		s.dtypes = append(s.dtypes, uint32(t))
 	}
-	if s.segment = s.recordedOf(s.part()); s.segment != nil {
+	s.segment = s.recordedOf(s.part())
+	switch {
+	case unknown != nil:
+		// The part is neither read nor written. Its segment may still be valid.
+		s.Directory.drop("", fmt.Errorf("the version of a source file is not known: %w", unknown))
+		err = s.open()
+	case s.segment != nil:
 		err = s.beginReading()
-	} else if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
-		s.beginWriting()
+	default:
+		if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
+			s.beginWriting()
+		}
 	}
 	if err != nil {
 		s.graphs = nil
@@ -338,8 +347,8 @@ func (s *Source) commit() {
 		return
 	}
 	writer := s.writer
-	if digest(s.graphs.FileNames) != s.source || s.tablesChanged() {
-		s.drop(errors.New("the source files changed while they were read"))
+	if now, err := digest(s.Context, s.graphs.FileNames); err != nil || now != s.source || s.tablesChanged() {
+		s.drop(errors.Join(errors.New("the source files changed while they were read"), err))
 		return
 	}
 	s.writer = nil
@@ -360,7 +369,7 @@ func (s *Source) commit() {
 // tablesChanged reports whether a file has changed since the graphs' tables were named, which was before the
 // digest was computed.
 func (s *Source) tablesChanged() bool {
-	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
+	return !maps.Equal(dataset.FileStates(s.Context, slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
 }
 
 // drop abandons the writing; the elements continue.

@@ -346,14 +346,21 @@ func TestTheDigestOfSourcesChangesWithTheirFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := digest([]string{file, "no file"})
-	if digest([]string{"no file", file, "nor this"}) != before {
+	of := func(names ...string) string {
+		sum, err := digest(t.Context(), names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	before := of(file, "no file", "gs://bucket", "gs://bucket/folder/")
+	if of("no file", file, "nor this") != before {
 		t.Error("strings that name no file count")
 	}
 	if err := os.WriteFile(file, []byte("three"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if digest([]string{file}) == before {
+	if of(file) == before {
 		t.Error("a file that changed goes unseen")
 	}
 }
