@@ -168,7 +168,6 @@ def test_a_frozen_candidate_repeats_random_values(shared):
     (lambda step: D.zip((D.range(10).apply(step()), D.range(10))), "it comes before ZipDataset"),
     (lambda step: D.range(10).map(tf.experimental.Optional.from_value).apply(step()).map(lambda x: x.get_value()), "variant"),
     (lambda step: D.range(10).repeat().apply(step()).take(20), "does nothing"),
-    (lambda step: D.range(100).filter(lambda x: x % 3 > 0).batch(10).apply(step()), "Move it before that step"),
     (lambda step: D.range(10).map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).apply(step()), "other values in each run"),
 ])
 def test_plan_and_log_explain_a_cache_step_without_effect(shared, caplog, build, why):
@@ -176,7 +175,7 @@ def test_plan_and_log_explain_a_cache_step_without_effect(shared, caplog, build,
     (warning,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
     assert why in warning or why == "does nothing"
     for _ in range(2):
-        oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "rows" if "Move it before" in why else "elements")
+        oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "elements")
     job = shared.job()
     assert "cache" not in job and why in " ".join(job["plan"]["reasons"]), job["plan"]["reasons"]
 

@@ -52,6 +52,8 @@ type Candidate struct {
 	*pecanv1.CacheCandidate
 	// Step is nil for a mark inside a function.
 	Step *graph.Step
+	// AfterBatch: its elements come after the batch whose short last elements are joined.
+	AfterBatch bool
 	// end: the elements are those of the dataset.
 	end bool
 	// spent is the CPU of all steps up to this one.
@@ -138,9 +140,6 @@ func (f *finder) visit(s *graph.Step, at place) {
 		f.visit(c, up)
 	}
 	f.spent += f.cpu[name]
-	if at.refusal.None() && !at.below {
-		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMAINDERS, "it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", f.Batch.Node.GetName())
-	}
 	if first := f.shiftsIndex(s); at.refusal.None() && through && first != nil {
 		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_INDEX, "a step after it draws random values by the number of the element, and %s leaves elements out. Move it before that step", first.Node.GetName())
 	}
@@ -190,7 +189,7 @@ func marked(mark *graph.CacheMark, node string) *Candidate {
 
 func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	c := marked(mark, s.Node.GetName())
-	c.Step, c.end, c.spent = s, at.end, f.spent
+	c.Step, c.AfterBatch, c.end, c.spent = s, !at.below, at.end, f.spent
 	why := at.refusal
 	if why.None() {
 		why = f.refusal(s, f.Request, mark.Freezes)
@@ -210,7 +209,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 	if !wanted || !at.refusal.None() && !at.end || f.CostOfHead(s) == 0 {
 		return
 	}
-	c := &Candidate{Step: s, end: at.end, spent: f.spent,
+	c := &Candidate{Step: s, AfterBatch: !at.below, end: at.end, spent: f.spent,
 		CacheCandidate: &pecanv1.CacheCandidate{Node: s.Node.GetName(), Origin: pecanv1.CacheCandidate_FOUND}}
 	why := at.refusal
 	if why.None() {

@@ -34,8 +34,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	if mark == nil {
 		return nil
 	}
-	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
-	byParts, variants := e.cached.GetParts() > 0, slices.Contains(types, tf.DataType_DT_VARIANT)
+	byParts := e.cached.GetParts() > 0
 	if e.parts = e.plan.parts; byParts {
 		e.parts = split.PartsIn(e.cached, e.plan.share)
 	}
@@ -46,49 +45,87 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 		if byParts {
 			upstream.plan.share = split.OnePart(*e.at.Part)
 		}
-		last, like := upstream.emit(mark, at), mark.Node
-		if variants {
-			like = upstream.writeVariants(last, types, shapes)
-			last = like.GetName()
-		}
-		graphs, err := upstream.finishGraph(last, like)
+		graphs, err := upstream.finishCached(mark, upstream.emit(mark, at))
 		if err != nil {
 			return err
 		}
 		e.upstreamGraph, e.fileNames = graphs.A, mayBeFiles(graphs.A)
 	}
-	e.stop = mark
+	e.stop, e.stopOutput = mark, e.pullCached(mark)
+	return nil
+}
+
+// splitAfterBatch writes the graphs of a stream whose cached step comes after a batch in another graph, because the short last
+// batch is held back between the two. The worker runs three graphs: up to the batch, from there to the cached step, and the
+// rest.
+func (e *editor) splitAfterBatch(root, mark *graph.Step) (*StreamGraphs, error) {
+	batch := e.plan.division.Batch
+	batches, upstream := e.fork(), e.fork()
+	// A cache segment has all elements, so the skip at the stream's start is in the last graph.
+	batches.skips = nil
+	batches.relaxBatches(batch, batch)
+	first, err := batches.finishGraph(batches.emit(batch, e.positionOf(root, batch)), batch.Node)
+	if err != nil {
+		return nil, err
+	}
+	pulled := upstream.addPull(e.g.OutputTypes(batch.Node), e.g.OutputShapes(batch.Node), e.at.Source)
+	second, err := upstream.finishCached(mark, upstream.emitDownstream(mark, batch, pulled, e.positionOf(root, mark)))
+	if err != nil {
+		return nil, err
+	}
+	graphs, err := e.finishGraph(e.emitDownstream(root, mark, e.pullCached(mark), position{}), root.OutputOf)
+	if err != nil {
+		return nil, err
+	}
+	graphs.Batches, graphs.UpstreamOfCache, graphs.Parts, graphs.Files = first.A, second.A, e.plan.parts, e.at.Files
+	graphs.FileNames = mayBeFiles(first.A, second.A)
+	return graphs, nil
+}
+
+// finishCached completes the graph of a cached step and all steps upstream. output is the node of the step's output.
+func (e *editor) finishCached(mark *graph.Step, output string) (*StreamGraphs, error) {
+	types, shapes := e.outputOf(mark)
+	like := mark.Node
+	if slices.Contains(types, tf.DataType_DT_VARIANT) {
+		like = e.writeVariants(output, types, shapes)
+		output = like.GetName()
+	}
+	return e.finishGraph(output, like)
+}
+
+// pullCached makes a graph get the elements of the cached step from the worker. It returns the node of the step's output.
+func (e *editor) pullCached(mark *graph.Step) string {
+	types, shapes := e.outputOf(mark)
 	switch {
-	case variants:
+	case slices.Contains(types, tf.DataType_DT_VARIANT):
 		written, writtenShapes := withoutVariants(types, shapes)
-		e.stopOutput = e.skip(mark, e.readVariants(e.addPull(written, writtenShapes, e.at.CacheSource), types, shapes))
-		return nil
+		return e.skip(mark, e.readVariants(e.addPull(written, writtenShapes, e.at.CacheSource), types, shapes))
 	case !e.cached.GetPacked():
-		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
-		return nil
+		return e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
 	}
 	packs := make([]*tf.TensorShapeProto, len(shapes))
 	for i, s := range shapes {
 		packs[i] = &tf.TensorShapeProto{Dim: append([]*tf.TensorShapeProto_Dim{{Size: -1}}, s.GetDim()...)}
 	}
-	e.stopOutput = e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
+	return e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
 		Input: []string{e.addPull(types, packs, e.at.CacheSource)}, Attr: nodedef.DatasetAttrs(types, shapes)}))
-	return nil
 }
 
-// mayBeFiles returns the strings of a serialised graph that may be names of files, sorted.
-func mayBeFiles(serialised []byte) []string {
-	var def tf.GraphDef
-	if proto.Unmarshal(serialised, &def) != nil {
-		return nil
-	}
+// mayBeFiles returns the strings of serialised graphs that may be names of files, sorted.
+func mayBeFiles(graphs ...[]byte) []string {
 	found := map[string]bool{}
-	for _, n := range def.GetNode() {
-		addFileNames(n, found)
-	}
-	for _, f := range def.GetLibrary().GetFunction() {
-		for _, n := range f.GetNodeDef() {
+	for _, serialised := range graphs {
+		var def tf.GraphDef
+		if proto.Unmarshal(serialised, &def) != nil {
+			return nil
+		}
+		for _, n := range def.GetNode() {
 			addFileNames(n, found)
+		}
+		for _, f := range def.GetLibrary().GetFunction() {
+			for _, n := range f.GetNodeDef() {
+				addFileNames(n, found)
+			}
 		}
 	}
 	return sortedNames(found)

@@ -36,11 +36,18 @@ type computed struct {
 	failing error
 	opened  []uint32
 	alone   int
+	// held are held back at the end of the next part.
+	held [][]*tf.Tensor
 	// shared, if not nil, opens parts that are not opened alone.
 	shared func() (*tf.Iterator, func(), error)
 }
 
 func (c *computed) Graphs(part uint32) (*rewrite.StreamGraphs, error) { return c.graphs(part) }
+
+func (c *computed) HeldBack() (held [][]*tf.Tensor) {
+	held, c.held = c.held, nil
+	return held
+}
 
 func (c *computed) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (*tf.Iterator, func(), error) {
 	if c.failing != nil {
