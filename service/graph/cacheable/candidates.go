@@ -127,11 +127,15 @@ func (f *finder) visit(s *graph.Step, at place) {
 	through := at.indexed && f.passesIndex(s)
 	up.indexed = through || f.Keyed[name]
 	partial := refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which may read it more than once, or not to its end. Move it after that step", name)
-	if up.refusal.None() && (!readsOnce(s) || len(s.In) != 1) {
-		up.refusal = partial
+	if s.Rule.Kind == ops.Zipped {
+		partial = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which reads it to its end only if its length is known and no other input is shorter. Move it after that step", name)
 	}
 	for _, in := range s.In {
-		f.visit(in, up)
+		input := up
+		if input.refusal.None() && !f.readsOnce(s, in) {
+			input.refusal = partial
+		}
+		f.visit(in, input)
 	}
 	if up.refusal.None() {
 		up.refusal = partial
@@ -168,13 +172,17 @@ func (f *finder) shiftsIndex(s *graph.Step) *graph.Step {
 	return nil
 }
 
-// readsOnce reports whether a step reads its only input exactly once, to the end.
-func readsOnce(s *graph.Step) bool {
+// readsOnce reports whether a step reads an input exactly once, to the end.
+func (f *finder) readsOnce(s, in *graph.Step) bool {
 	switch s.Rule.Kind {
 	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
-		return true
+		return len(s.In) == 1
 	case ops.Shuffled:
-		return s.Node.GetOp() != "SnapshotDatasetV2"
+		return len(s.In) == 1 && s.Node.GetOp() != "SnapshotDatasetV2"
+	case ops.Zipped:
+		// A zip asks all inputs for an element after its last one. Each stream has the same positions of all inputs.
+		n := f.Cardinality(s)
+		return n >= 0 && f.Cardinality(in) == n
 	}
 	return false
 }

@@ -5,32 +5,30 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
-	"github.com/pecan-ml/pecan/service/graph/ops"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// findCached returns the cached step upstream of a step, with its position. The position records whether a
-// tf.data cache is between the two steps.
-func findCached(top *graph.Step, cached *pecanv1.CachePlan, at position) (*graph.Step, position) {
-	for s := top; ; s = s.In[0] {
-		if s.Node.GetName() == cached.GetNode() {
-			return s, at
-		}
-		at.upstreamOfCache = at.upstreamOfCache || s.Rule.Kind == ops.Cached
-		if len(s.In) != 1 {
-			return nil, at
+// findCached returns the cached step upstream of a step at a position, with its own position; nil if there is none.
+func (e *editor) findCached(s *graph.Step, at position) (*graph.Step, position) {
+	if s.Node.GetName() == e.cached.GetNode() {
+		return s, at
+	}
+	upstream := e.upstreamOf(s, at)
+	for _, in := range s.In {
+		if found, at := e.findCached(in, upstream); found != nil {
+			return found, at
 		}
 	}
+	return nil, at
 }
 
 // splitAtCache writes the cached step and all steps upstream as a separate graph. The rest of the graph
 // gets their elements from the worker. top is the last step of the rest.
 func (e *editor) splitAtCache(top *graph.Step, at position) error {
-	mark, at := findCached(top, e.cached, at)
+	mark, at := e.findCached(top, at)
 	if mark == nil {
 		return nil
 	}

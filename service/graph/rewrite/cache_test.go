@@ -35,7 +35,7 @@ func TestACachedStepIsPlanned(t *testing.T) {
 // Elements that cannot be cached are computed in every epoch.
 func TestThePlanSaysWhyACachedStepHasNoEffect(t *testing.T) {
 	for name, want := range map[string]string{
-		"cached_before_take": "comes before TakeDataset", "cached_before_zip": "it comes before ZipDataset",
+		"cached_before_filter_take": "it comes before TakeDataset", "cached_before_shorter_zip": "no other input is shorter",
 		"cached_endless": "does nothing", "cached_clock": "other values in each run", "cached_listed": "looks for files while it runs", "cached_unversioned_records": "the versions of s3://",
 	} {
 		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)

@@ -159,7 +159,7 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 		return write(root)
 	}
 	if e.cached != nil && !closing {
-		if mark, _ := findCached(root, e.cached, position{}); mark != nil && e.comesAfterBatch(mark) {
+		if mark, _ := e.findCached(root, position{}); mark != nil && e.comesAfterBatch(mark) {
 			return e.splitAfterBatch(root, mark)
 		}
 	}

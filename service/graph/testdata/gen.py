@@ -297,6 +297,8 @@ CASES = {
     "cached_repeated": lambda: cached(D.range(300).map(twice)).map(twice).repeat(3),
     "cached_before_take": lambda: cached(D.range(300).map(twice)).take(20),
     "cached_before_zip": lambda: D.zip((cached(D.range(300)), D.range(300))),
+    "cached_before_shorter_zip": lambda: D.zip((cached(D.range(300)), D.range(200))),
+    "cached_before_filter_take": lambda: cached(D.range(300).map(twice)).filter(lambda x: x > 2).take(20),
     "cached_filter_batch": lambda: cached(D.range(300).filter(lambda x: x > 2).batch(8)),
     "cached_endless": lambda: cached(D.range(30).repeat()),
     "cached_clock": lambda: cached(D.range(30).map(lambda x: tf.timestamp())),
