@@ -207,7 +207,7 @@ func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pec
 	if err != nil {
 		return nil, err
 	}
-	graphs.Files = dataset.FileStates([]string{r.file})
+	graphs.Files = dataset.FileStates(ctx, []string{r.file})
 	if r.changes {
 		err = os.WriteFile(r.file, []byte("other words"), 0o600)
 	}

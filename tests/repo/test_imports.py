@@ -160,8 +160,9 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("proto", "service/worker/payload"),
         "a window keeps ready elements, and knows neither their producer nor their transport",
     ),
+    "service/worker/objects": ((), "objects asks stores for versions, and knows nothing of datasets"),
     "service/worker/dataset": (
-        ("proto", "service/graph", "native/tf"),
+        ("proto", "service/graph", "native/tf", "service/worker/objects"),
         "runs and trials both use datasets, so the package knows neither",
     ),
     "service/worker/profile": (

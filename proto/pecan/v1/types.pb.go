@@ -493,7 +493,7 @@ const (
 	CacheRefusal_CACHE_REFUSAL_UNDIVIDED CacheRefusal = 3
 	// It is upstream of a step that may read it more than once, or not to its end.
 	CacheRefusal_CACHE_REFUSAL_PARTIAL CacheRefusal = 4
-	// It is downstream of a batch whose number of rows is not known beforehand.
+	// It is downstream of a batch whose number of rows is not known beforehand. Only plans of earlier versions have it.
 	CacheRefusal_CACHE_REFUSAL_REMAINDERS CacheRefusal = 5
 	CacheRefusal_CACHE_REFUSAL_ENDLESS    CacheRefusal = 6
 	CacheRefusal_CACHE_REFUSAL_DTYPE      CacheRefusal = 7

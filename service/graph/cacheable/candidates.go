@@ -52,6 +52,8 @@ type Candidate struct {
 	*pecanv1.CacheCandidate
 	// Step is nil for a mark inside a function.
 	Step *graph.Step
+	// AfterBatch: its elements come after the batch whose short last elements are joined.
+	AfterBatch bool
 	// end: the elements are those of the dataset.
 	end bool
 	// spent is the CPU of all steps up to this one.
@@ -125,11 +127,15 @@ func (f *finder) visit(s *graph.Step, at place) {
 	through := at.indexed && f.passesIndex(s)
 	up.indexed = through || f.Keyed[name]
 	partial := refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which may read it more than once, or not to its end. Move it after that step", name)
-	if up.refusal.None() && (!readsOnce(s) || len(s.In) != 1) {
-		up.refusal = partial
+	if s.Rule.Kind == ops.Zipped {
+		partial = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which reads it to its end only if its length is known and no other input is shorter. Move it after that step", name)
 	}
 	for _, in := range s.In {
-		f.visit(in, up)
+		input := up
+		if input.refusal.None() && !f.readsOnce(s, in) {
+			input.refusal = partial
+		}
+		f.visit(in, input)
 	}
 	if up.refusal.None() {
 		up.refusal = partial
@@ -138,9 +144,6 @@ func (f *finder) visit(s *graph.Step, at place) {
 		f.visit(c, up)
 	}
 	f.spent += f.cpu[name]
-	if at.refusal.None() && !at.below {
-		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMAINDERS, "it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", f.Batch.Node.GetName())
-	}
 	if first := f.shiftsIndex(s); at.refusal.None() && through && first != nil {
 		at.refusal = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_INDEX, "a step after it draws random values by the number of the element, and %s leaves elements out. Move it before that step", first.Node.GetName())
 	}
@@ -169,13 +172,17 @@ func (f *finder) shiftsIndex(s *graph.Step) *graph.Step {
 	return nil
 }
 
-// readsOnce reports whether a step reads its only input exactly once, to the end.
-func readsOnce(s *graph.Step) bool {
+// readsOnce reports whether a step reads an input exactly once, to the end.
+func (f *finder) readsOnce(s, in *graph.Step) bool {
 	switch s.Rule.Kind {
 	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
-		return true
+		return len(s.In) == 1
 	case ops.Shuffled:
-		return s.Node.GetOp() != "SnapshotDatasetV2"
+		return len(s.In) == 1 && s.Node.GetOp() != "SnapshotDatasetV2"
+	case ops.Zipped:
+		// A zip asks all inputs for an element after its last one. Each stream has the same positions of all inputs.
+		n := f.Cardinality(s)
+		return n >= 0 && f.Cardinality(in) == n
 	}
 	return false
 }
@@ -190,7 +197,7 @@ func marked(mark *graph.CacheMark, node string) *Candidate {
 
 func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	c := marked(mark, s.Node.GetName())
-	c.Step, c.end, c.spent = s, at.end, f.spent
+	c.Step, c.AfterBatch, c.end, c.spent = s, !at.below, at.end, f.spent
 	why := at.refusal
 	if why.None() {
 		why = f.refusal(s, f.Request, mark.Freezes)
@@ -210,7 +217,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 	if !wanted || !at.refusal.None() && !at.end || f.CostOfHead(s) == 0 {
 		return
 	}
-	c := &Candidate{Step: s, end: at.end, spent: f.spent,
+	c := &Candidate{Step: s, AfterBatch: !at.below, end: at.end, spent: f.spent,
 		CacheCandidate: &pecanv1.CacheCandidate{Node: s.Node.GetName(), Origin: pecanv1.CacheCandidate_FOUND}}
 	why := at.refusal
 	if why.None() {

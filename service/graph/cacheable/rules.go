@@ -21,9 +21,9 @@ const packBytes = 16 << 10
 type Rules struct {
 	*analysis.Analysis
 	g *graph.Graph
-	// remote: the dataset names files by URL; nil before anybody asked. constants and opened are the known answers of
+	// remote is the answer of unversioned; nil before anybody asked. constants and opened are the known answers of
 	// constantNames and calledOpensOnly.
-	remote    *bool
+	remote    *string
 	constants map[*graph.Step][]bool
 	opened    map[calledFunction]bool
 }
@@ -56,8 +56,8 @@ func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_LISTED_FILES, "%s, which comes before it, looks for files while it runs, so changed files would not be noticed. Use list_files", s.Node.GetName())
 		}
 	})
-	if why.None() && r.namesRemoteFiles() {
-		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, so changed files would not be noticed")
+	if scheme := r.unversioned(); why.None() && scheme != "" {
+		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, and workers cannot ask for the versions of %s://, so changed files would not be noticed", scheme)
 	}
 	if why.None() && !freezes && !q.ByParts[step] {
 		if random := r.drawsByEpoch(step); random != nil {
@@ -87,14 +87,18 @@ func (r *Rules) takesSeeds(s *graph.Step) bool {
 	return r.g.InputIndex(s.Node, "seed") >= 0 && r.g.InputIndex(s.Node, "seed2") >= 0
 }
 
-func (r *Rules) namesRemoteFiles() bool {
+// unversioned returns the scheme of URLs in the dataset whose versions workers cannot ask for (service/worker/objects); empty
+// if there are none.
+func (r *Rules) unversioned() string {
 	if r.remote == nil {
-		remote := false
+		remote := ""
 		_ = r.g.EachNode(func(n *tf.NodeDef, _ string) error {
 			values, _ := nodedef.Strings(n)
 			for _, v := range values {
 				scheme, _, found := strings.Cut(string(v), "://")
-				remote = remote || found && scheme != "" && !strings.ContainsAny(scheme, "/ ")
+				if found && scheme != "" && scheme != "gs" && !strings.ContainsAny(scheme, "/ ") {
+					remote = scheme
+				}
 			}
 			return nil
 		})

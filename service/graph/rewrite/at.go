@@ -58,6 +58,9 @@ type StreamGraphs struct {
 	A               []byte
 	B               []byte
 	UpstreamOfCache []byte
+	// Batches, if not nil, is the graph whose elements UpstreamOfCache reads through PecanPull, under the handle Source. Its last
+	// element may be short, and is held back for the closing stream. There is no B then.
+	Batches []byte
 	// Parts are the parts of the source that the stream has at the cached step, in order. If the step is stored by parts of the
 	// source, there is no UpstreamOfCache, and At.Part gives that of each part.
 	Parts []uint32

@@ -4,37 +4,34 @@ import (
 	"maps"
 	"slices"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
-	"github.com/pecan-ml/pecan/service/graph/ops"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// findCached returns the cached step upstream of a step, with its position. The position records whether a
-// tf.data cache is between the two steps.
-func findCached(top *graph.Step, cached *pecanv1.CachePlan, at position) (*graph.Step, position) {
-	for s := top; ; s = s.In[0] {
-		if s.Node.GetName() == cached.GetNode() {
-			return s, at
-		}
-		at.upstreamOfCache = at.upstreamOfCache || s.Rule.Kind == ops.Cached
-		if len(s.In) != 1 {
-			return nil, at
+// findCached returns the cached step upstream of a step at a position, with its own position; nil if there is none.
+func (e *editor) findCached(s *graph.Step, at position) (*graph.Step, position) {
+	if s.Node.GetName() == e.cached.GetNode() {
+		return s, at
+	}
+	upstream := e.upstreamOf(s, at)
+	for _, in := range s.In {
+		if found, at := e.findCached(in, upstream); found != nil {
+			return found, at
 		}
 	}
+	return nil, at
 }
 
 // splitAtCache writes the cached step and all steps upstream as a separate graph. The rest of the graph
 // gets their elements from the worker. top is the last step of the rest.
 func (e *editor) splitAtCache(top *graph.Step, at position) error {
-	mark, at := findCached(top, e.cached, at)
+	mark, at := e.findCached(top, at)
 	if mark == nil {
 		return nil
 	}
-	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
-	byParts, variants := e.cached.GetParts() > 0, slices.Contains(types, tf.DataType_DT_VARIANT)
+	byParts := e.cached.GetParts() > 0
 	if e.parts = e.plan.parts; byParts {
 		e.parts = split.PartsIn(e.cached, e.plan.share)
 	}
@@ -45,36 +42,73 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 		if byParts {
 			upstream.plan.share = split.OnePart(*e.at.Part)
 		}
-		last, like := upstream.emit(mark, at), mark.Node
-		if variants {
-			like = upstream.writeVariants(last, types, shapes)
-			last = like.GetName()
-		}
-		graphs, err := upstream.finishGraph(last, like)
+		graphs, err := upstream.finishCached(mark, upstream.emit(mark, at))
 		if err != nil {
 			return err
 		}
 		e.upstreamGraph = graphs.A
 	}
-	e.stored, _ = withoutVariants(types, shapes)
+	e.stored, _ = withoutVariants(e.outputOf(mark))
 	e.names = e.fileNames(mark)
-	e.stop = mark
+	e.stop, e.stopOutput = mark, e.pullCached(mark)
+	return nil
+}
+
+// splitAfterBatch writes the graphs of a stream whose cached step comes after a batch in another graph, because the short last
+// batch is held back between the two. The worker runs three graphs: up to the batch, from there to the cached step, and the
+// rest.
+func (e *editor) splitAfterBatch(root, mark *graph.Step) (*StreamGraphs, error) {
+	batch := e.plan.division.Batch
+	batches, upstream := e.fork(), e.fork()
+	// A cache segment has all elements, so the skip at the stream's start is in the last graph.
+	batches.skips = nil
+	batches.relaxBatches(batch, batch)
+	first, err := batches.finishGraph(batches.emit(batch, e.positionOf(root, batch)), batch.Node)
+	if err != nil {
+		return nil, err
+	}
+	pulled := upstream.addPull(e.g.OutputTypes(batch.Node), e.g.OutputShapes(batch.Node), e.at.Source)
+	second, err := upstream.finishCached(mark, upstream.emitDownstream(mark, batch, pulled, e.positionOf(root, mark)))
+	if err != nil {
+		return nil, err
+	}
+	graphs, err := e.finishGraph(e.emitDownstream(root, mark, e.pullCached(mark), position{}), root.OutputOf)
+	if err != nil {
+		return nil, err
+	}
+	graphs.Batches, graphs.UpstreamOfCache, graphs.Parts, graphs.Files = first.A, second.A, e.plan.parts, e.at.Files
+	graphs.StoredTypes, _ = withoutVariants(e.outputOf(mark))
+	graphs.FileNames = e.fileNames(mark)
+	return graphs, nil
+}
+
+// finishCached completes the graph of a cached step and all steps upstream. output is the node of the step's output.
+func (e *editor) finishCached(mark *graph.Step, output string) (*StreamGraphs, error) {
+	types, shapes := e.outputOf(mark)
+	like := mark.Node
+	if slices.Contains(types, tf.DataType_DT_VARIANT) {
+		like = e.writeVariants(output, types, shapes)
+		output = like.GetName()
+	}
+	return e.finishGraph(output, like)
+}
+
+// pullCached makes a graph get the elements of the cached step from the worker. It returns the node of the step's output.
+func (e *editor) pullCached(mark *graph.Step) string {
+	types, shapes := e.outputOf(mark)
 	switch {
-	case variants:
+	case slices.Contains(types, tf.DataType_DT_VARIANT):
 		written, writtenShapes := withoutVariants(types, shapes)
-		e.stopOutput = e.skip(mark, e.readVariants(e.addPull(written, writtenShapes, e.at.CacheSource), types, shapes))
-		return nil
+		return e.skip(mark, e.readVariants(e.addPull(written, writtenShapes, e.at.CacheSource), types, shapes))
 	case !e.cached.GetPacked():
-		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
-		return nil
+		return e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
 	}
 	packs := make([]*tf.TensorShapeProto, len(shapes))
 	for i, s := range shapes {
 		packs[i] = &tf.TensorShapeProto{Dim: append([]*tf.TensorShapeProto_Dim{{Size: -1}}, s.GetDim()...)}
 	}
-	e.stopOutput = e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
+	return e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
 		Input: []string{e.addPull(types, packs, e.at.CacheSource)}, Attr: nodedef.DatasetAttrs(types, shapes)}))
-	return nil
 }
 
 // fileNames returns the function that StreamGraphs.FileNames describes, for a cached step. It needs no graph of a part: those of

@@ -8,11 +8,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // outputOf returns the types and shapes of a step's output, with the index if the step returns it.
 func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto) {
 	types, shapes := e.g.OutputTypes(s.OutputOf), e.g.OutputShapes(s.OutputOf)
+	if e.plan.division.Strategy == split.RemainderBatches && e.comesAfterBatch(s) {
+		shapes = anyRows(shapes)
+	}
 	if e.index.out[s] {
 		return numbered(types, shapes)
 	}

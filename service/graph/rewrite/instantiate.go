@@ -158,6 +158,11 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 		e.relaxBatches(root, w.Batch)
 		return write(root)
 	}
+	if e.cached != nil && !closing {
+		if mark, _ := e.findCached(root, position{}); mark != nil && e.comesAfterBatch(mark) {
+			return e.splitAfterBatch(root, mark)
+		}
+	}
 	downstream := e.fork()
 	handle := e.at.Source
 	if closing {

@@ -23,6 +23,14 @@ func (e *editor) relaxBatches(root, batch *graph.Step) {
 	}
 }
 
+// comesAfterBatch reports whether a step is the batch whose short last elements are joined, or has its elements.
+func (e *editor) comesAfterBatch(s *graph.Step) bool {
+	batch := e.plan.division.Batch
+	for ; batch != nil && s != batch && len(s.In) == 1; s = s.In[0] {
+	}
+	return batch != nil && s == batch
+}
+
 // onlyFullBatches makes a batch drop its incomplete last batch, whatever the user chose. The closing stream of the next
 // epoch reads these rows again, so no row is lost.
 func (e *editor) onlyFullBatches(batch *graph.Step) {

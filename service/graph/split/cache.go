@@ -68,7 +68,7 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 // planStep says how the elements of a candidate are stored. A step that draws from seeds gives other elements in each stream,
 // so its elements cannot be those of a share that other streams read in other epochs.
 func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cacheable.Candidate, parts storedParts) {
-	step := &pecanv1.CachePlan{Node: c.Node, Packed: rules.FitsInPacks(c.Step)}
+	step := &pecanv1.CachePlan{Node: c.Node, Packed: rules.FitsInPacks(c.Step) && !c.AfterBatch}
 	if parts.steps[c.Step] {
 		step.Parts = parts.count
 	} else {
@@ -80,6 +80,13 @@ func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cachea
 	}
 	h := cacheable.NewHasher(p.g, plan)
 	step.Key = p.keyWithMoves(cacheable.Key(h, plan, step), h, c.Step)
+	if c.AfterBatch {
+		// A segment has what the stream holds back for the closing stream in another form for each strategy.
+		sum := sha256.New()
+		graph.WriteHashPart(sum, []byte(step.Key))
+		graph.WriteHashPart(sum, []byte(plan.GetBatchStrategy().String()))
+		step.Key = hex.EncodeToString(sum.Sum(nil))
+	}
 	c.Plan = step
 }
 

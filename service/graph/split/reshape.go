@@ -19,7 +19,7 @@ func (p *Planner) PushPositionsUpstream(s *graph.Step) *graph.Step {
 	}
 	var above []*graph.Step
 	below := c.In[0]
-	for below.Rule.Kind == ops.PassThrough && !p.g.Freezes(below.Node) || (below.Rule.Kind == ops.OneToOne && p.Facts(below).Pure()) {
+	for below.Rule.Kind == ops.PassThrough || (below.Rule.Kind == ops.OneToOne && p.Facts(below).Pure()) {
 		above = append(above, below)
 		below = below.In[0]
 	}

@@ -297,6 +297,8 @@ CASES = {
     "cached_repeated": lambda: cached(D.range(300).map(twice)).map(twice).repeat(3),
     "cached_before_take": lambda: cached(D.range(300).map(twice)).take(20),
     "cached_before_zip": lambda: D.zip((cached(D.range(300)), D.range(300))),
+    "cached_before_shorter_zip": lambda: D.zip((cached(D.range(300)), D.range(200))),
+    "cached_before_filter_take": lambda: cached(D.range(300).map(twice)).filter(lambda x: x > 2).take(20),
     "cached_filter_batch": lambda: cached(D.range(300).filter(lambda x: x > 2).batch(8)),
     "cached_endless": lambda: cached(D.range(30).repeat()),
     "cached_clock": lambda: cached(D.range(30).map(lambda x: tf.timestamp())),
@@ -328,6 +330,9 @@ CASES = {
     "parts_taken": lambda: cached(D.range(3000).map(twice).filter(lambda x: x > 2).take(100)),
     "cached_remote_records": lambda: cached(
         D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
+    ),
+    "cached_unversioned_records": lambda: cached(
+        D.from_tensor_slices(["s3://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
     ),
     "cached_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
     "cached_noise_filter_batch": lambda: cached(

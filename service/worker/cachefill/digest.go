@@ -1,25 +1,45 @@
 package cachefill
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// digest identifies what a stream's elements come from: the files that the graph names, with sizes and times,
-// and the version of TensorFlow. Names that are no regular files of this host do not count.
-func digest(names []string) string {
-	sum := sha256.New()
-	version := strings.SplitN(tf.Version(), ".", 3)
-	fmt.Fprintf(sum, "pecan source 1 %q\n", version[:min(2, len(version))])
-	for _, name := range names {
-		if state, ok := dataset.FileState(name); ok {
-			fmt.Fprintf(sum, "%q %s\n", name, state)
-		}
+// mostQuestions bounds how many files are asked for at once: each object in a store costs a request.
+const mostQuestions = 32
+
+// digest identifies what a stream's elements come from: the files that the graph names, with their versions, and the version
+// of TensorFlow. Names that are no regular files of this host and no objects do not count. An error means that the version of
+// a file is not known.
+func digest(ctx context.Context, names []string) (string, error) {
+	states := make([]string, len(names))
+	asked, ctx := errgroup.WithContext(ctx)
+	asked.SetLimit(mostQuestions)
+	for i, name := range names {
+		asked.Go(func() error {
+			state, found, err := dataset.FileState(ctx, name)
+			if found {
+				states[i] = fmt.Sprintf("%q %s\n", name, state)
+			}
+			return err
+		})
 	}
-	return hex.EncodeToString(sum.Sum(nil))
+	if err := asked.Wait(); err != nil {
+		return "", err
+	}
+	version := strings.SplitN(tf.Version(), ".", 3)
+	sum := sha256.New()
+	fmt.Fprintf(sum, "pecan source 1 %q\n", version[:min(2, len(version))])
+	for _, state := range states {
+		sum.Write([]byte(state))
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -5,7 +5,7 @@
 // segment. If a file fails, it still yields the elements of the upstream graph, each once. A Directory is the worker's side of all caches: segments that are written,
 // acknowledged by the dispatcher, or removed because no cache needs them.
 //
-// Files: source.go is the Source; upstream.go fetches the elements of the upstream graph and packs small ones; digest.go
+// Files: source.go is the Source, and end.go ends its parts; upstream.go fetches the elements of the upstream graph and packs small ones; digest.go
 // names the files that elements come from; reports.go reports finished segments; directory.go is the Directory; rates.go measures how
 // fast it is, and probe.go before anything is stored.
 //

@@ -1,13 +1,11 @@
 package cachefill
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 
@@ -17,7 +15,6 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
-	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // mostSkipped bounds how many elements are skipped in one call.
@@ -31,6 +28,9 @@ type Upstream interface {
 	// Open makes the iterator of a part, and the function that closes it. With alone, no other part shares the iterator, so
 	// that an error of its first element is one of that element.
 	Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (it *tf.Iterator, stop func(), err error)
+	// HeldBack returns the short batches that the part held back for the closing stream. It is called once, after the last
+	// element of the part.
+	HeldBack() [][]*tf.Tensor
 }
 
 // Source is the source of the graph downstream of a cached step. It yields the elements of one part after another. It reads
@@ -48,6 +48,8 @@ type Source struct {
 	// Context ends with the run.
 	Context context.Context
 	Log     *slog.Logger
+	// KeepRemainder gets what a part holds back for the closing stream, at the end of the part.
+	KeepRemainder func(batch []*tf.Tensor)
 
 	from Upstream
 
@@ -71,8 +73,10 @@ type Source struct {
 	upstream  *upstream
 	alone     bool
 	stop      func()
-	writer    *cache.Writer
-	name      string
+	// held are the short batches that were read from the segment.
+	held   [][]*tf.Tensor
+	writer *cache.Writer
+	name   string
 
 	reports reports
 }
@@ -105,7 +109,7 @@ func (s *Source) Runtime() (*tf.Context, error) {
 func (s *Source) part() uint32 { return s.Stream.Parts[s.done] }
 
 // digest identifies what the elements of the open part come from now.
-func (s *Source) digest() string { return digest(s.Stream.FileNames(s.part())) }
+func (s *Source) digest() (string, error) { return digest(s.Context, s.Stream.FileNames(s.part())) }
 
 // dtypes are those of an element's tensors.
 func (s *Source) dtypes() (dtypes []uint32) {
@@ -134,11 +138,20 @@ func (s *Source) beginPart() (err error) {
 	if s.closed {
 		return tf.ErrCancelled
 	}
-	s.source, s.graphs, s.delivered, s.alone = s.digest(), nil, 0, false
-	if s.segment = s.recordedOf(s.part()); s.segment != nil {
+	source, unknown := s.digest()
+	s.source, s.graphs, s.delivered, s.alone = source, nil, 0, false
+	s.segment = s.recordedOf(s.part())
+	switch {
+	case unknown != nil:
+		// The part is neither read nor written. Its segment may still be valid.
+		s.Directory.drop("", fmt.Errorf("the version of a source file is not known: %w", unknown))
+		err = s.open()
+	case s.segment != nil:
 		err = s.beginReading()
-	} else if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
-		s.beginWriting()
+	default:
+		if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
+			s.beginWriting()
+		}
 	}
 	s.begun = err == nil
 	return err
@@ -231,8 +244,7 @@ func (s *Source) pull() ([]*tf.Tensor, error) {
 			return tensors, err
 		}
 		s.Directory.invalidate(s.segment, true, err)
-		_ = s.reader.Close()
-		s.reader = nil
+		s.closeReader()
 	}
 	if s.upstream == nil {
 		if err := s.compute(); err != nil {
@@ -248,17 +260,23 @@ func (s *Source) pull() ([]*tf.Tensor, error) {
 	case err != nil:
 		return nil, err
 	}
-	if s.writer != nil {
-		end := s.Directory.writing.begin()
-		err := s.writer.Append(&got.chunk)
-		end(got.chunk.Count, got.chunk.Size())
-		if err != nil {
-			s.Directory.health.failed(err)
-			s.drop(err)
-		}
-	}
+	s.write(&got.chunk)
 	s.delivered += uint64(got.chunk.Count)
 	return got.tensors, nil
+}
+
+// write appends elements to the segment, if one is written.
+func (s *Source) write(chunk *cache.Chunk) {
+	if s.writer == nil {
+		return
+	}
+	end := s.Directory.writing.begin()
+	err := s.writer.Append(chunk)
+	end(chunk.Count, chunk.Size())
+	if err != nil {
+		s.Directory.health.failed(err)
+		s.drop(err)
+	}
 }
 
 // fetch fetches the next elements of the upstream graph. If the first one fails in an iterator that other parts share, the
@@ -278,19 +296,24 @@ func (s *Source) fetch() (*pulled, error) {
 
 // read returns the next elements of the segment.
 func (s *Source) read() ([]*tf.Tensor, error) {
-	end := s.Directory.reading.begin()
-	chunk, err := s.reader.Next()
-	end(chunk.Count, chunk.Size())
-	if err != nil {
-		return nil, err
+	for {
+		end := s.Directory.reading.begin()
+		chunk, err := s.reader.Next()
+		end(chunk.Count, chunk.Size())
+		if err != nil {
+			return nil, err
+		}
+		tensors, err := tensorsOf(&chunk, &s.table)
+		if err != nil {
+			return nil, err
+		}
+		s.Directory.read.Add(uint64(chunk.Size()))
+		if chunk.Flags&heldBack == 0 {
+			s.delivered += uint64(chunk.Count)
+			return tensors, nil
+		}
+		s.held = append(s.held, tensors)
 	}
-	tensors, err := tensorsOf(&chunk, &s.table)
-	if err != nil {
-		return nil, err
-	}
-	s.delivered += uint64(chunk.Count)
-	s.Directory.read.Add(uint64(chunk.Size()))
-	return tensors, nil
 }
 
 // compute continues with the upstream graph after the segment has broken off. If that fails, the next Pull tries
@@ -324,76 +347,4 @@ func (s *Source) shut() {
 		s.stop()
 		s.upstream = nil
 	}
-}
-
-// endPart closes the open part after its last element.
-func (s *Source) endPart() {
-	s.commit()
-	s.spent = cmp.Or(s.reader, s.spent)
-	s.closePart()
-	s.begun = false
-	s.done++
-}
-
-// closePart frees what is open of a part.
-func (s *Source) closePart() {
-	if s.reader != nil {
-		_ = s.reader.Close()
-		s.reader = nil
-	}
-	s.shut()
-}
-
-// commit makes the segment durable and ready to report. The files must still be those that the elements came
-// from.
-func (s *Source) commit() {
-	if s.writer == nil {
-		return
-	}
-	writer := s.writer
-	if s.digest() != s.source || s.tablesChanged() {
-		s.drop(errors.New("the source files changed while they were read"))
-		return
-	}
-	s.writer = nil
-	end := s.Directory.writing.begin()
-	segment, err := writer.Commit()
-	end(0, 0)
-	if err != nil {
-		s.Directory.health.failed(err)
-		s.Directory.drop(s.name, err)
-		return
-	}
-	s.Directory.health.succeeded()
-	s.reports.add(&pecanv1.CacheSegment{
-		Key: segment.Key, Part: segment.Part, Parts: segment.Parts, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
-	})
-}
-
-// tablesChanged reports whether a file has changed since the graphs' tables were named. That may have been before the digest was
-// computed.
-func (s *Source) tablesChanged() bool {
-	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
-}
-
-// drop abandons the writing; the elements continue.
-func (s *Source) drop(why error) {
-	if s.writer == nil {
-		return
-	}
-	if err := s.writer.Abort(); err != nil {
-		s.Log.Debug("removing an incomplete segment failed", "file", s.name, "error", err)
-	}
-	s.writer = nil
-	s.Directory.drop(s.name, why)
-}
-
-// Close frees what is open. A segment that is not complete is discarded.
-func (s *Source) Close() {
-	s.Report()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.drop(nil)
-	s.closePart()
 }

@@ -2,7 +2,7 @@
 // the graph of each stream with package rewrite.
 //
 // Files: store.go keeps parsed datasets and the orders of their steps; wire.go reads single facts of a serialised graph
-// without decoding all of it, because constants can make a graph large; files.go reads the size and time of files that a
+// without decoding all of it, because constants can make a graph large; files.go finds the versions of files that a
 // graph names; tables.go frees lookup tables and variables that streams share by name.
 //
 // Instantiator is the interface between this package and those that run graphs. The package does not run streams: only

@@ -69,7 +69,7 @@ func (s *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecan
 	if err != nil {
 		return nil, err
 	}
-	at.Files = FileStates(rewrite.TableFiles(parsed))
+	at.Files = FileStates(ctx, rewrite.TableFiles(parsed))
 	return rewrite.Instantiate(parsed, plan, at)
 }
 

@@ -87,11 +87,17 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	r.shared = graphs.Shared
 	if len(graphs.Parts) > 0 {
 		r.cached = kept
+		upstream := &upstreamParts{run: r, whole: graphs, at: at}
 		if base, err = kept.Runtime(); err != nil {
 			return nil, err
 		}
+		if graphs.Batches != nil {
+			// The graph of the cached step waits for the batches, and the one after it waits for both.
+			upstream.relay, upstream.pulling, relay, base = relay, base, nil, w.Pulling
+			upstream.relay.keep, upstream.relay.batchRows, r.batchRows = upstream.hold, r.batchRows, 0
+		}
 		r.closers = append(r.closers, kept.Close)
-		if err := r.beginCached(kept, graphs, at); err != nil {
+		if err := r.beginCached(kept, upstream); err != nil {
 			return nil, err
 		}
 		source = kept

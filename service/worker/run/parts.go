@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -9,6 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
 	"github.com/pecan-ml/pecan/service/worker/cachefill"
+	"github.com/pecan-ml/pecan/service/worker/payload"
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
@@ -16,14 +18,13 @@ import (
 func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
 	return &cachefill.Source{
 		Directory: r.stream.streams.Caches, Action: action, AllParts: split.AllParts(r.command.GetPlan(), action.GetStep()), Lease: r.command.GetLease(),
-		Context: r.ctx, Log: r.stream.log,
+		Context: r.ctx, Log: r.stream.log, KeepRemainder: r.keepRemainder,
 	}
 }
 
-// beginCached begins the source of the graph downstream of a cached step. at is where the stream's graphs were written.
-func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, at rewrite.At) error {
-	u := &upstreamParts{run: r, whole: graphs, at: at}
-	kept.Stream = graphs
+// beginCached begins the source of the graph downstream of a cached step.
+func (r *run) beginCached(kept *cachefill.Source, u *upstreamParts) error {
+	kept.Stream = u.whole
 	if err := u.reserve(kept); err != nil {
 		return err
 	}
@@ -33,9 +34,18 @@ func (r *run) beginCached(kept *cachefill.Source, graphs *rewrite.StreamGraphs, 
 // upstreamParts runs the steps upstream of a cached step. Its parts share one pooled iterator if that is possible.
 type upstreamParts struct {
 	run *run
-	// whole are the graphs of the stream. They have the graph upstream too, if that is the same for all of its parts.
+	// whole are the graphs of the stream. They have the graph upstream too, if that is the same for all of its parts. at is where
+	// they were written.
 	whole *rewrite.StreamGraphs
 	at    rewrite.At
+	// relay is the source of the graph upstream if that reads batches, and pulling its context; nil without batches. held are the
+	// short batches that it has held back.
+	relay   *relay
+	pulling *tf.Context
+	mu      sync.Mutex
+	held    [][]*tf.Tensor
+	// heldCounts counts what the open part has held back.
+	heldCounts profile.Counts
 	// shared is the pooled iterator, key that of its template; nil without one. It has begun with the part begun, which is
 	// negative afterwards.
 	shared *tf.Iterator
@@ -62,7 +72,7 @@ func (u *upstreamParts) Graphs(part uint32) (*rewrite.StreamGraphs, error) {
 func (u *upstreamParts) reserve(kept *cachefill.Source) error {
 	r := u.run
 	part, missing := kept.FirstMissing()
-	if !missing || !r.mayPool(false) {
+	if !missing || u.relay != nil || !r.mayPool(false) {
 		return nil
 	}
 	graphs, err := u.Graphs(part)
@@ -84,15 +94,69 @@ func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bo
 		u.begun = -1
 		return u.shared, func() {}, nil
 	}
-	p := profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops)
-	it, stop, err := u.run.newIterator(u.run.stream.streams.Plain, graphs.UpstreamOfCache, p)
+	if u.relay == nil {
+		return u.iterate(u.run.stream.streams.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops))
+	}
+	p := profile.New(graphs.Batches, u.meters, graphs.Ops)
+	if p != nil {
+		p.KeepsRemainder()
+	}
+	batches, stopBatches, err := u.iterate(u.run.stream.streams.Plain, graphs.Batches, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	u.relay.from = batches
+	u.mu.Lock()
+	u.heldCounts = profile.Counts{}
+	u.mu.Unlock()
+	if p = profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops); p != nil {
+		p.Relay = true
+	}
+	it, stopIt, err := u.iterate(u.pulling, graphs.UpstreamOfCache, p)
+	stop := func() {
+		if it != nil {
+			stopIt()
+		}
+		stopBatches()
+		for _, batch := range u.HeldBack() {
+			tf.ReleaseAll(batch)
+		}
+	}
+	if err != nil {
+		stop()
+	}
+	return it, stop, err
+}
+
+// iterate makes the iterator of a graph, and the function that closes it.
+func (u *upstreamParts) iterate(runtime *tf.Context, serialised []byte, p *profile.Profiler) (*tf.Iterator, func(), error) {
+	it, stop, err := u.run.newIterator(runtime, serialised, p)
 	return it, func() {
 		if p != nil {
 			// The counts since the last sample would be lost.
-			p.Read(it, profile.Counts{})
+			u.mu.Lock()
+			held := u.heldCounts
+			u.mu.Unlock()
+			p.Read(it, held)
 		}
 		stop()
 	}, err
+}
+
+// hold holds a short batch back until the end of the part.
+func (u *upstreamParts) hold(batch []*tf.Tensor) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held = append(u.held, batch)
+	u.heldCounts.Add(profile.Counts{Elements: 1, Out: payload.NewSingle(batch).Parts.Raw})
+}
+
+// HeldBack implements cachefill.Upstream.
+func (u *upstreamParts) HeldBack() (batches [][]*tf.Tensor) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	batches, u.held = u.held, nil
+	return batches
 }
 
 // continues makes the shared iterator begin a part, unless it has begun with it. It reports whether the iterator runs it.

@@ -12,12 +12,12 @@ import (
 // held back for the closing stream. TensorFlow calls Pull from its own thread. A stop cancels the first
 // iterator, which ends Pull.
 type relay struct {
-	run       *run
+	keep      func(batch []*tf.Tensor)
 	from      *tf.Iterator
 	batchRows int64
 }
 
-func newRelay(r *run) *relay { return &relay{run: r} }
+func newRelay(r *run) *relay { return &relay{keep: r.keepRemainder} }
 
 // Pull implements tf.Source.
 func (r *relay) Pull() ([]*tf.Tensor, error) {
@@ -29,7 +29,7 @@ func (r *relay) Pull() ([]*tf.Tensor, error) {
 		if r.batchRows == 0 || payload.Rows(batch) >= r.batchRows {
 			return batch, nil
 		}
-		r.run.keepRemainder(batch)
+		r.keep(batch)
 	}
 }
 
