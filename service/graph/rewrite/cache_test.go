@@ -269,12 +269,6 @@ func stringsOf(def *tf.GraphDef) (all []string) {
 	return slices.Compact(all)
 }
 
-// The files of streams 0 and 1.
-const (
-	firstFile  = "/data/part-0.tfrecord"
-	secondFile = "/data/part-1.tfrecord"
-)
-
 // With sharding HINT, a stream caches what one index reads.
 func TestAStreamOfAHintIsDividedAtItsCachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "hint_cached")

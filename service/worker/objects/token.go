@@ -109,7 +109,7 @@ func (t *tokens) fromCredentials(ctx context.Context, raw []byte) (string, time.
 	if c.TokenURI == "" {
 		c.TokenURI = tokenAddress
 	}
-	form := url.Values{}
+	var form url.Values
 	switch c.Type {
 	case "authorized_user":
 		form = url.Values{"grant_type": {"refresh_token"}, "client_id": {c.ClientID}, "client_secret": {c.ClientSecret}, "refresh_token": {c.RefreshToken}}
