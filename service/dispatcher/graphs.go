@@ -2,11 +2,13 @@ package dispatcher
 
 import (
 	"slices"
+	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/ops"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -61,7 +63,7 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known spli
 	}
 	for _, c := range plan.CacheCandidates {
 		if c.Plan != nil {
-			c.Plan.Upstream = upstreamOf(g, c.Node)
+			listCachedSteps(g, plan, c.Plan)
 		}
 	}
 	plan.Steps = stepsOf(g)
@@ -88,6 +90,29 @@ func stepsOf(g *graph.Graph) (steps []*pecanv1.PlanStep) {
 	}
 	visit(root)
 	return steps
+}
+
+// listCachedSteps notes which steps of an order are upstream of a cached step, and where they are in it.
+func listCachedSteps(g *graph.Graph, plan *pecanv1.Plan, cached *pecanv1.CachePlan) {
+	names := upstreamOf(g, cached.Node)
+	outside := func(name string) string {
+		name, _, _ = strings.Cut(name, graphorder.InFunction)
+		return name
+	}
+	inside, ordered := map[string][]string{}, graphorder.Names(g)
+	for _, name := range slices.Backward(ordered) {
+		if caller := outside(name); caller != name {
+			inside[caller] = append(inside[caller], name)
+		}
+	}
+	cached.Upstream = nil
+	for _, name := range names {
+		cached.Upstream = append(append(cached.Upstream, name), inside[name]...)
+	}
+	cached.Before = uint32(max(0, slices.IndexFunc(ordered, func(name string) bool { return slices.Contains(names, outside(name)) })))
+	if late := plan.GetCut().GetLateAfter(); len(plan.GetCut().GetLateShuffles()) > 0 && slices.Contains(names, late) {
+		cached.LateAfter = late
+	}
 }
 
 // upstreamOf returns the names of a step and of all steps upstream of it. From the last one on, they are in the order in which

@@ -153,3 +153,18 @@ func TestBadGraphsAreRefusedAtRegistration(t *testing.T) {
 		t.Fatalf("after refusals: %v %v", status.GetDatasets(), err)
 	}
 }
+
+// An order is refused for a cache if a shuffle that the plan moved downstream would run before its elements are stored.
+func TestThePlanSaysAfterWhichCachedStepShufflesRun(t *testing.T) {
+	planner := dispatcher.NewGraphs(dispatcher.DefaultConfig())
+	for name, late := range map[string]bool{"parts_records_shuffled": true, "cached": false} {
+		data, err := os.ReadFile("../graph/testdata/" + name + ".pb")
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := planner.Plan(data, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
+		if after := plan.GetCache().GetLateAfter(); err != nil || (after != "") != late || late && after != plan.GetCut().GetLateAfter() {
+			t.Errorf("%s: %v, %v", name, plan.GetCache(), err)
+		}
+	}
+}

@@ -43,7 +43,8 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 
 // receive passes each message of a worker to the core, and returns why no more comes. A message that arrives after the session
 // has ended changes nothing.
-func (d *Dispatcher) receive(stream workerStream, id core.SessionID) error {
+func (d *Dispatcher) receive(stream workerStream, id core.SessionID) (err error) {
+	defer d.recovered("WorkerSession", &err)
 	for {
 		message, err := stream.Recv()
 		if err != nil {

@@ -131,8 +131,7 @@ func admit(req any) error {
 // reason, and is logged.
 func (d *Dispatcher) settle(method string, err *error) {
 	if p := recover(); p != nil {
-		d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-		*err = reason.New(reason.Internal, "the dispatcher failed in %s; its log has details", method)
+		*err = d.panicked(method, p)
 	}
 	if *err == nil {
 		return
@@ -145,6 +144,18 @@ func (d *Dispatcher) settle(method string, err *error) {
 		level = slog.LevelDebug
 	}
 	d.deps.Log.Log(context.Background(), level, "request refused", "method", method, "code", status.Code(*err).String(), "reason", string(own.Reason), "error", own.Message)
+}
+
+// recovered makes a panic in a goroutine of a request an error of this request. It must be deferred itself.
+func (d *Dispatcher) recovered(method string, err *error) {
+	if p := recover(); p != nil {
+		*err = d.panicked(method, p)
+	}
+}
+
+func (d *Dispatcher) panicked(method string, p any) error {
+	d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+	return reason.New(reason.Internal, "the dispatcher failed in %s; its log has details", method)
 }
 
 func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }

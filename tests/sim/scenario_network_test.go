@@ -168,6 +168,8 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/provision/local.go: Round":                     "of a duration, for people",
 		"service/provision/plan.go: Round":                      "of a duration, for people",
 		"service/worker/drain.go: Round":                        "of a duration, for the log",
+		"service/worker/objects/gcs.go: UnixNano":               "of an object's time of change, which only has to be equal",
+		"service/worker/objects/token.go: Unix":                 "of a request for a token, by which Google's servers limit it",
 		"service/worker/session.go: Round":                      "of a duration, for the log",
 	}
 	seen := map[string]bool{}

@@ -9,7 +9,8 @@ import (
 
 // InOrder returns how the elements of a cached step are stored if the dataset's steps run in an order, and the step after
 // which they are taken: the last one of the step and those upstream. Another order of these steps has another key. It is nil
-// if the order moves steps across the cached one, because no step then gives its elements.
+// if the order moves steps across the cached one, because no step then gives its elements, and if a shuffle would come before the
+// last step.
 //
 // The key has the numbers of the steps and not their names, so graphs that differ only downstream share it.
 func (c *CachePlan) InOrder(order []string) (in *CachePlan, last string) {
@@ -25,7 +26,11 @@ func (c *CachePlan) InOrder(order []string) (in *CachePlan, last string) {
 	if len(number) == 0 {
 		return c, c.GetNode()
 	}
-	prefix, numbers, moved := order[:len(number)], make([]int, len(number)), false
+	first := int(c.GetBefore())
+	if first+len(number) > len(order) {
+		return nil, ""
+	}
+	prefix, numbers, moved := order[first:first+len(number)], make([]int, len(number)), false
 	for i, node := range prefix {
 		n, upstream := number[node]
 		if !upstream {
@@ -36,10 +41,15 @@ func (c *CachePlan) InOrder(order []string) (in *CachePlan, last string) {
 	if !moved {
 		return c, c.GetNode()
 	}
+	last = prefix[len(prefix)-1]
+	if c.GetLateAfter() != "" && c.GetLateAfter() != last {
+		return nil, ""
+	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "pecan cache order 1 %s %v", c.GetKey(), numbers))
 	return &CachePlan{
 		Node: c.Node, Key: hex.EncodeToString(sum[:]), Seeded: c.Seeded, Packed: c.Packed, Upstream: c.Upstream, Parts: c.Parts,
-	}, prefix[len(prefix)-1]
+		Before: c.Before, LateAfter: c.LateAfter,
+	}, last
 }
 
 // SameInOrders reports whether two orders give a cached step the same key.

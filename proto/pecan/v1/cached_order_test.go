@@ -51,3 +51,30 @@ func TestTheKeyOfACacheHasTheOrderOfItsSteps(t *testing.T) {
 		t.Errorf("without a step: %v after %q", in, last)
 	}
 }
+
+func TestACacheUpstreamOfWhichFunctionsBranchesAndShufflesAre(t *testing.T) {
+	cached := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "interleave", "interleave:parse", "interleave:decode", "files"}}
+	branch := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "flip", "read"}, Before: 2}
+	late := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "flip", "decode"}, LateAfter: "crop"}
+	for _, c := range []struct {
+		name, last  string
+		step        *pecanv1.CachePlan
+		order       []string
+		same, moved bool
+	}{
+		{"functions: other steps downstream", "crop", cached, []string{"interleave:decode", "interleave:parse", "interleave", "crop", "b", "a"}, true, false},
+		{"functions: another order inside", "crop", cached, []string{"interleave:parse", "interleave:decode", "interleave", "crop", "a"}, false, false},
+		{"functions: a step moves upstream", "", cached, []string{"interleave:decode", "interleave:parse", "interleave", "a", "crop"}, false, true},
+		{"a second branch: another order in the first one", "crop", branch, []string{"y", "x", "flip", "crop", "zip"}, true, false},
+		{"a second branch: another order in it", "flip", branch, []string{"x", "y", "crop", "flip", "zip"}, false, false},
+		{"a second branch: a step moves across", "", branch, []string{"x", "y", "a", "flip", "crop", "zip"}, false, true},
+		{"a second branch: an order without it", "", branch, []string{"flip", "crop"}, false, true},
+		{"a shuffle after the last step", "crop", late, []string{"flip", "decode", "crop", "mix"}, false, false},
+		{"a shuffle before the last step", "", late, []string{"decode", "crop", "flip", "mix"}, false, true},
+	} {
+		in, last := c.step.InOrder(c.order)
+		if (in == nil) != c.moved || last != c.last || (in.GetKey() == "k") != c.same {
+			t.Errorf("%s: %v after %q", c.name, in, last)
+		}
+	}
+}

@@ -2679,10 +2679,16 @@ type CachePlan struct {
 	Seeded bool `protobuf:"varint,3,opt,name=seeded,proto3" json:"seeded,omitempty"`
 	// The worker hands elements to its graphs in packs of many.
 	Packed bool `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"`
-	// Nodes of the step and of all steps upstream of it: those that do not run while the cache is read.
+	// Nodes of the step and of all steps upstream of it: those that do not run while the cache is read. They come from the last
+	// one on. Steps in the function of a step, if they have an order, come after that step.
 	Upstream []string `protobuf:"bytes,60,rep,name=upstream,proto3" json:"upstream,omitempty"`
 	// The number of parts of the source, if each has a segment of its own. 0: the share of each stream is a part.
-	Parts         uint32 `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
+	Parts uint32 `protobuf:"varint,120,opt,name=parts,proto3" json:"parts,omitempty"`
+	// The number of steps of an order that come before those upstream: steps of other branches of a join.
+	Before uint32 `protobuf:"varint,250,opt,name=before,proto3" json:"before,omitempty"`
+	// The step after which shuffles run that the plan moved downstream, if it is this step or upstream of it. In an order in which
+	// another of these steps is the last one, a shuffle would be upstream of the elements that are stored.
+	LateAfter     string `protobuf:"bytes,251,opt,name=late_after,json=lateAfter,proto3" json:"late_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2757,6 +2763,20 @@ func (x *CachePlan) GetParts() uint32 {
 		return x.Parts
 	}
 	return 0
+}
+
+func (x *CachePlan) GetBefore() uint32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *CachePlan) GetLateAfter() string {
+	if x != nil {
+		return x.LateAfter
+	}
+	return ""
 }
 
 // A step whose elements may be cached, or a mark that cannot be followed.
@@ -4437,14 +4457,17 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRECOMPUTE\x10\x01\x12\v\n" +
 	"\aPARTIAL\x10\x02\x12\b\n" +
-	"\x04SEEK\x10\x03\"\x93\x01\n" +
+	"\x04SEEK\x10\x03\"\xcc\x01\n" +
 	"\tCachePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
 	"\x06packed\x18\x04 \x01(\bR\x06packed\x12\x1a\n" +
 	"\bupstream\x18< \x03(\tR\bupstream\x12\x14\n" +
-	"\x05parts\x18x \x01(\rR\x05parts\"\xb0\x03\n" +
+	"\x05parts\x18x \x01(\rR\x05parts\x12\x17\n" +
+	"\x06before\x18\xfa\x01 \x01(\rR\x06before\x12\x1e\n" +
+	"\n" +
+	"late_after\x18\xfb\x01 \x01(\tR\tlateAfter\"\xb0\x03\n" +
 	"\x0eCacheCandidate\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x127\n" +

@@ -837,7 +837,7 @@ func (x *HeldStream) GetRemainderRows() uint64 {
 type WorkerHeartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Streams that the worker runs, a list for each epoch.
-	Streams []*StreamLoads `protobuf:"bytes,1,rep,name=streams,proto3" json:"streams,omitempty"`
+	Streams []*StreamLoads `protobuf:"bytes,210,rep,name=streams,proto3" json:"streams,omitempty"`
 	// CPU seconds of the process since it started.
 	CpuS          float64 `protobuf:"fixed64,2,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes int64   `protobuf:"varint,3,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
@@ -3471,9 +3471,9 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\x99\x05\n" +
-	"\x0fWorkerHeartbeat\x12/\n" +
-	"\astreams\x18\x01 \x03(\v2\x15.pecan.v1.StreamLoadsR\astreams\x12\x13\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xa0\x05\n" +
+	"\x0fWorkerHeartbeat\x120\n" +
+	"\astreams\x18\xd2\x01 \x03(\v2\x15.pecan.v1.StreamLoadsR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\bR\aleaving\x12\x19\n" +
@@ -3497,7 +3497,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"cleanBelow\x12\x18\n" +
 	"\adrained\x18\a \x01(\bR\adrained\x12\x16\n" +
 	"\x06unread\x18\b \x01(\bR\x06unread\x12\x16\n" +
-	"\x06opened\x18\t \x01(\bR\x06opened\"\xa5\x01\n" +
+	"\x06opened\x18\t \x01(\bR\x06openedJ\x04\b\x01\x10\x02\"\xa5\x01\n" +
 	"\n" +
 	"StoreRates\x12-\n" +
 	"\x05reads\x18\x01 \x03(\v2\x17.pecan.v1.StoreTransferR\x05reads\x12/\n" +

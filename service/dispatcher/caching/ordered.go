@@ -15,13 +15,19 @@ func inOrder(facts measure.Caching) measure.Caching {
 	nodes := make([]*pecanv1.NodeMetrics, len(facts.Nodes))
 	for i, node := range facts.Nodes {
 		n := &pecanv1.NodeMetrics{Node: node.Node, Elements: node.Elements, SelfCpuS: node.SelfCpuS, BytesIn: node.BytesIn, BytesOut: node.BytesOut}
-		if slices.Contains(decided.Covers, node.Node) {
+		if covers(decided, node) {
 			n.SelfCpuS *= ratio
 		}
 		nodes[i] = n
 	}
 	facts.Nodes, facts.Steps = nodes, facts.Ordered.Steps
 	return facts
+}
+
+// covers reports whether an order changes the cost of a step: its own, or that of a step in its function, which it contains.
+func covers(decided *pecanv1.StoredOrder, node *pecanv1.NodeMetrics) bool {
+	return slices.Contains(decided.GetCovers(), node.GetNode()) ||
+		slices.ContainsFunc(node.GetInside(), func(inner *pecanv1.NodeMetrics) bool { return covers(decided, inner) })
 }
 
 // costRatio returns what the covered steps of an order cost, relative to the registered order: as production measured it, else as
@@ -33,7 +39,7 @@ func costRatio(decided *pecanv1.StoredOrder, nodes []*pecanv1.NodeMetrics) float
 	all, covered := 0.0, 0.0
 	for _, node := range nodes {
 		all += node.SelfCpuS
-		if slices.Contains(decided.GetCovers(), node.Node) {
+		if covers(decided, node) {
 			covered += node.SelfCpuS
 		}
 	}

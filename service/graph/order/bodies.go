@@ -17,8 +17,13 @@ func (c *chain) divide(order []string, inside string) (own []string, bodies map[
 	bodies = map[*graph.Step][]string{}
 	for _, s := range c.steps {
 		if body := c.bodies[s]; body != nil {
-			count := min(len(body.names("")), len(order))
-			bodies[s], order = order[:count], order[count:]
+			caller := join(inside, s.Node.GetName())
+			// An order of an earlier version has no steps of functions. They keep their places.
+			bodies[s] = body.names(caller)
+			if len(order) > 0 && strings.HasPrefix(order[0], join(caller, "")) {
+				count := min(len(bodies[s]), len(order))
+				bodies[s], order = order[:count], order[count:]
+			}
 		}
 		if len(order) == 0 {
 			break

@@ -27,6 +27,15 @@ func newChain(g *graph.Graph) *chain {
 	return r.chainOf(g, "")
 }
 
+// Names returns the steps of a dataset in their registered order, as an order has them; nil if they have no single order.
+func Names(g *graph.Graph) []string {
+	c := newChain(g)
+	if c == nil {
+		return nil
+	}
+	return c.names("")
+}
+
 // reader reads the steps of a dataset and of the functions that it calls.
 type reader struct {
 	// kept are the functions that the author marked, and those that call them.

@@ -13,27 +13,37 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// mostQuestions bounds how many files are asked for at once: each object in a store costs a request.
+// mostQuestions bounds how many objects in a store are asked for at once. Each costs a request.
 const mostQuestions = 32
 
 // digest identifies what a stream's elements come from: the files that the graph names, with their versions, and the version
 // of TensorFlow. Names that are no regular files of this host and no objects do not count. An error means that the version of
 // a file is not known.
 func digest(ctx context.Context, names []string) (string, error) {
-	states := make([]string, len(names))
-	asked, ctx := errgroup.WithContext(ctx)
-	asked.SetLimit(mostQuestions)
-	for i, name := range names {
-		asked.Go(func() error {
-			state, found, err := dataset.FileState(ctx, name)
-			if found {
-				states[i] = fmt.Sprintf("%q %s\n", name, state)
-			}
-			return err
-		})
+	states, objects := make([]string, len(names)), []int(nil)
+	read := func(ctx context.Context, i int) error {
+		state, found, err := dataset.FileState(ctx, names[i])
+		if found {
+			states[i] = fmt.Sprintf("%q %s\n", names[i], state)
+		}
+		return err
 	}
-	if err := asked.Wait(); err != nil {
-		return "", err
+	for i, name := range names {
+		if dataset.IsObject(name) {
+			objects = append(objects, i)
+		} else if err := read(ctx, i); err != nil {
+			return "", err
+		}
+	}
+	if len(objects) > 0 {
+		asked, ctx := errgroup.WithContext(ctx)
+		asked.SetLimit(mostQuestions)
+		for _, i := range objects {
+			asked.Go(func() error { return read(ctx, i) })
+		}
+		if err := asked.Wait(); err != nil {
+			return "", err
+		}
 	}
 	version := strings.SplitN(tf.Version(), ".", 3)
 	sum := sha256.New()

@@ -67,11 +67,15 @@ func (t *tokens) fetch(ctx context.Context) (token string, lasts time.Duration, 
 	if named || !errors.Is(err, os.ErrNotExist) {
 		return "", 0, err
 	}
-	const anonymous = time.Hour
+	// Somebody may start the metadata server, or give credentials, later.
+	const anonymous = 2 * tokenMargin
 	if os.Getenv("NO_GCE_CHECK") == "true" {
 		return "", anonymous, nil
 	}
 	if token, lasts, err = t.fromMetadata(ctx); err != nil {
+		if ctx.Err() != nil {
+			return "", 0, ctx.Err()
+		}
 		return "", anonymous, nil
 	}
 	return token, lasts, nil

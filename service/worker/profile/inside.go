@@ -22,8 +22,9 @@ func callsDatasets(op string) bool {
 }
 
 // insideOf returns the last step of the dataset that a function returns. The names of its steps begin with that of the step
-// caller. It is nil if nothing in it could change its place.
-func insideOf(serialised []byte, function, caller string) *step {
+// caller. It is nil if nothing in it could change its place. steps counts the steps of all functions of a tree, which call each
+// other from many places.
+func insideOf(serialised []byte, function, caller string, steps *int) *step {
 	f := dataset.Function(serialised, function)
 	if f == nil || len(f.GetRet()) != 1 {
 		return nil
@@ -39,10 +40,10 @@ func insideOf(serialised []byte, function, caller string) *step {
 	for last.GetOp() == "Identity" && len(last.GetInput()) > 0 {
 		last = nodes[dataset.NodeOf(last.GetInput()[0])]
 	}
-	movable, steps := 0, 0
+	movable := 0
 	var add func(n *tensorflow.NodeDef) *step
 	add = func(n *tensorflow.NodeDef) *step {
-		if steps++; n == nil || !isDataset(n.GetOp()) || steps > maxProfiled {
+		if *steps++; n == nil || !isDataset(n.GetOp()) || *steps > maxProfiled {
 			return nil
 		}
 		s := &step{name: caller + inFunction + n.GetName(), op: n.GetOp()}
@@ -50,7 +51,7 @@ func insideOf(serialised []byte, function, caller string) *step {
 			movable++
 		}
 		if called := n.GetAttr()["f"].GetFunc().GetName(); callsDatasets(s.op) && called != "" {
-			if s.inside = insideOf(serialised, called, s.name); s.inside != nil {
+			if s.inside = insideOf(serialised, called, s.name, steps); s.inside != nil {
 				movable += minInside
 			}
 		}

@@ -129,9 +129,10 @@ func NewTree(serialised []byte) *Tree {
 	if t.root = t.add(nodes, output, map[string]*step{}); t.root == nil {
 		return nil
 	}
+	inside := 0
 	for _, s := range t.steps {
 		if callsDatasets(s.op) && rewrite.OriginalNode(s.name) == s.name {
-			s.inside = insideOf(serialised, nodes[s.name].CalledFunction(), s.name)
+			s.inside = insideOf(serialised, nodes[s.name].CalledFunction(), s.name, &inside)
 			s.inside.setCaller(s)
 		}
 	}

@@ -86,7 +86,7 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		}
 	}
 	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
-	s.orderedNodes = ordered.List()
+	s.orderedNodes = jobmetrics.Valid(ordered.List())
 	s.ordered, s.sameEpochs, s.before = costOf(highest, ordered.List()), costOf(decided.Covers, beside.List()), costOf(decided.Covers, before.List())
 	if s.before.maxElements < minElements || s.before.cpu() < minCPU {
 		s.before = costOf(decided.Covers, r.state.Profile(key.Fingerprint).GetNodes())
