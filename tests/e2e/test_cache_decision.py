@@ -89,7 +89,8 @@ def test_an_expensive_step_is_cached_and_the_second_job_begins_with_it(tmp_path,
         assert sorted(bytes_of(other.map(lambda x: x - 1))) == sorted(local)
         until(lambda: decision(service).get("node"), "the second job decides nothing")
         if not deterministic:
-            assert computed(service) < ELEMENTS / 2, "a job with another number of streams computes the elements again"
+            # It decides once it has measured 300 elements, with a heartbeat, and streams that have begun compute to their ends.
+            assert computed(service) < ELEMENTS * 3 / 4, "a job with another number of streams computes the elements again"
 
 
 def test_an_ordinary_pipeline_is_cached_for_other_jobs(tmp_path):

@@ -36,7 +36,8 @@ while True:
 assert status["jobs"][-1]["cache"]["state"] == "used", status["jobs"][-1]["cache"]
 assert sum(int(m.get("segments_invalid", 0)) + int(m.get("writes_dropped", 0)) for m in metrics) == 0, metrics
 names = [sorted(path.name for path in at.glob("*.seg")) for at in mounts]
-assert len(names[0]) == 8 and names[0] == names[1], names
+parts = int(status["jobs"][-1]["plan"]["cache"]["parts"])
+assert parts > 8 and len(names[0]) == parts and names[0] == names[1], (parts, names)
 for worker in workers:
     worker.stop()
 dispatcher.stop()
