@@ -114,7 +114,7 @@ MUTATIONS = (
     # Branches.
     Mutation(
         "no step leaves its branch", "r.g.Freezes(s.Node) || begins(s) {", "r.g.Freezes(s.Node) {",
-        f"{GRAPH}branches.py::test_a_position_names_only_orders_within_branches",
+        "TestNoStepLeavesItsBranch",
     ),
     Mutation(
         "a filter after a join counts as a reader of each branch", "all = all || t.Calls || t.Joins", "all = all || t.Calls",

@@ -3,6 +3,7 @@ package order_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,5 +56,38 @@ func TestReorderingToTheRegisteredOrderKeepsTheDataset(t *testing.T) {
 	}
 	if ordered < 50 {
 		t.Errorf("only %d datasets were reordered", ordered)
+	}
+}
+
+func TestNoStepLeavesItsBranch(t *testing.T) {
+	files, err := filepath.Glob("../testdata/*.pb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := graph.Parse(data, graph.Limits{})
+		if err != nil {
+			continue
+		}
+		traits, names := order.TraitsOf(g), order.Names(g)
+		for i := 1; i < len(traits); i++ {
+			// The last step of a branch and the first one of the next one.
+			if traits[i].Begins && traits[i].Inside == "" && traits[i-1].Barrier == "" && traits[i].Barrier == "" {
+				swapped := slices.Clone(names)
+				swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
+				if _, err := order.Reorder(g, swapped); err == nil {
+					t.Errorf("%s: %s and %s change places", file, names[i-1], names[i])
+				}
+				tried++
+			}
+		}
+	}
+	if tried == 0 {
+		t.Error("no dataset has maps at the edges of its branches")
 	}
 }
