@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"slices"
-	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
@@ -61,9 +60,10 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known spli
 	if err != nil || len(plan.CacheSteps()) == 0 {
 		return plan, err
 	}
+	ordered := graphorder.Names(g)
 	for _, c := range plan.CacheCandidates {
 		if c.Plan != nil {
-			listCachedSteps(g, plan, c.Plan)
+			listCachedSteps(g, plan, c.Plan, ordered)
 		}
 	}
 	plan.Steps = stepsOf(g)
@@ -92,16 +92,12 @@ func stepsOf(g *graph.Graph) (steps []*pecanv1.PlanStep) {
 	return steps
 }
 
-// listCachedSteps notes which steps of an order are upstream of a cached step, and where they are in it.
-func listCachedSteps(g *graph.Graph, plan *pecanv1.Plan, cached *pecanv1.CachePlan) {
-	names := upstreamOf(g, cached.Node)
-	outside := func(name string) string {
-		name, _, _ = strings.Cut(name, graphorder.InFunction)
-		return name
-	}
-	inside, ordered := map[string][]string{}, graphorder.Names(g)
+// listCachedSteps notes which steps of an order are upstream of a cached step, and where they are in it. ordered are the names of the
+// registered order.
+func listCachedSteps(g *graph.Graph, plan *pecanv1.Plan, cached *pecanv1.CachePlan, ordered []string) {
+	names, inside := upstreamOf(g, cached.Node), map[string][]string{}
 	for _, name := range slices.Backward(ordered) {
-		if caller := outside(name); caller != name {
+		if caller := graphorder.Outermost(name); caller != name {
 			inside[caller] = append(inside[caller], name)
 		}
 	}
@@ -109,7 +105,7 @@ func listCachedSteps(g *graph.Graph, plan *pecanv1.Plan, cached *pecanv1.CachePl
 	for _, name := range names {
 		cached.Upstream = append(append(cached.Upstream, name), inside[name]...)
 	}
-	cached.Before = uint32(max(0, slices.IndexFunc(ordered, func(name string) bool { return slices.Contains(names, outside(name)) })))
+	cached.Before = uint32(max(0, slices.IndexFunc(ordered, func(name string) bool { return slices.Contains(names, graphorder.Outermost(name)) })))
 	if late := plan.GetCut().GetLateAfter(); len(plan.GetCut().GetLateShuffles()) > 0 && slices.Contains(names, late) {
 		cached.LateAfter = late
 	}

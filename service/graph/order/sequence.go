@@ -1,6 +1,8 @@
 package order
 
 import (
+	"strings"
+
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
@@ -107,6 +109,13 @@ func (c *chain) names(inside string) (names []string) {
 		names = append(names, name)
 	}
 	return names
+}
+
+// Outermost returns the name of the step whose function has a step, and which is in no function itself; the step's own name if it
+// is in none.
+func Outermost(name string) string {
+	name, _, _ = strings.Cut(name, InFunction)
+	return name
 }
 
 // join returns the name of a step inside the function of another step; that step is "" outside of functions.

@@ -71,8 +71,7 @@ func (t *Traits) IsIn(caller string) bool {
 
 // Outermost is the step outside of functions in whose function the step is, or else the step itself.
 func (t *Traits) Outermost() string {
-	name, _, _ := strings.Cut(t.Node, InFunction)
-	return name
+	return Outermost(t.Node)
 }
 
 // traitAnalysis finds the traits of the steps of one dataset.
