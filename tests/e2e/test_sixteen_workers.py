@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import pathlib
-import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ import pytest
 import tensorflow as tf
 from pecan._src.client import session
 from tensorflow.python.data.experimental.ops import testing
-from test_commands import Program, run_command
-from test_placement import BUSY_LOAD, Trainer
+from test_commands import Program
+from test_placement import BUSY_LOAD, Trainer, check_logged, check_shown
 
 WORKERS = 16
 # Elements and steps sleep, so that two processors carry all workers.
@@ -111,36 +110,6 @@ def follow(target: str, trainer: TimedTrainer, step_s: float) -> tuple[float, fl
     pytest.fail(f"a step of {step_s} s: not {best} workers within {took:.0f} s, {len(trainer.taken)} elements: {changes}")
 
 
-def check_shown(target: str, dataset: tf.data.Dataset) -> None:
-    """Checks what users and operators see of a job that has converged."""
-    placed = pecan.explain(dataset).placement
-    assert placed.objective == "cost" and placed.why and placed.local == placed.running_local == 0
-    # The search may have begun again since, but it never forgets what it measured.
-    assert placed.state in ("search", "monitor")
-    assert 1 <= placed.remote <= WORKERS and 1 <= placed.running_remote <= WORKERS
-    best = placed.candidates[0]
-    assert any(one.measured_s and one.measured_cost and one.windows for one in placed.candidates), placed.candidates
-    assert best.predicted_s > 0 and best.score == min(one.score for one in placed.candidates)
-    assert (placed.prices.currency, placed.prices.trainer, placed.prices.remote) == ("USD", 1.0, PRICE)
-    # On a busy host, the trainer may have taken nothing in the last seconds.
-    assert placed.prices.job - PRICE * placed.running_remote in (pytest.approx(0.0), pytest.approx(1.0))
-    assert placed.search_windows >= 2 and placed.search_cost > 0 and placed.search_lost_s > 0
-    address = target.removeprefix("pecan://")
-    shown = run_command("pecanctl", "explain", placed.response["job_id"], "--dispatcher", address).stdout
-    assert "objective  cost" in shown and "(wanted)" in shown
-    screen = run_command("pecanctl", "top", "--once", "--dispatcher", address).stdout
-    assert " USD " in screen and placed.response["job_id"] in screen and screen.count(" remote ") >= WORKERS
-
-
-def check_logged(lines: list[str]) -> None:
-    """Checks what the trainer's log says of the placement: one line for each change."""
-    assert "the placement is 1 remote and 0 local workers" in lines[0]
-    changed = [line.split(": ")[1] for line in lines if "the placement changed from" in line]
-    assert changed and all(re.search(r"from (.*) to (.*) workers", line) for line in changed)
-    for before, line in itertools.pairwise(changed):
-        assert before.split(" to ")[1] == line.split(" from ")[1].split(" to ")[0], (before, line)
-
-
 def test_a_job_finds_its_workers_and_follows_its_trainer(service: tuple[str, pathlib.Path], caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "pecan")
     target, log = service
@@ -148,7 +117,9 @@ def test_a_job_finds_its_workers_and_follows_its_trainer(service: tuple[str, pat
     trainer = TimedTrainer(served)
     trainer.start()
     took, load = follow(target, trainer, STEP_S)
-    check_shown(target, served)
+    placed = check_shown(target, served, WORKERS, PRICE)
+    # On a busy host, the trainer may have taken nothing in the last seconds.
+    assert placed.prices.job - PRICE * placed.running_remote in (pytest.approx(0.0), pytest.approx(1.0))
     check_logged([one.getMessage() for one in caplog.records if "placement" in one.getMessage()])
     slower, _ = follow(target, trainer, 2 * STEP_S)
     faster, _ = follow(target, trainer, STEP_S / 2)
