@@ -19,7 +19,8 @@ const maxFinished = 4096
 // train plays a trainer: it creates a job, opens an epoch, and finishes streams as soon as they have ended.
 func (f *fleet) train(ctx context.Context, number int) error {
 	conn, err := grpc.NewClient(f.options.dispatcher, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStatsHandler(&f.toTrainers), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+		grpc.WithStatsHandler(&f.toTrainers), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return err
 	}

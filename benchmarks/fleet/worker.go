@@ -12,6 +12,9 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
+// window bounds what arrives before it is read. Workers and trainers have the same one.
+const window = 1 << 20
+
 // reportAfter is how long a worker collects starts and ends of streams before it reports them in lists.
 const reportAfter = 20 * time.Millisecond
 
@@ -23,7 +26,7 @@ type worker struct {
 	cancel    context.CancelFunc
 	conn      *grpc.ClientConn
 	stream    grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
-	heartbeat time.Duration
+	heartbeat *time.Ticker
 
 	mu sync.Mutex
 	// held has the lease of each stream that the dispatcher has given and not taken back.
@@ -55,7 +58,8 @@ type held struct {
 // connect registers a worker. Its session lives as long as ctx; registering takes no longer than registering lives.
 func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, error) {
 	conn, err := grpc.NewClient(f.options.dispatcher, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStatsHandler(&f.toWorkers), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+		grpc.WithStatsHandler(&f.toWorkers), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +82,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 	if err != nil {
 		return nil, err
 	}
-	w.heartbeat = time.Duration(command.GetWelcome().GetHeartbeatS() * float64(time.Second))
+	w.heartbeat = time.NewTicker(seconds(command.GetWelcome().GetHeartbeatS()))
 	return w, nil
 }
 
@@ -86,6 +90,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 func (w *worker) run() {
 	defer w.conn.Close()
 	defer w.cancel()
+	defer w.heartbeat.Stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -106,6 +111,8 @@ func (w *worker) handle(command *pecanv1.WorkerCommand) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch kind := command.GetKind().(type) {
+	case *pecanv1.WorkerCommand_SetHeartbeat:
+		w.heartbeat.Reset(seconds(kind.SetHeartbeat.GetPeriodS()))
 	case *pecanv1.WorkerCommand_Start:
 		w.hold(kind.Start.GetId().Key(), kind.Start.GetLease())
 	case *pecanv1.WorkerCommand_StartStreams:
@@ -211,15 +218,13 @@ func (w *worker) reportSoon() {
 
 // write sends heartbeats and reports until the session ends, or until the worker has to disappear.
 func (w *worker) write() {
-	beat := time.NewTicker(w.heartbeat)
-	defer beat.Stop()
 	defer w.report.Stop()
 	for {
 		var messages []*pecanv1.WorkerMessage
 		select {
 		case <-w.ctx.Done():
 			return
-		case <-beat.C:
+		case <-w.heartbeat.C:
 			messages = []*pecanv1.WorkerMessage{{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.load()}}}
 		case <-w.report.C:
 			if w.fleet.shallDie(w.number) {
@@ -285,6 +290,8 @@ func (w *worker) die() {
 	w.fleet.died(lost)
 	w.cancel()
 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func epochOf(key streamKey) epochKey { return epochKey{key.Job, key.Epoch} }
 

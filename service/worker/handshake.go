@@ -33,13 +33,25 @@ func (s *session) handshake(stream grpc.BidiStreamingClient[pecanv1.WorkerMessag
 		return nil, reason.New(reason.Internal, "the dispatcher's first command is not a welcome")
 	}
 	for what, s := range map[string]float64{"heartbeat": welcome.GetHeartbeatS(), "lease": welcome.GetLeaseTtlS()} {
-		if !(s > 0) || s > check.MaxDuration.Seconds() {
+		if !validTime(s) {
 			return nil, reason.New(reason.VersionMismatch, "the dispatcher's welcome has a %s of %v s: want more than 0 and at most %v; is it of another version of Pecan?",
 				what, s, check.MaxDuration)
 		}
 	}
 	return welcome, nil
 }
+
+// setHeartbeat changes the period of heartbeats.
+func (s *session) setHeartbeat(periodS float64) {
+	if !validTime(periodS) {
+		s.worker.log.Warn("the dispatcher wants heartbeats with an invalid period, so the period stays", "seconds", periodS)
+		return
+	}
+	s.heartbeats.Reset(seconds(periodS))
+}
+
+// validTime reports whether a number of seconds is positive and not absurdly long.
+func validTime(s float64) bool { return s > 0 && s <= check.MaxDuration.Seconds() }
 
 // hello describes the worker and the streams that it holds.
 func (w *Worker) hello() (*pecanv1.WorkerHello, error) {

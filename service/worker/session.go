@@ -30,6 +30,8 @@ const (
 	// logPeriod is the time between two log records about a missing session.
 	logPeriod  = 5 * time.Second
 	maxMessage = 64 << 20
+	// commandWindow bounds the commands that arrive before they are read.
+	commandWindow = 1 << 20
 	// ackTimeout is how long the dispatcher's host may leave sent data unacknowledged before the connection
 	// counts as broken. The lease time, not this one, decides how long streams continue without a dispatcher.
 	ackTimeout  = 10 * time.Second
@@ -55,6 +57,8 @@ type session struct {
 	// Only the goroutine that receives commands uses them.
 	commons  map[epochKey]*pecanv1.StartStream
 	closings map[pecanv1.StreamKey]*pecanv1.StartStream
+	// heartbeats says when the next heartbeat is due.
+	heartbeats *time.Ticker
 }
 
 // epochKey names an epoch.
@@ -100,6 +104,8 @@ func (s *session) dial() (*grpc.ClientConn, error) {
 	dial := s.worker.config.Dial
 	return grpc.NewClient("passthrough:///"+s.worker.config.Dispatcher, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		// With its own estimate of the window, gRPC sends a ping after most commands, which costs as much as the command.
+		grpc.WithStaticStreamWindowSize(commandWindow), grpc.WithStaticConnWindowSize(commandWindow),
 		// By default, gRPC's retries slow down to one in two minutes. A dispatcher that returns would declare
 		// its workers dead by then.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -225,11 +231,13 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 	}
 	s.commons, s.closings = map[epochKey]*pecanv1.StartStream{}, map[pecanv1.StreamKey]*pecanv1.StartStream{}
 	s.welcomed(ctx, welcome)
+	s.heartbeats = time.NewTicker(seconds(welcome.GetHeartbeatS()))
+	defer s.heartbeats.Stop()
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
 		defer cancel()
-		s.write(ctx, stream, seconds(welcome.GetHeartbeatS()))
+		s.write(ctx, stream, s.heartbeats.C)
 	}()
 	for {
 		command, err := stream.Recv()
@@ -248,9 +256,7 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 }
 
 // write sends heartbeats and queued messages until the session breaks or the worker stops.
-func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], heartbeat time.Duration) {
-	ticker := time.NewTicker(heartbeat)
-	defer ticker.Stop()
+func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], heartbeats <-chan time.Time) {
 	for {
 		s.mu.Lock()
 		messages, connected := s.outbox, s.connected
@@ -271,7 +277,7 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 		case <-stream.Context().Done():
 			return
 		case <-s.signal:
-		case <-ticker.C:
+		case <-heartbeats:
 			s.worker.streams.ReportMetrics()
 			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
 			if stream.Send(beat) != nil {
@@ -299,6 +305,8 @@ func (s *session) handle(command *pecanv1.WorkerCommand) {
 		w.streams.Caches.RemoveOrphans(command.GetCacheOrphans().GetNames())
 	case command.GetLeave() != nil:
 		w.departOn(command.GetLeave())
+	case command.GetSetHeartbeat() != nil:
+		s.setHeartbeat(command.GetSetHeartbeat().GetPeriodS())
 	case command.GetTryOrder() != nil:
 		w.trials.Begin(command.GetTryOrder())
 	default:

@@ -226,3 +226,16 @@ func TestConfigReportsAllErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDispatcherChangesThePeriodOfHeartbeats(t *testing.T) {
+	c := newCommander()
+	c.beat = 600
+	withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	for _, period := range []float64{-1, math.NaN(), 0.02} {
+		c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_SetHeartbeat{SetHeartbeat: &pecanv1.SetHeartbeat{PeriodS: period}}}
+	}
+	for range 2 {
+		await(t, c, "a heartbeat", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetHeartbeat() != nil })
+	}
+}

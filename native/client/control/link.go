@@ -25,8 +25,12 @@ const CallTimeout = 5 * time.Second
 // LevelNotice is the level of messages that the trainer's log shows as information. Those of level Info are for debugging.
 const LevelNotice = slog.LevelInfo + 2
 
-// maxAnswer limits the size of one answer of the dispatcher.
-const maxAnswer = 256 << 20
+const (
+	// maxAnswer limits the size of one answer of the dispatcher.
+	maxAnswer = 256 << 20
+	// answerWindow bounds what arrives before it is read.
+	answerWindow = 1 << 20
+)
 
 // Config says how to reach a dispatcher.
 type Config struct {
@@ -153,6 +157,8 @@ func (l *Link) dial() (*grpc.ClientConn, error) {
 		// gRPC's default limit is 4 MiB. The spec of one dataset may have that size, and the status of a busy
 		// service is larger.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		// With its own estimate of the window, gRPC sends a ping after most answers, which costs as much as the answer.
+		grpc.WithStaticStreamWindowSize(answerWindow), grpc.WithStaticConnWindowSize(answerWindow),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 3 * time.Second,

@@ -2132,6 +2132,7 @@ type WorkerCommand struct {
 	//	*WorkerCommand_StartStreams
 	//	*WorkerCommand_StopStreams
 	//	*WorkerCommand_Leave
+	//	*WorkerCommand_SetHeartbeat
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2255,6 +2256,15 @@ func (x *WorkerCommand) GetLeave() *Leave {
 	return nil
 }
 
+func (x *WorkerCommand) GetSetHeartbeat() *SetHeartbeat {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_SetHeartbeat); ok {
+			return x.SetHeartbeat
+		}
+	}
+	return nil
+}
+
 type isWorkerCommand_Kind interface {
 	isWorkerCommand_Kind()
 }
@@ -2295,6 +2305,10 @@ type WorkerCommand_Leave struct {
 	Leave *Leave `protobuf:"bytes,25,opt,name=leave,proto3,oneof"`
 }
 
+type WorkerCommand_SetHeartbeat struct {
+	SetHeartbeat *SetHeartbeat `protobuf:"bytes,230,opt,name=set_heartbeat,json=setHeartbeat,proto3,oneof"`
+}
+
 func (*WorkerCommand_Welcome) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
@@ -2312,6 +2326,8 @@ func (*WorkerCommand_StartStreams) isWorkerCommand_Kind() {}
 func (*WorkerCommand_StopStreams) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Leave) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_SetHeartbeat) isWorkerCommand_Kind() {}
 
 // The worker leaves as on SIGTERM: it hands its streams over, says goodbye and ends with exit code 0. A repeated command
 // changes nothing.
@@ -2368,6 +2384,51 @@ func (x *Leave) GetDrainTimeoutS() float64 {
 	return 0
 }
 
+// Replaces the period of heartbeats that the welcome gave. A large fleet has a longer one.
+type SetHeartbeat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PeriodS       float64                `protobuf:"fixed64,1,opt,name=period_s,json=periodS,proto3" json:"period_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetHeartbeat) Reset() {
+	*x = SetHeartbeat{}
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetHeartbeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetHeartbeat) ProtoMessage() {}
+
+func (x *SetHeartbeat) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetHeartbeat.ProtoReflect.Descriptor instead.
+func (*SetHeartbeat) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SetHeartbeat) GetPeriodS() float64 {
+	if x != nil {
+		return x.PeriodS
+	}
+	return 0
+}
+
 // A trial: the worker runs some elements of a dataset in both orders of its steps and compares them. No reader gets
 // them. The worker answers with OrderTried.
 type TryOrder struct {
@@ -2391,7 +2452,7 @@ type TryOrder struct {
 
 func (x *TryOrder) Reset() {
 	*x = TryOrder{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2464,7 @@ func (x *TryOrder) String() string {
 func (*TryOrder) ProtoMessage() {}
 
 func (x *TryOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[28]
+	mi := &file_pecan_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2477,7 @@ func (x *TryOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
 func (*TryOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TryOrder) GetId() string {
@@ -2494,7 +2555,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2567,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[29]
+	mi := &file_pecan_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2580,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -2546,7 +2607,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2619,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[30]
+	mi := &file_pecan_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2632,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -2594,7 +2655,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2667,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[31]
+	mi := &file_pecan_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2680,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2682,7 +2743,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2755,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[32]
+	mi := &file_pecan_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2768,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2845,7 +2906,7 @@ type StartStreams struct {
 
 func (x *StartStreams) Reset() {
 	*x = StartStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2918,7 @@ func (x *StartStreams) String() string {
 func (*StartStreams) ProtoMessage() {}
 
 func (x *StartStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[33]
+	mi := &file_pecan_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2931,7 @@ func (x *StartStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
 func (*StartStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StartStreams) GetJobId() string {
@@ -2920,7 +2981,7 @@ type CacheAction struct {
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +2993,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[34]
+	mi := &file_pecan_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3006,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -3005,7 +3066,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3078,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[35]
+	mi := &file_pecan_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3091,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -3072,7 +3133,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3145,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[36]
+	mi := &file_pecan_v1_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3158,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -3162,7 +3223,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[37]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3235,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[37]
+	mi := &file_pecan_v1_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3248,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -3226,7 +3287,7 @@ type StopStreams struct {
 
 func (x *StopStreams) Reset() {
 	*x = StopStreams{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[38]
+	mi := &file_pecan_v1_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3299,7 @@ func (x *StopStreams) String() string {
 func (*StopStreams) ProtoMessage() {}
 
 func (x *StopStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[38]
+	mi := &file_pecan_v1_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3312,7 @@ func (x *StopStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
 func (*StopStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_worker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StopStreams) GetJobId() string {
@@ -3312,7 +3373,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_proto_msgTypes[39]
+	mi := &file_pecan_v1_worker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3385,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_proto_msgTypes[39]
+	mi := &file_pecan_v1_worker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3649,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\x05trial\x18\x02 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\"\n" +
 	"\n" +
 	"CacheFiles\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\x80\x04\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xc0\x04\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
@@ -3598,11 +3659,14 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrder\x12=\n" +
 	"\rstart_streams\x18\x17 \x01(\v2\x16.pecan.v1.StartStreamsH\x00R\fstartStreams\x12:\n" +
 	"\fstop_streams\x18\x18 \x01(\v2\x15.pecan.v1.StopStreamsH\x00R\vstopStreams\x12'\n" +
-	"\x05leave\x18\x19 \x01(\v2\x0f.pecan.v1.LeaveH\x00R\x05leaveB\x06\n" +
+	"\x05leave\x18\x19 \x01(\v2\x0f.pecan.v1.LeaveH\x00R\x05leave\x12>\n" +
+	"\rset_heartbeat\x18\xe6\x01 \x01(\v2\x16.pecan.v1.SetHeartbeatH\x00R\fsetHeartbeatB\x06\n" +
 	"\x04kind\"A\n" +
 	"\x05Leave\x12\x10\n" +
 	"\x03why\x18\x01 \x01(\tR\x03why\x12&\n" +
-	"\x0fdrain_timeout_s\x18\x02 \x01(\x01R\rdrainTimeoutS\"\xbc\x02\n" +
+	"\x0fdrain_timeout_s\x18\x02 \x01(\x01R\rdrainTimeoutS\")\n" +
+	"\fSetHeartbeat\x12\x19\n" +
+	"\bperiod_s\x18\x01 \x01(\x01R\aperiodS\"\xbc\x02\n" +
 	"\bTryOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\"\n" +
@@ -3702,7 +3766,7 @@ func file_pecan_v1_worker_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_proto_rawDescData
 }
 
-var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_pecan_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_pecan_v1_worker_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -3732,35 +3796,36 @@ var file_pecan_v1_worker_proto_goTypes = []any{
 	(*CacheFiles)(nil),                 // 25: pecan.v1.CacheFiles
 	(*WorkerCommand)(nil),              // 26: pecan.v1.WorkerCommand
 	(*Leave)(nil),                      // 27: pecan.v1.Leave
-	(*TryOrder)(nil),                   // 28: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil),            // 29: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),               // 30: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                    // 31: pecan.v1.Welcome
-	(*StartStream)(nil),                // 32: pecan.v1.StartStream
-	(*StartStreams)(nil),               // 33: pecan.v1.StartStreams
-	(*CacheAction)(nil),                // 34: pecan.v1.CacheAction
-	(*CrashGuard)(nil),                 // 35: pecan.v1.CrashGuard
-	(*RemainderSource)(nil),            // 36: pecan.v1.RemainderSource
-	(*StopStream)(nil),                 // 37: pecan.v1.StopStream
-	(*StopStreams)(nil),                // 38: pecan.v1.StopStreams
-	(*WorkerHeartbeat_StreamLoad)(nil), // 39: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 40: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 41: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),                   // 42: pecan.v1.HostLoad
-	(*NodeMetrics)(nil),                // 43: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 44: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 45: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 46: pecan.v1.OrderTrial
-	(*Plan)(nil),                       // 47: pecan.v1.Plan
-	(*JobOptions)(nil),                 // 48: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),              // 49: pecan.v1.ComponentSpec
-	(*CachePlan)(nil),                  // 50: pecan.v1.CachePlan
+	(*SetHeartbeat)(nil),               // 28: pecan.v1.SetHeartbeat
+	(*TryOrder)(nil),                   // 29: pecan.v1.TryOrder
+	(*CacheSegmentAck)(nil),            // 30: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),               // 31: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                    // 32: pecan.v1.Welcome
+	(*StartStream)(nil),                // 33: pecan.v1.StartStream
+	(*StartStreams)(nil),               // 34: pecan.v1.StartStreams
+	(*CacheAction)(nil),                // 35: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                 // 36: pecan.v1.CrashGuard
+	(*RemainderSource)(nil),            // 37: pecan.v1.RemainderSource
+	(*StopStream)(nil),                 // 38: pecan.v1.StopStream
+	(*StopStreams)(nil),                // 39: pecan.v1.StopStreams
+	(*WorkerHeartbeat_StreamLoad)(nil), // 40: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 41: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 42: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 43: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 44: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 45: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 46: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 47: pecan.v1.OrderTrial
+	(*Plan)(nil),                       // 48: pecan.v1.Plan
+	(*JobOptions)(nil),                 // 49: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),              // 50: pecan.v1.ComponentSpec
+	(*CachePlan)(nil),                  // 51: pecan.v1.CachePlan
 }
 var file_pecan_v1_worker_proto_depIdxs = []int32{
-	40, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	41, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	39, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	40, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	40, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	41, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
 	18, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
@@ -3775,59 +3840,60 @@ var file_pecan_v1_worker_proto_depIdxs = []int32{
 	24, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
 	15, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
 	17, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
-	41, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	42, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	40, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	41, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
 	16, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.StreamLoads
-	42, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	43, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
 	11, // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
 	9,  // 24: pecan.v1.WorkerHeartbeat.store:type_name -> pecan.v1.StoreRates
 	10, // 25: pecan.v1.StoreRates.reads:type_name -> pecan.v1.StoreTransfer
 	10, // 26: pecan.v1.StoreRates.writes:type_name -> pecan.v1.StoreTransfer
-	43, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	44, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
 	13, // 28: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	43, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	43, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
-	40, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	40, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	40, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	44, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	40, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	45, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	45, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	46, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	31, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	32, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	37, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	29, // 42: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	30, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	28, // 44: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	33, // 45: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
-	38, // 46: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	44, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	44, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
+	41, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	41, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	41, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	45, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	41, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	46, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	46, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	47, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	32, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	33, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	38, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	30, // 42: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	31, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	29, // 44: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	34, // 45: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	39, // 46: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
 	27, // 47: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
-	47, // 48: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	48, // 49: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	49, // 50: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	40, // 51: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	47, // 52: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	48, // 53: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	36, // 54: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	49, // 55: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	34, // 56: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	35, // 57: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	32, // 58: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
-	32, // 59: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	45, // 60: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	50, // 61: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
-	45, // 62: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
-	41, // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	40, // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	40, // 65: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	28, // 48: pecan.v1.WorkerCommand.set_heartbeat:type_name -> pecan.v1.SetHeartbeat
+	48, // 49: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	49, // 50: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	50, // 51: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	41, // 52: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	48, // 53: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	49, // 54: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	37, // 55: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	50, // 56: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	35, // 57: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	36, // 58: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	33, // 59: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	33, // 60: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	46, // 61: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
+	51, // 62: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
+	46, // 63: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	42, // 64: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	41, // 65: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	41, // 66: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_proto_init() }
@@ -3862,6 +3928,7 @@ func file_pecan_v1_worker_proto_init() {
 		(*WorkerCommand_StartStreams)(nil),
 		(*WorkerCommand_StopStreams)(nil),
 		(*WorkerCommand_Leave)(nil),
+		(*WorkerCommand_SetHeartbeat)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3869,7 +3936,7 @@ func file_pecan_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_proto_rawDesc), len(file_pecan_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -154,7 +154,7 @@ func (c *Core) boundCaches() {
 	if waits && c.caches.waitsSince == 0 {
 		c.caches.waitsSince = c.now
 	}
-	if waits && c.now-c.caches.waitsSince < measureWait*c.cfg.Heartbeat {
+	if waits && c.now-c.caches.waitsSince < measureWait*c.heartbeatPeriod {
 		// Meanwhile only expired caches go.
 		c.caches.due, quota = true, autocache.Quota{}
 	} else {

@@ -25,6 +25,8 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
+	// heartbeatPeriod is that of all workers.
+	heartbeatPeriod time.Duration
 	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
 	lastOrder uint64
 	// epochs has the volatile state of open epochs.
@@ -67,7 +69,7 @@ type Core struct {
 // New returns a core over a state. The core owns the state from then on.
 func New(cfg Config, state *durable.State) *Core {
 	c := &Core{
-		cfg: cfg, state: state,
+		cfg: cfg, state: state, heartbeatPeriod: cfg.Heartbeat,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
@@ -224,6 +226,7 @@ func (c *Core) start(in Start) {
 // tick does what follows from time alone.
 func (c *Core) tick() {
 	c.expireWorkers()
+	c.spaceHeartbeats()
 	c.expireClients()
 	c.expireJobs()
 	c.expireDatasets()

@@ -30,6 +30,7 @@
 //	ReleaseStreams               stream_reports.go    ConsumerReleased
 //	Hello                        registration.go      WorkerNamed (stale_store.go:       Command(Welcome), EndSession
 //	                                                  JobFailed)
+//	Tick                         heartbeats.go                                           Command(SetHeartbeat)
 //	FromWorker, SessionEnded     workers.go           StreamsProduced, LeaseLost,        Command
 //	                                                  WorkerForgotten
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed

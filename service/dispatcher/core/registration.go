@@ -44,7 +44,7 @@ func (c *Core) hello(in Hello) error {
 	c.touched.workers, c.touched.updates = true, true
 	c.sessions[in.Session] = id
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
-		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
+		ClusterId: c.state.ClusterID(), HeartbeatS: c.heartbeatPeriod.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
 	}}})
 	c.askToLeave(id)
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "kind", msg.Kind, "held", len(msg.Held))
@@ -88,7 +88,7 @@ func (c *Core) takeAddress(id, tcp string) error {
 	for _, otherID := range same {
 		other := c.workers[otherID]
 		if c.answers(other) {
-			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
+			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.suspectAfter())
 		}
 		c.loseWorker(otherID, true, "worker "+id+" took over its address")
 	}

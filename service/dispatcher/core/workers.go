@@ -107,7 +107,7 @@ func (c *Core) usable(worker *workerState) bool {
 
 // answers reports whether a worker is connected and was heard recently.
 func (c *Core) answers(worker *workerState) bool {
-	return !worker.away && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
+	return !worker.away && c.now-worker.lastHeartbeat <= c.suspectAfter()
 }
 
 // sessionEnded gives the worker time to reconnect.
