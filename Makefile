@@ -15,7 +15,7 @@ PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs
 # process_tests runs the tests that drive real processes and have these marks, so many files at a time.
 define process_tests
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTHON) -m pytest -q -rs -n $(2) --dist loadfile --no-loadscope-reorder -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
+	$(PYTHON) -m pytest -q -rs -n $(2) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5 -m "$(1)" $(PROCESS_TESTS) || { test $$? = 1 -a -n "$(RERUN)" && \
 	  echo "FLAKY unless they fail again: the failed tests run once more, alone" && \
 	  $(PYTHON) -m pytest -q -rs --last-failed --last-failed-no-failures none -m "$(1)" $(PROCESS_TESTS); }
 endef
