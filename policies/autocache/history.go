@@ -1,5 +1,7 @@
 package autocache
 
+import "math"
+
 // firstEpochs is how many epochs a job is expected to begin if nothing is known: the next one and two more.
 const firstEpochs = 3
 
@@ -9,6 +11,21 @@ type PastJob struct {
 	Ago float64
 	// Epochs is the number of epochs that it began.
 	Epochs float64
+}
+
+// Recorded is an earlier job as it is recorded: when it began, in seconds since 1970, and how many epochs it began.
+type Recorded interface {
+	GetFirstS() int64
+	GetEpochs() uint64
+}
+
+// PastJobs returns recorded jobs as they are at a time, in seconds since 1970. A job that begins later counts as one that begins
+// then, because clocks differ.
+func PastJobs[R Recorded](jobs []R, nowS int64) (past []PastJob) {
+	for _, job := range jobs {
+		past = append(past, PastJob{Ago: max(float64(nowS-job.GetFirstS()), 0) / 3600, Epochs: float64(job.GetEpochs())})
+	}
+	return past
 }
 
 // ExpectOwn returns how many epochs a job will begin from now on, if it has begun some already. Earlier jobs count if they
@@ -24,9 +41,12 @@ func ExpectOwn(begun float64, past []PastJob) float64 {
 	return sum / n
 }
 
-// ExpectOthers returns how many epochs later jobs will begin in the next hours. It assumes as many as began in the same time
-// before.
+// ExpectOthers returns how many epochs later jobs will begin in the next hours, or ever if hours is 0. It assumes as many as began
+// in the same time before.
 func ExpectOthers(hours float64, past []PastJob) (epochs float64) {
+	if hours == 0 {
+		hours = math.Inf(1)
+	}
 	for _, job := range past {
 		if job.Ago <= hours {
 			epochs += job.Epochs

@@ -3,6 +3,7 @@ package autocache_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
@@ -61,9 +62,22 @@ func TestExpectedEpochs(t *testing.T) {
 			t.Errorf("after %v epochs and %d past jobs, %v are expected, want %v", c.begun, len(c.past), got, c.want)
 		}
 	}
-	for hours, want := range map[float64]float64{0.5: 0, 24: 10, 48: 30, 1000: 31} {
+	for hours, want := range map[float64]float64{0.5: 0, 24: 10, 48: 30, 1000: 31, 0: 31} {
 		if got := autocache.ExpectOthers(hours, past); got != want {
 			t.Errorf("in %v hours, %v epochs of others are expected, want %v", hours, got, want)
 		}
+	}
+}
+
+// recorded is when a job began, and how many epochs.
+type recorded [2]int64
+
+func (r recorded) GetFirstS() int64  { return r[0] }
+func (r recorded) GetEpochs() uint64 { return uint64(r[1]) }
+
+func TestRecordedJobsAreAsLongAgoAsTheyBegan(t *testing.T) {
+	got := autocache.PastJobs([]recorded{{1000, 4}, {4600, 1}, {9000, 2}}, 4600)
+	if want := []autocache.PastJob{{Ago: 1, Epochs: 4}, {Epochs: 1}, {Epochs: 2}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -38,11 +39,7 @@ func (s *service) registerGraph(graph []byte, spec *pecanv1.DatasetSpec) (*pecan
 
 // An epoch that reads the cache saves the cost of these steps.
 func TestThePlanNamesTheStepsThatACacheReplaces(t *testing.T) {
-	data, err := os.ReadFile("../graph/testdata/cached.pb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := dispatcher.NewGraphs(dispatcher.DefaultConfig()).Plan(data, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
+	plan, err := dispatcher.NewGraphs(dispatcher.DefaultConfig()).Plan(graphtest.Read(t, "cached"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
 	if want := []string{"TakeDataset/_6", "MapDataset/_4", "RangeDataset/_3"}; err != nil || !slices.Equal(plan.GetCache().GetUpstream(), want) {
 		t.Errorf("%v, %v; want %v", plan.GetCache(), err, want)
 	}
@@ -158,11 +155,7 @@ func TestBadGraphsAreRefusedAtRegistration(t *testing.T) {
 func TestThePlanSaysAfterWhichCachedStepShufflesRun(t *testing.T) {
 	planner := dispatcher.NewGraphs(dispatcher.DefaultConfig())
 	for name, late := range map[string]bool{"parts_records_shuffled": true, "cached": false} {
-		data, err := os.ReadFile("../graph/testdata/" + name + ".pb")
-		if err != nil {
-			t.Fatal(err)
-		}
-		plan, err := planner.Plan(data, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
+		plan, err := planner.Plan(graphtest.Read(t, name), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
 		if after := plan.GetCache().GetLateAfter(); err != nil || (after != "") != late || late && after != plan.GetCut().GetLateAfter() {
 			t.Errorf("%s: %v, %v", name, plan.GetCache(), err)
 		}

@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -89,20 +88,8 @@ func TestAChangedComputationChangesTheFingerprint(t *testing.T) {
 }
 
 func TestAllDatasetsDiffer(t *testing.T) {
-	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]string{}
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), ".pb")
-		if !ok {
-			continue
-		}
-		g, err := graph.Parse(graphtest.Read(t, name), graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t) {
 		if other, dup := seen[g.Fingerprint()]; dup {
 			t.Errorf("%s and %s have the same fingerprint", name, other)
 		}

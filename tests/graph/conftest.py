@@ -6,7 +6,8 @@ which are built once, do the work of the service:
 - `cutgraph` plans a dataset and writes the graphs of all its streams. `graph_oracle` runs them in this process.
 - `ordergraph` says which steps may change places, proposes orders, and writes a dataset in another order.
 
-`graph_pipelines.py` has typical pipelines with their expected plans. The other tests build their own pipelines.
+`graph_pipelines.py` and `graph_batches.py` have typical pipelines with their expected plans. `graph_orders.py` requests proposals
+of orders. The other tests build their own pipelines.
 To run one test: `.venv/bin/python -m pytest tests/graph/test_orders.py -k name`. It needs Go and TensorFlow, and no `make build`.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import graph_oracle as oracle
 import pytest
 import tensorflow as tf
-from test_proposals import (
+from graph_orders import (
     CROP,
     DOUBLE,
     EXPENSIVE,

@@ -6,7 +6,7 @@ import graph_oracle as oracle
 import pecan
 import pytest
 import tensorflow as tf
-from test_proposals import (
+from graph_orders import (
     CROP,
     DOUBLE,
     HALVE,
@@ -16,10 +16,10 @@ from test_proposals import (
     filter_step,
     images,
     on_image,
+    outcome,
     propose,
     propose_all,
 )
-from test_random_proposals import outcome
 
 D = tf.data.Dataset
 MIRROR = on_image(lambda x: x[:, ::-1], "mirrors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import subprocess
 from collections.abc import Callable
@@ -11,22 +10,22 @@ import graph_oracle as oracle
 import pecan
 import pytest
 import tensorflow as tf
-from test_adversaries import ADVERSARIES, MEASUREMENTS, SETTINGS, forcing_metrics
-from test_proposals import (
+from graph_orders import (
     DOUBLE,
     EXPENSIVE,
     FORCING,
     Request,
     Step,
     apply_steps,
+    checked_proposals,
     filter_step,
     images,
     on_image,
+    outcome,
     propose,
     propose_all,
-    steps_in,
 )
-from test_random_proposals import outcome, random_metrics, same_outcome
+from test_adversaries import ADVERSARIES, forcing_metrics, stays
 
 D = tf.data.Dataset
 SOME = filter_step(lambda x, y: y % 3 == 0, "some")
@@ -68,35 +67,13 @@ def test_a_cheap_filter_in_a_function_moves_before_an_expensive_step(ordergraph,
 def test_no_proposed_order_in_a_function_changes_the_dataset(ordergraph, tmp_path, name, caller):
     """The adversaries of steps outside of functions. Steps that draw random values stay, because their values are not keyed."""
     adversary = ADVERSARIES[name]
-    dataset = CALLERS[caller](lambda i: adversary.dataset)
-    last = len(steps_in(adversary.source())) + len(adversary.steps) - 1
-    rng = random.Random(name)
-    requests = {
-        setting: Request(
-            dataset,
-            [forcing_metrics(adversary.dataset, last), *(random_metrics(rng, last + 2) for _ in range(MEASUREMENTS))],
-            tolerance="ANY" if setting == "PAPER" else setting,
-            order=order,
-        )
-        for setting, order in SETTINGS.items()
-    }
-    want = outcome(dataset)
-    for setting, proposals in propose_all(ordergraph, tmp_path, requests).items():
-        for order, proposal in {tuple(proposal.order): proposal for proposal in proposals if proposal.order}.items():
-            ours = outcome(oracle.load(proposal.graph, dataset))
-            if setting == "EXACT":
-                assert same_outcome(ours, want), (order, proposal.reasons)
-            assert ours[1] <= want[1], (setting, order, "an element fails only in the new order")
-        if setting == "PAPER":
-            continue
-        forced, why = proposals[0], adversary.why(setting)
-        reason = POSITION.sub("", forced.reasons[last - 1])
+    dataset, last = CALLERS[caller](lambda i: adversary.dataset), adversary.last
+    proposals = checked_proposals(ordergraph, tmp_path, name, dataset, forcing_metrics(adversary.dataset, last), last + 2)
+    for setting in ("EXACT", "APPROXIMATE", "ANY"):
+        forced, why = proposals[setting], adversary.why(setting)
         draws = any("random" in traits for traits in forced.traits[:last])
-        if why == "" and not draws:
-            assert forced.order.index(last - 1) < forced.order.index(last - 2), (setting, forced)
-        else:
-            assert forced.order == [] or forced.order.index(last - 1) > forced.order.index(last - 2), (setting, forced)
-            assert draws or why in reason, (setting, forced.reasons)
+        assert stays(forced, last) == (why != "" or draws), (setting, forced)
+        assert draws or why in POSITION.sub("", forced.reasons[last - 1]), (setting, forced.reasons)
 
 
 STAYS: dict[str, tuple[Callable[[tf.Tensor], tf.data.Dataset], str]] = {

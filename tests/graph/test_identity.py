@@ -11,6 +11,7 @@ import graph_pipelines as pipelines
 import numpy as np
 import pytest
 import tensorflow as tf
+from pipeline_parts import number, records
 from script import Script
 
 D = tf.data.Dataset
@@ -66,7 +67,7 @@ def flat(streams: list[list[oracle.Element]]) -> list[oracle.Element]:
     ("FILE", 3, "FILES"), ("FILE_OR_DATA", 6, "FILES"), ("FILE_OR_DATA", 7, "BLOCKS"), ("DATA", 2, "BLOCKS"), ("DYNAMIC", 2, "FILES"), ("FILE", 0, "FILES"),
 ])
 def test_sharding_policies_keep_elements_and_batches(cutgraph, tmp_path, sharding: str, workers: int, kind: str) -> None:
-    dataset = tf.data.TFRecordDataset(pipelines.records(tmp_path / "data")).map(pipelines.number).batch(4)
+    dataset = tf.data.TFRecordDataset(records(tmp_path / "data")).map(number).batch(4)
     cut = run(cutgraph, tmp_path / "graphs", dataset, sharding=sharding, static_workers=workers)
     assert cut.error is None and cut.kind == kind, cut
     if workers and sharding != "DYNAMIC":

@@ -7,17 +7,15 @@ import itertools
 import json
 import pathlib
 import subprocess
-from collections.abc import Callable
 
 import graph_oracle as oracle
 import pecan
 import pytest
 import tensorflow as tf
-from test_proposals import FORCING, images, propose
+from graph_orders import FORCING, Step, images, propose
 
 D = tf.data.Dataset
 BARRIER = "its author fixed its position with pecan.keep_position"
-Step = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 def ask(ordergraph: pathlib.Path, tmp_path: pathlib.Path, what: str, dataset: tf.data.Dataset) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pathlib
 
 import graph_oracle as oracle
-import graph_pipelines as pipelines
 import numpy as np
 import pytest
 import tensorflow as tf
+from pipeline_parts import number, records
 from tensorflow.core.framework import graph_pb2
 
 D = tf.data.Dataset
@@ -44,8 +44,8 @@ def noise(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def files(work: pathlib.Path) -> tf.data.Dataset:
-    names = D.from_tensor_slices(pipelines.records(work))
-    return names.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2).map(pipelines.number)
+    names = D.from_tensor_slices(records(work))
+    return names.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2).map(number)
 
 
 PIPELINES = {

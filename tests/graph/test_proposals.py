@@ -2,118 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import pathlib
-import subprocess
-from collections.abc import Callable, Sequence
-
 import gen
 import graph_oracle as oracle
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_orders import (
+    CROP,
+    DOUBLE,
+    EXPENSIVE,
+    FORCING,
+    HALVE,
+    ROOTS,
+    Step,
+    apply_steps,
+    asserts,
+    filter_step,
+    images,
+    on_image,
+    on_label,
+    propose,
+    steps_in,
+)
 
 D = tf.data.Dataset
-Step = Callable[[tf.data.Dataset], tf.data.Dataset]
-Metrics = Sequence[Sequence[float]]
-
-
-@dataclasses.dataclass
-class Request:
-    """A dataset, the measurements of its source and its steps (elements, seconds, bytes after the step), and options."""
-
-    dataset: tf.data.Dataset
-    metrics: list[Metrics]
-    tolerance: str = "EXACT"
-    order: str = "AUTO"
-    mode: str = "EXACTLY_ONCE"
-    streams: bool = False
-    # The maximum number of further allowed orders, whatever they cost. A saved position can name such an order.
-    walks: int = 0
-    seed: int = 0
-
-
-@dataclasses.dataclass
-class Proposal:
-    """The proposal for one measurement, or an order that a position can name. `graph` is set if a step moves."""
-
-    order: list[int]
-    why: str
-    reasons: list[str]
-    traits: list[str]
-    before: float
-    after: float
-    graph: bytes | None = None
-    cut: oracle.Cut | None = None
-
-
-def propose_all(ordergraph: pathlib.Path, work: pathlib.Path, requests: dict[str, Request]) -> dict[str, list[Proposal]]:
-    for name, one in requests.items():
-        (work / f"{name}.pb").write_bytes(oracle.serialize(one.dataset))
-        options = {field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "dataset"}
-        (work / f"{name}.json").write_text(json.dumps(options))
-    subprocess.run([ordergraph, "propose", work], check=True, timeout=600)
-    proposals: dict[str, list[Proposal]] = {}
-    for name in requests:
-        proposals[name] = []
-        for number, answer in enumerate(json.loads((work / f"{name}.out.json").read_text())):
-            ordered = work / f"{name}.{number}.pb"
-            graph = ordered.read_bytes() if ordered.exists() else None
-            cut = oracle.read_cut(work, f"{name}.{number}") if graph and requests[name].streams else None
-            proposals[name].append(Proposal(**answer, graph=graph, cut=cut))
-    return proposals
-
-
-def propose(ordergraph: pathlib.Path, work: pathlib.Path, dataset: tf.data.Dataset, metrics: Metrics, **request: str) -> Proposal:
-    return propose_all(ordergraph, work, {"one": Request(dataset, [metrics], **request)})["one"][0]
-
-
-def images(size: int | None = 32, dtype: tf.DType = tf.uint8) -> tf.data.Dataset:
-    """Images of noise, all of one size or of several sizes, with a label."""
-
-    def image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        noise = tf.random.stateless_uniform([40, 40, 3], [i, i], 0, 256, tf.int32)
-        rows = 32 if size else 30 + tf.cast(i, tf.int32)
-        return tf.cast(noise[:rows, :rows], dtype), i
-
-    return D.range(8).map(image, name="source")
-
-
-def on_image(step: Callable[[tf.Tensor], tf.Tensor], name: str, **options: object) -> Step:
-    return lambda dataset: dataset.map(lambda x, y: (step(x), y), name=name, **options)
-
-
-def on_label(step: Callable[[tf.Tensor], tf.Tensor], name: str, **options: object) -> Step:
-    return lambda dataset: dataset.map(lambda x, y: (x, step(y)), name=name, **options)
-
-
-def filter_step(predicate: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], name: str) -> Step:
-    return lambda dataset: dataset.filter(predicate, name=name)
-
-
-def apply_steps(dataset: tf.data.Dataset, steps: Sequence[Step]) -> tf.data.Dataset:
-    for step in steps:
-        dataset = step(dataset)
-    return dataset
-
-
-CROP = on_image(lambda x: x[4:20, 6:22], "crop")
-HALVE = on_image(lambda x: tf.image.resize(x, [16, 16]), "halve")
-DOUBLE = on_image(lambda x: x * tf.constant(2, x.dtype), "doubles")
-ROOTS = on_image(lambda x: tf.sqrt(tf.cast(x, tf.float32)), "roots")
-EXPENSIVE = on_image(lambda x: tf.tanh(tf.cast(x, tf.float32)), "expensive")
-
-
-def asserts(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    with tf.control_dependencies([tf.debugging.assert_less(y, tf.constant(100, tf.int64))]):
-        return x + tf.constant(1, tf.uint8), tf.identity(y)
-
-
-TOTAL = tf.Variable(0)
-
-# The first of two steps is expensive. The second is cheap and drops most values, so it moves to the front if nothing prevents it.
-FORCING = [[1000, 0.1, 12296], [1000, 0.1, 12296], [1000, 10, 12296], [100, 0.05, 80]]
 
 
 # tests/graph/test_adversaries.py has more such pairs, under every tolerance.
@@ -175,17 +87,6 @@ def test_a_step_that_would_change_elements_stays_with_a_reason(ordergraph, tmp_p
     assert proposal.order == []
     assert why in proposal.reasons[-1], proposal.reasons
     assert "registered order" in proposal.why
-
-
-def steps_in(dataset: tf.data.Dataset) -> list[str]:
-    """The classes of a chain of datasets, from the last step to the source."""
-    names = []
-    while True:
-        names.append(type(dataset).__name__)
-        inputs = dataset._inputs()
-        if not inputs:
-            return names
-        dataset = inputs[0]
 
 
 @pytest.mark.parametrize(

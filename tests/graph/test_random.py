@@ -13,10 +13,10 @@ import pathlib
 import random
 
 import graph_oracle as oracle
-import graph_pipelines as pipelines
 import pecan
 import pytest
 import tensorflow as tf
+from pipeline_parts import expensive, lines, number, records
 
 D = tf.data.Dataset
 COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "50"))
@@ -45,14 +45,14 @@ def source(rng: random.Random, work: pathlib.Path) -> Pipeline:
     elif kind == "slices":
         ds = D.from_tensor_slices(tf.range(n, dtype=tf.int64))
     elif kind == "lines":
-        ds = tf.data.TextLineDataset(pipelines.lines(work, files, rows)).map(pipelines.number)
+        ds = tf.data.TextLineDataset(lines(work, files, rows)).map(number)
     elif kind == "records":
-        ds = tf.data.TFRecordDataset(pipelines.records(work, files, rows)).map(pipelines.number)
+        ds = tf.data.TFRecordDataset(records(work, files, rows)).map(number)
     else:
         calls = {"num_parallel_calls": tf.data.AUTOTUNE} if kind == "parallel" else {}
-        names = D.from_tensor_slices(pipelines.lines(work, files, rows))
+        names = D.from_tensor_slices(lines(work, files, rows))
         ds = names.interleave(
-            lambda f: tf.data.TextLineDataset(f).map(pipelines.number),
+            lambda f: tf.data.TextLineDataset(f).map(number),
             cycle_length=rng.choice([1, 2, 4]),
             block_length=rng.choice([1, 2]),
             **calls,
@@ -104,7 +104,7 @@ def extend(rng: random.Random, pipeline: Pipeline, work: pathlib.Path) -> Pipeli
     elif step == "parallel_map":
         ds = ds.map(lambda x: x * k, num_parallel_calls=2, deterministic=rng.choice([True, None]))
     elif step == "expensive":
-        ds = ds.map(pipelines.expensive)
+        ds = ds.map(expensive)
     elif step == "take":
         ds = ds.take(k * 5)
     elif step == "take_all":

@@ -15,7 +15,19 @@ import gen
 import graph_oracle as oracle
 import pytest
 import tensorflow as tf
-from test_proposals import Request, Step, apply_steps, filter_step, images, on_image, on_label, propose_all
+from graph_orders import (
+    Request,
+    Step,
+    apply_steps,
+    filter_step,
+    images,
+    on_image,
+    on_label,
+    outcome,
+    propose_all,
+    random_metrics,
+    same_outcome,
+)
 
 COUNT = int(os.environ.get("PECAN_RANDOM_ORDERS", "20"))
 FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
@@ -57,22 +69,6 @@ def steps_of(size: int | None) -> dict[str, Step]:
     }
 
 
-def outcome(dataset: tf.data.Dataset) -> tuple[list[tuple], bool]:
-    """The elements before the first failed one, and whether an element failed."""
-    found = []
-    try:
-        for element in oracle.elements(dataset):
-            found.append(oracle.key(element))
-    except tf.errors.InvalidArgumentError:
-        return found, True
-    return found, False
-
-
-def same_outcome(ours: tuple[list[tuple], bool], theirs: tuple[list[tuple], bool]) -> bool:
-    """Whether the elements are the same. An element that one order drops before it fails need not fail in the other."""
-    return ours == theirs or (theirs[1] and ours[0][: len(theirs[0])] == theirs[0])
-
-
 def random_pipeline(rng: random.Random) -> tuple[list[str], tf.data.Dataset] | None:
     size = rng.choice([32, None])
     steps = steps_of(size)
@@ -111,15 +107,6 @@ def interleaved(rng: random.Random, function: Callable[..., tf.data.Dataset], pa
         return tf.data.Dataset.range(2).flat_map(function)
     calls = {"num_parallel_calls": 2, "deterministic": True} if parallel and rng.random() < 0.5 else {}
     return tf.data.Dataset.range(3).interleave(function, cycle_length=2, block_length=rng.randint(1, 2), **calls)
-
-
-def random_metrics(rng: random.Random, steps: int) -> list[list[float]]:
-    """Random measurements: any step may be the expensive one, or the one that drops most values."""
-    elements, found = 1000.0, []
-    for _ in range(steps):
-        elements = elements if rng.random() < 0.5 else max(1, int(elements * rng.random()))
-        found.append([elements, 10 ** rng.uniform(-3, 2), 10 ** rng.uniform(1, 6)])
-    return found
 
 
 def random_request(seed: int) -> tuple[list[str], Request]:

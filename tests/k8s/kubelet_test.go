@@ -3,7 +3,6 @@ package k8s_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,14 +13,12 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 const nodeName = "node-1"
@@ -283,171 +280,6 @@ func (r *podRun) container() *container {
 		return run
 	}
 	return nil
-}
-
-// volume returns the directory of a volume.
-func (k *kubelet) volume(ctx context.Context, r *podRun, name string) (string, error) {
-	var group int64
-	if s := r.pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
-		group = *s.FSGroup
-	}
-	dir := k.dir(r, "volume-"+name)
-	for _, v := range r.pod.Spec.Volumes {
-		if v.Name != name {
-			continue
-		}
-		switch {
-		case v.EmptyDir != nil:
-			return dir, shared(dir, group)
-		case v.PersistentVolumeClaim != nil:
-			claim, err := k.plane.client.CoreV1().PersistentVolumeClaims(r.pod.Namespace).Get(ctx, v.PersistentVolumeClaim.ClaimName, metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			volume, err := k.plane.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			return volume.Spec.HostPath.Path, shared(volume.Spec.HostPath.Path, group)
-		case v.HostPath != nil:
-			return v.HostPath.Path, nil
-		case v.ConfigMap != nil:
-			config, err := k.plane.client.CoreV1().ConfigMaps(r.pod.Namespace).Get(ctx, v.ConfigMap.Name, metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			return dir, writeFiles(dir, config.Data)
-		case v.Projected != nil:
-			return dir, k.writeToken(ctx, r, dir)
-		}
-	}
-	return "", fmt.Errorf("the volume %s is of a kind that this kubelet does not have", name)
-}
-
-// shared makes a directory that the group of the pod may write to.
-func shared(dir string, group int64) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	if err := os.Chown(dir, 0, int(group)); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o2777)
-}
-
-// writeToken writes the credentials of the pod's service account.
-func (k *kubelet) writeToken(ctx context.Context, r *podRun, dir string) error {
-	account := r.pod.Spec.ServiceAccountName
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: r.pod.Name, UID: r.pod.UID}}}
-	answer, err := k.plane.client.CoreV1().ServiceAccounts(r.pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	ca, err := os.ReadFile(k.plane.path("api/apiserver.crt"))
-	if err != nil {
-		return err
-	}
-	return writeFiles(dir, map[string]string{"token": answer.Status.Token, "ca.crt": string(ca), "namespace": r.pod.Namespace})
-}
-
-// writeFiles writes the files of a volume.
-func writeFiles(dir string, files map[string]string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// probe asks the probes of the container. Periods are shorter than in the pod, so that tests are fast.
-func (k *kubelet) probe(r *podRun) {
-	c := &r.pod.Spec.Containers[0]
-	if c.StartupProbe == nil || get(r, c.StartupProbe) == nil {
-		r.started = true
-	}
-	r.ready = r.started && (c.ReadinessProbe == nil || get(r, c.ReadinessProbe) == nil)
-	if !r.started || c.LivenessProbe == nil {
-		return
-	}
-	if get(r, c.LivenessProbe) == nil {
-		r.failures = 0
-	} else if r.failures++; r.failures > 10*c.LivenessProbe.FailureThreshold {
-		r.run.signal(syscall.SIGKILL)
-	}
-}
-
-func get(r *podRun, p *corev1.Probe) error {
-	port := p.HTTPGet.Port.String()
-	if p.HTTPGet.Port.Type == intstr.String {
-		for _, named := range r.pod.Spec.Containers[0].Ports {
-			if named.Name == port {
-				port = fmt.Sprint(named.ContainerPort)
-			}
-		}
-	}
-	client := http.Client{Timeout: time.Duration(max(p.TimeoutSeconds, 1)) * time.Second}
-	defer client.CloseIdleConnections()
-	answer, err := client.Get("http://" + r.ip + ":" + port + p.HTTPGet.Path)
-	if err != nil {
-		return err
-	}
-	answer.Body.Close()
-	if answer.StatusCode >= 400 {
-		return fmt.Errorf("status %d", answer.StatusCode)
-	}
-	return nil
-}
-
-// report writes the status of the pod if it has changed.
-func (k *kubelet) report(ctx context.Context, r *podRun, phase corev1.PodPhase, waiting string) {
-	line := fmt.Sprint(phase, r.ready, r.restarts, r.started, waiting, r.run == nil)
-	if line == r.reported {
-		return
-	}
-	pods := k.plane.client.CoreV1().Pods(r.pod.Namespace)
-	pod, err := pods.Get(ctx, r.pod.Name, metav1.GetOptions{})
-	if err != nil || pod.UID != r.pod.UID {
-		return
-	}
-	status := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Image: pod.Spec.Containers[0].Image, Ready: r.ready, Started: &r.started, RestartCount: r.restarts}
-	switch {
-	case waiting != "":
-		reason, message, _ := strings.Cut(waiting, ": ")
-		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
-	case r.run != nil && r.run.ended():
-		status.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: int32(r.run.code)}
-	case r.run != nil:
-		status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(r.run.started)}
-	}
-	pod.Status.Phase, pod.Status.PodIP, pod.Status.HostIP = phase, r.ip, hostIP
-	pod.Status.PodIPs = []corev1.PodIP{{IP: r.ip}}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{status}
-	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		value := corev1.ConditionTrue
-		if !r.ready && kind != corev1.PodInitialized {
-			value = corev1.ConditionFalse
-		}
-		setCondition(pod, kind, value)
-	}
-	if _, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err == nil {
-		r.reported = line
-	}
-}
-
-func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, value corev1.ConditionStatus) {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			if c.Status != value {
-				c.Status, c.LastTransitionTime = value, metav1.Now()
-			}
-			return
-		}
-	}
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
 // find returns a pod that runs.

@@ -76,11 +76,11 @@ def test_the_page_of_errors_has_the_grpc_code_of_each_reason():
 
 
 def test_the_page_of_errors_explains_why_a_step_cannot_be_cached():
-    source = repository.text("proto/pecan/v1/types.proto")
+    source = repository.text("proto/pecan/v1/caching.proto")
     in_code = {word.lower() for word in re.findall(r"CACHE_REFUSAL_(\w+) = [1-9]", source)}
     page = repository.text("docs/reference/errors.md").partition("## Why a step cannot be cached")[2]
     in_page = set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE))
-    assert len(in_code) > 10, "could not read CacheRefusal from types.proto"
+    assert len(in_code) > 10, "could not read CacheRefusal from caching.proto"
     assert in_code == in_page, f"only in the code: {sorted(in_code - in_page)}; only in the page: {sorted(in_page - in_code)}"
 
 
@@ -99,8 +99,10 @@ def test_the_page_of_metrics_explains_exactly_the_metrics():
 
 
 def recorded() -> dict[str, set[str]]:
-    """Message → fields and values of enums, from proto/pecan/v1/records.proto."""
-    bare = re.sub(r"//.*", "", repository.text("proto/pecan/v1/records.proto"))
+    """Message → fields and values of enums, from the files of proto/pecan/v1 with records and with the state."""
+    files = [name for name in repository.with_suffix("records.proto") if name.startswith("proto/pecan/v1/")]
+    files += [f"proto/pecan/v1/{name}.proto" for name in ("snapshot", "learned")]
+    bare = re.sub(r"//.*", "", "".join(map(repository.text, files)))
     _, *parts = re.split(r"^message (\w+) ", bare, flags=re.MULTILINE)
     messages = dict(zip(parts[::2], parts[1::2], strict=True))
     return {name: set(re.findall(r"(\w+) = [1-9]\d*;", body)) for name, body in messages.items() if name != "Record"}
@@ -109,7 +111,7 @@ def recorded() -> dict[str, set[str]]:
 def test_the_page_of_the_journal_explains_exactly_its_fields():
     in_code = recorded()
     kinds = re.findall(r"^    ([A-Z]\w+) \w+ = \d+;", repository.text("proto/pecan/v1/records.proto"), re.MULTILINE)
-    assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records from records.proto"
+    assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records from proto/pecan/v1"
     assert {"cause", "DIED", "crashed"} <= in_code["LeaseLost"] and in_code["CacheRemoved"] == {"key"}
     rows = re.findall(r"^\| `([A-Z]\w+)` \|(.*)\|$", repository.text("docs/formats/journal.md"), re.MULTILINE)
     in_page = {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
@@ -119,7 +121,7 @@ def test_the_page_of_the_journal_explains_exactly_its_fields():
         for name in in_code.keys() | in_page.keys()
         if in_code.get(name) != in_page.get(name)
     }
-    assert not wrong, f"records.proto and docs/formats/journal.md have different fields: {wrong}"
+    assert not wrong, f"proto/pecan/v1 and docs/formats/journal.md have different fields: {wrong}"
 
 
 def test_every_exception_is_explained():

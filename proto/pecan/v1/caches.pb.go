@@ -424,7 +424,7 @@ var File_pecan_v1_caches_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_caches_proto_rawDesc = "" +
 	"\n" +
-	"\x15pecan/v1/caches.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"=\n" +
+	"\x15pecan/v1/caches.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\"=\n" +
 	"\rCachesRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\bR\bsegments\"v\n" +
@@ -497,7 +497,7 @@ func file_pecan_v1_caches_proto_init() {
 	if File_pecan_v1_caches_proto != nil {
 		return
 	}
-	file_pecan_v1_types_proto_init()
+	file_pecan_v1_caching_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -274,7 +274,7 @@ var File_pecan_v1_data_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_data_proto_rawDesc = "" +
 	"\n" +
-	"\x13pecan/v1/data.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xa3\x01\n" +
+	"\x13pecan/v1/data.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x14pecan/v1/types.proto\"\xa3\x01\n" +
 	"\tDataHello\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12#\n" +
@@ -334,6 +334,7 @@ func file_pecan_v1_data_proto_init() {
 	if File_pecan_v1_data_proto != nil {
 		return
 	}
+	file_pecan_v1_options_proto_init()
 	file_pecan_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

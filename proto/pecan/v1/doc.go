@@ -2,15 +2,21 @@
 //
 // The .pb.go files are generated from the .proto files by `make generate`:
 //
-//   - types.proto: messages that several of the others use (plan, options, position, errors);
+//   - types.proto: datasets, streams, addresses of workers and errors, which most of the others use;
+//   - options.proto: what a trainer asks of a job;
+//   - plan.proto: how a dataset is divided into streams;
+//   - orders.proto, placements.proto, caching.proto: what is measured and decided about the order of steps, workers and caches;
+//   - positions.proto: positions, resume tokens and checkpoints;
 //   - dispatcher.proto: the service Dispatcher and the calls of trainers;
-//   - worker.proto: reports of workers and commands to them;
+//   - worker_reports.proto, worker_commands.proto: what a worker sends, and what it is sent;
 //   - status.proto: what operators see;
 //   - caches.proto: what operators see of caches, and change;
-//   - records.proto: the records of the journal and the snapshot;
+//   - records.proto: the journal's Record; stream_records.proto, cache_records.proto and decision_records.proto have more of its kinds;
+//   - snapshot.proto: the state to which the records add up;
+//   - learned.proto: what jobs have taught about graphs;
 //   - data.proto: messages in the frames of the data plane.
 //
 // Field numbers never change their meaning, so that old journals stay readable. methods.go, nodes.go, order.go, cached_order.go,
 // learned.go, streams.go, loads.go and tenant.go have the few methods that more than one package needs. Nothing else belongs here: no
-// policy, no I/O. The package has more lines than others, because messages of all files refer to each other.
+// policy, no I/O. The package has more files and lines than others, because messages of all files refer to each other.
 package pecanv1

@@ -1861,7 +1861,7 @@ var File_pecan_v1_status_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\x1a\x15pecan/v1/worker.proto\"\"\n" +
+	"\x15pecan/v1/status.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\x1a\x13pecan/v1/plan.proto\x1a\x14pecan/v1/types.proto\x1a\x1dpecan/v1/worker_reports.proto\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"\xcd\a\n" +
 	"\x0fExplainResponse\x12\x15\n" +
@@ -2141,8 +2141,13 @@ func file_pecan_v1_status_proto_init() {
 	if File_pecan_v1_status_proto != nil {
 		return
 	}
+	file_pecan_v1_caching_proto_init()
+	file_pecan_v1_options_proto_init()
+	file_pecan_v1_orders_proto_init()
+	file_pecan_v1_placements_proto_init()
+	file_pecan_v1_plan_proto_init()
 	file_pecan_v1_types_proto_init()
-	file_pecan_v1_worker_proto_init()
+	file_pecan_v1_worker_reports_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

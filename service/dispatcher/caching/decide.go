@@ -12,6 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
+const secondsPerHour = 3600
+
 // Decide returns which candidate is cached, and why. If too little is known, the decision is nil and waitsFor says what is
 // missing. prices may be zero.
 func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.CacheDecision, waitsFor string) {

@@ -3,7 +3,6 @@ package caching
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
@@ -12,8 +11,6 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
-
-const secondsPerHour = 3600
 
 // inputOf returns the policy's input, or what is missing for it.
 func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
@@ -56,19 +53,12 @@ func workersOf(facts measure.Caching) (w autocache.Workers) {
 
 // epochsOf returns how many epochs the job is expected to begin from now on, and how many later jobs.
 func epochsOf(facts measure.Caching) (own, others float64) {
-	var past []autocache.PastJob
-	for _, job := range facts.Past {
-		past = append(past, autocache.PastJob{Ago: max(float64(facts.UnixS-job.FirstS), 0) / secondsPerHour, Epochs: float64(job.Epochs)})
-	}
+	past := autocache.PastJobs(facts.Past, facts.UnixS)
 	own = autocache.ExpectOwn(float64(facts.Begun), past)
 	if left := facts.Plan.GetRepeat() - int64(facts.Begun); facts.Plan.GetRepeat() > 1 && left > 0 {
 		own = float64(left)
 	}
-	hours := facts.KeptHours
-	if hours == 0 {
-		hours = math.Inf(1)
-	}
-	return own, autocache.ExpectOthers(hours, past)
+	return own, autocache.ExpectOthers(facts.KeptHours, past)
 }
 
 // flow has the counts of all steps in one epoch, and what was measured of them.

@@ -2,7 +2,6 @@ package core
 
 import (
 	"math"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -60,18 +59,11 @@ func (c *Core) expectedReads(cache *pecanv1.StoredCache, job *durable.Job) float
 	} else if len(jobs) == 0 {
 		return 1
 	}
-	var past []autocache.PastJob
-	for _, each := range jobs {
-		past = append(past, autocache.PastJob{Ago: (time.Duration(max(c.unix()-each.FirstS, 0)) * time.Second).Hours(), Epochs: float64(each.Epochs)})
-	}
+	past := autocache.PastJobs(jobs, c.unix())
 	if job != nil {
 		own = autocache.ExpectOwn(float64(c.state.EpochsBegun(job)), past)
 	}
-	hours := c.cfg.CacheTTL.Hours()
-	if hours == 0 {
-		hours = math.Inf(1)
-	}
-	return own + autocache.ExpectOthers(hours, past)
+	return own + autocache.ExpectOthers(c.cfg.CacheTTL.Hours(), past)
 }
 
 // threads counts the processors of all workers.

@@ -66,6 +66,19 @@ func runScript(t *testing.T, file string) {
 	}
 }
 
+// runFile runs the commands of a file for their records.
+func (s *script) runFile(name string) {
+	data, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "> "); ok {
+			s.run(command)
+		}
+	}
+}
+
 func firstDifference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(a), len(b)) {

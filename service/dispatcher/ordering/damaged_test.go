@@ -12,6 +12,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -53,7 +54,7 @@ func damage(r *rand.Rand, def *tf.GraphDef) {
 func TestProposeReturnsForDamagedGraphs(t *testing.T) {
 	planned := 0
 	for _, name := range []string{"steps", "badly_ordered", "changes_of_any_size", "two_seed_generators", "lookup", "padded"} {
-		data := read(t, name)
+		data := graphtest.Read(t, name)
 		r := rand.New(rand.NewPCG(1, uint64(len(name))))
 		for range 150 {
 			var def tf.GraphDef

@@ -7,13 +7,14 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // A trainer may send any position, so Named accepts only an order that Propose could have proposed.
 func TestNamedAcceptsOnlyOrdersThatTheTraitsAllow(t *testing.T) {
 	const exact, approximate = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
-	g := parse(t, read(t, "badly_ordered"))
+	g := graphtest.Parse(t, "badly_ordered")
 	proposed := func(tolerance pecanv1.OrderTolerance) []string {
 		asked := options(tolerance)
 		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: measured(g, badly)})

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,11 +14,10 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
-
-const graphs = "../../graph/testdata/"
 
 func parse(t testing.TB, data []byte) *graph.Graph {
 	t.Helper()
@@ -29,15 +26,6 @@ func parse(t testing.TB, data []byte) *graph.Graph {
 		t.Fatal(err)
 	}
 	return g
-}
-
-func read(t testing.TB, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(graphs + name + ".pb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 func options(tolerance pecanv1.OrderTolerance) *pecanv1.JobOptions {
@@ -93,7 +81,7 @@ func labels(g *graph.Graph, order []string) string {
 }
 
 func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
-	g := parse(t, read(t, "badly_ordered"))
+	g := graphtest.Parse(t, "badly_ordered")
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
 	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, ordering.Measured{Nodes: measured(g, badly)})
 	if err != nil {
@@ -124,7 +112,7 @@ func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
 }
 
 func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
-	g := parse(t, read(t, "badly_ordered"))
+	g := graphtest.Parse(t, "badly_ordered")
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY)
 	for why, nodes := range map[string][]*pecanv1.NodeMetrics{
 		"not known yet":                    nil,
@@ -141,7 +129,7 @@ func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
 }
 
 func TestProposeRefusesThePlanOfAnotherDataset(t *testing.T) {
-	g := parse(t, read(t, "badly_ordered"))
+	g := graphtest.Parse(t, "badly_ordered")
 	if _, err := ordering.Propose(g, &pecanv1.Plan{Fingerprint: "another"}, options(0), ordering.Measured{}); err == nil {
 		t.Error("Propose accepted the plan of another dataset")
 	}
@@ -149,20 +137,8 @@ func TestProposeRefusesThePlanOfAnotherDataset(t *testing.T) {
 
 // A worker may send any metrics.
 func TestProposeAcceptsArbitraryMetrics(t *testing.T) {
-	files, err := filepath.Glob(graphs + "*.pb")
-	if err != nil {
-		t.Fatal(err)
-	}
 	moved := 0
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := graph.Parse(data, graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t) {
 		for seed := range uint64(6) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			asked := options(pecanv1.OrderTolerance(seed % 4))
@@ -176,25 +152,25 @@ func TestProposeAcceptsArbitraryMetrics(t *testing.T) {
 			nodes := randomMetrics(rng, g)
 			proposal, err := ordering.Propose(g, plan, asked, ordering.Measured{Nodes: nodes})
 			if err != nil {
-				t.Fatalf("%s, seed %d: %v", file, seed, err)
+				t.Fatalf("%s, seed %d: %v", name, seed, err)
 			}
 			again, _ := ordering.Propose(g, plan, asked, ordering.Measured{Nodes: nodes})
 			if !slices.Equal(again.Order, proposal.Order) || again.Why != proposal.Why {
-				t.Errorf("%s, seed %d: %v and then %v", file, seed, proposal.Order, again.Order)
+				t.Errorf("%s, seed %d: %v and then %v", name, seed, proposal.Order, again.Order)
 			}
 			if len(proposal.Order) > 0 {
 				moved++
 				named := pecanv1.NewEpochOrder(plan, proposal.Order)
 				if order, err := ordering.Named(g, plan, asked, named); err != nil || !slices.Equal(order, proposal.Order) {
-					t.Errorf("%s, seed %d: Named refuses the proposed order: %v", file, seed, err)
+					t.Errorf("%s, seed %d: Named refuses the proposed order: %v", name, seed, err)
 				}
 				if _, err := graphorder.Reorder(g, proposal.Order); err != nil {
-					t.Errorf("%s, seed %d: %v", file, seed, err)
+					t.Errorf("%s, seed %d: %v", name, seed, err)
 				}
 			}
 			for _, s := range proposal.Steps {
 				if s.GetReason() == "" {
-					t.Errorf("%s, seed %d: %s has no reason", file, seed, s.GetNode())
+					t.Errorf("%s, seed %d: %s has no reason", name, seed, s.GetNode())
 				}
 			}
 		}
@@ -229,10 +205,10 @@ func randomMetrics(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics
 func longDataset(t testing.TB, nodes int) []byte {
 	t.Helper()
 	var def tf.GraphDef
-	if err := proto.Unmarshal(read(t, "badly_ordered"), &def); err != nil {
+	if err := proto.Unmarshal(graphtest.Read(t, "badly_ordered"), &def); err != nil {
 		t.Fatal(err)
 	}
-	g := parse(t, read(t, "badly_ordered"))
+	g := graphtest.Parse(t, "badly_ordered")
 	byName := map[string]*tf.NodeDef{}
 	for _, n := range def.GetNode() {
 		byName[n.GetName()] = n

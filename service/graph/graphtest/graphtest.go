@@ -1,9 +1,10 @@
 package graphtest
 
 import (
-	"errors"
+	"iter"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -11,6 +12,21 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 )
+
+// testdata is the directory of the graphs, from the root of the repository.
+const testdata = "service/graph/testdata"
+
+// root returns the root of the repository, as the package of the calling test sees it.
+func root(t testing.TB) string {
+	t.Helper()
+	for path, depth := ".", 0; depth < 8; path, depth = filepath.Join("..", path), depth+1 {
+		if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+			return path
+		}
+	}
+	t.Fatal("the test does not run in the repository")
+	return ""
+}
 
 // FingerprintOf parses a graph and returns its fingerprint.
 func FingerprintOf(t *testing.T, data []byte) string {
@@ -25,15 +41,40 @@ func FingerprintOf(t *testing.T, data []byte) string {
 // Read returns the bytes of a graph in testdata.
 func Read(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", name+".pb"))
-	if errors.Is(err, os.ErrNotExist) {
-		// The calling test is in a package below service/graph.
-		data, err = os.ReadFile(filepath.Join("..", "testdata", name+".pb"))
-	}
+	data, err := os.ReadFile(filepath.Join(root(t), testdata, name+".pb"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// All parses the graphs in testdata, and those in the files of further patterns, which begin at the root of the repository. It yields
+// each with its name. Graphs that graph.Parse refuses are left out.
+func All(t testing.TB, further ...string) iter.Seq2[string, *graph.Graph] {
+	t.Helper()
+	var files []string
+	for _, pattern := range append([]string{testdata + "/*.pb"}, further...) {
+		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no graphs in %s: %v", pattern, err)
+		}
+		files = append(files, found...)
+	}
+	return func(yield func(string, *graph.Graph) bool) {
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := graph.Parse(data, graph.Limits{})
+			if err != nil {
+				continue
+			}
+			if name := filepath.Base(file); !yield(strings.TrimSuffix(name, filepath.Ext(name)), g) {
+				return
+			}
+		}
+	}
 }
 
 // Parse parses a graph in testdata.

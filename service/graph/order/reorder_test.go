@@ -1,35 +1,17 @@
 package order_test
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/order"
 )
 
 func TestReorderingToTheRegisteredOrderKeepsTheDataset(t *testing.T) {
-	files, err := os.ReadDir("../testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ordered := 0
-	for _, file := range files {
-		name, isGraph := strings.CutSuffix(filepath.Base(file.Name()), ".pb")
-		if !isGraph {
-			continue
-		}
-		data, err := os.ReadFile(filepath.Join("../testdata", file.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := graph.Parse(data, graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t) {
 		var names []string
 		for _, s := range order.TraitsOf(g) {
 			names = append(names, s.Node)
@@ -60,20 +42,8 @@ func TestReorderingToTheRegisteredOrderKeepsTheDataset(t *testing.T) {
 }
 
 func TestNoStepLeavesItsBranch(t *testing.T) {
-	files, err := filepath.Glob("../testdata/*.pb")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tried := 0
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := graph.Parse(data, graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t) {
 		traits, names := order.TraitsOf(g), order.Names(g)
 		for i := 1; i < len(traits); i++ {
 			// The last step of a branch and the first one of the next one.
@@ -81,7 +51,7 @@ func TestNoStepLeavesItsBranch(t *testing.T) {
 				swapped := slices.Clone(names)
 				swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
 				if _, err := order.Reorder(g, swapped); err == nil {
-					t.Errorf("%s: %s and %s change places", file, names[i-1], names[i])
+					t.Errorf("%s: %s and %s change places", name, names[i-1], names[i])
 				}
 				tried++
 			}

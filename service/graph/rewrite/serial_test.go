@@ -1,8 +1,6 @@
 package rewrite_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -48,21 +46,8 @@ func aheadOps(t *testing.T, def *tf.GraphDef) (ahead []string) {
 }
 
 func TestSerialGraphsComputeElementsOnRequest(t *testing.T) {
-	files, err := filepath.Glob("../testdata/*.pb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	others, _ := filepath.Glob("../../worker/testdata/*.graph")
 	written, parallel := 0, 0
-	for _, file := range append(files, others...) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := graph.Parse(data, graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t, "service/worker/testdata/*.graph") {
 		p, err := split.MakePlan(g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AllowNondeterministic: true}, split.Env{})
 		if err != nil {
 			continue
@@ -79,7 +64,7 @@ func TestSerialGraphsComputeElementsOnRequest(t *testing.T) {
 				continue
 			}
 			if err != nil {
-				t.Errorf("%s: %v", file, err)
+				t.Errorf("%s: %v", name, err)
 				continue
 			}
 			written++
@@ -87,7 +72,7 @@ func TestSerialGraphsComputeElementsOnRequest(t *testing.T) {
 				parallel++
 			}
 			if ahead := aheadOps(t, graphtest.Decode(t, serial.A)); len(ahead) > 0 {
-				t.Errorf("%s, keyed: %t: %v", file, keyed, ahead)
+				t.Errorf("%s, keyed: %t: %v", name, keyed, ahead)
 			}
 		}
 	}

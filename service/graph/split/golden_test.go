@@ -5,12 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
@@ -22,17 +20,8 @@ var rewriteGolden = flag.Bool("rewrite", false, "write the plans of now into tes
 // streams keep their graphs, unless a commit says why not.
 func TestPlansOfOneGroupKeepTheirHashesAndGraphs(t *testing.T) {
 	const golden = "testdata/plans.txt"
-	files, err := filepath.Glob("../testdata/*.pb")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no graphs: %v", err)
-	}
 	var table strings.Builder
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".pb")
-		g, err := graph.Parse(graphtest.Read(t, name), graph.Limits{})
-		if err != nil {
-			continue
-		}
+	for name, g := range graphtest.All(t) {
 		for _, mode := range []pecanv1.Mode{graphtest.ExactlyOnce, graphtest.Deterministic} {
 			opts := &pecanv1.JobOptions{Mode: mode}
 			if name == "hint" {
