@@ -126,7 +126,7 @@ func (d *Dir) Sync() {
 
 // failed logs, once, that a file could not be written.
 func (d *Dir) failed(err error) {
-	d.tell("", "what jobs have taught is not kept; trying again", "directory", d.path, "error", err)
+	d.tell("", "what jobs have taught could not be written; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.

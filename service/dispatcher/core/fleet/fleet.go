@@ -166,7 +166,7 @@ func (f *Fleet) Waiting() string {
 	case !f.Provided() || f.limits.Fixed:
 		return ""
 	case f.err != "":
-		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot be asked: %s", f.limits.Provider, f.err)
+		return fmt.Sprintf("no worker can serve the job, and a call of the provider of workers (%s) failed: %s", f.limits.Provider, f.err)
 	case s.Stuck > 0 && s.expected() == 0:
 		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot give one now: %s", f.limits.Provider, s.Why)
 	}
