@@ -329,7 +329,7 @@ const (
 	// As auto, but the planner finds only the candidates of Cachew (USENIX ATC 2022): the first step after the source, and the
 	// end of the pipeline.
 	Cache_CACHE_PAPER Cache = 3
-	// None: pecan.cache() passes elements on, too.
+	// None: even pecan.cache() only passes elements on.
 	Cache_CACHE_OFF Cache = 4
 )
 
@@ -3099,7 +3099,7 @@ type CachePrediction struct {
 	Get *CacheEpoch `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
 	// The score of all epochs.
 	Total float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
-	// What a later epoch costs less than a computed one, in seconds of a trainer. The published policy does not say.
+	// The cost of a computed epoch minus that of a later epoch, which reads, in seconds of a trainer. The published policy does not say.
 	BenefitS      *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

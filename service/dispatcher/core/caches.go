@@ -97,7 +97,7 @@ func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *
 	}
 	switch {
 	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "", !isWrittenIn(epoch, step):
-		// An operator says so, the quotas have no room, or another order is kept.
+		// An operator forbids writing, the quotas have no room, or the cache has another order.
 		action.WrittenBelow = 0
 	case epoch.CachedStep != "":
 		action.WrittenBelow = keptBelow(job, step)
@@ -197,7 +197,7 @@ func (c *Core) ownNames() string { return c.state.ClusterID() + "-" }
 
 // findCacheOrphans tells a worker which files of its directory belong to no cache of this cluster. Files that a registered
 // worker still writes are kept. A worker lists a file when it has seen it for --cache-orphan-after. A complete
-// segment that no record names by then is an orphan. Files of other clusters are theirs.
+// segment that no record names by then is an orphan. Files of other clusters stay.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	orphans := &pecanv1.CacheOrphans{}
 	for _, name := range files.GetNames() {
