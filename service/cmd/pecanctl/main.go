@@ -24,7 +24,7 @@ func main() {
 			f.StringVar(&o.kubeconfig, "kubeconfig", "", "scale: file that describes the Kubernetes cluster; empty: the usual places, and then the cluster that this process runs in")
 			f.DurationVar(&o.wait, "wait", 10*time.Minute, "scale: time to wait for the workers")
 			f.StringVar(&o.cluster, "cluster", "", "cache rm: id of the cluster that is gone")
-			f.BoolVar(&o.oldNames, "old-names", false, "cache rm DIR: remove the files of versions whose names have no cluster")
+			f.BoolVar(&o.oldNames, "old-names", false, "cache rm DIR: remove the files whose names have no cluster, which earlier versions wrote")
 			f.BoolVar(&o.force, "force", false, "cache rm DIR: remove the files even if no dispatcher answers, so that nothing shows whether the cluster is gone")
 			f.Uint64Var(&o.from, "from", 0, "store inspect: number of the first record to show")
 			f.Uint64Var(&o.to, "to", 0, "store inspect: number of the last record to show; 0: the last one of the store")

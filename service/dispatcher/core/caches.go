@@ -303,7 +303,7 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 	case have < all:
 		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, all)
 	case c.caches.unwanted[key] != "":
-		return "the quotas for caches keep others, by what they are expected to save: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
+		return "other caches are expected to save more within the quotas: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}
