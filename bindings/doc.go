@@ -1,16 +1,17 @@
-// Package bindings has the Go functions that Python calls. gopy wraps its exported functions into the extension that
-// is also TensorFlow's operation library (package op). The package only controls: elements never pass through it.
+// Package bindings has the Go functions that Python calls. gopy wraps its exported functions into the extension that is
+// also TensorFlow's operation library (package op). The package only controls: elements never pass through it.
 //
-// Arguments and results are texts (JSON for structured values), numbers and bytes. Sessions and jobs are
-// numbers; a job's number is also the argument of the operation PecanJob. An error's text is JSON, {"code",
-// "reason", "message"}, which Python turns into an exception of the reason's class.
+// Arguments and results are texts (JSON for structured values), numbers and bytes. Sessions and jobs are numbers; a
+// job's number is also the argument of the operation PecanJob. An error's text is JSON, {"code", "reason", "message"},
+// which Python turns into an exception of the reason's class.
 //
-// A call may wait as long as its timeout. Python makes such calls on a separate thread, because it delivers
-// Ctrl-C only between calls. A forked child of the process that loaded the object must not call any function: Python
-// checks that before each call.
+// A call may wait as long as its timeout. Python makes such calls on a separate thread, because it delivers Ctrl-C only
+// between calls. A forked child of the process that loaded the object must not call any function: Python checks that
+// before each call.
 //
-// Files: session.go has the functions of sessions, job.go those of jobs. records.go divides large record files, filesize.go sums the
-// sizes of a dataset's files, messages.go keeps the log until Python reads it, and this file converts errors and arguments.
+// Files: session.go has the functions of sessions, job.go those of jobs. records.go divides large record files,
+// filesize.go sums the sizes of a dataset's files, messages.go keeps the log until Python reads it, and this file
+// converts errors and arguments.
 package bindings
 
 import (

@@ -36,8 +36,8 @@ type Prediction struct {
 	Put, Get Epoch
 	// Total is the score of all expected epochs.
 	Total float64
-	// Benefit is the price that a later epoch costs less than a computed one. Without prices it is in proportions: the
-	// hour of a trainer is 1.
+	// Benefit is the price of a computed epoch minus that of a later epoch, which reads. Without prices it is in proportions:
+	// the hour of a trainer is 1.
 	Benefit float64
 }
 

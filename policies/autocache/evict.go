@@ -12,7 +12,7 @@ type Cache struct {
 	Bytes       float64
 	// Benefit is what it saves until it expires: Prediction.Benefit × the epochs that are expected to read it.
 	Benefit float64
-	// Pinned: it stays whatever it saves, because somebody asked for that or an epoch uses it.
+	// Pinned: the cache stays whatever its benefit is, because an operator pinned it or an epoch uses it.
 	Pinned bool
 	// Unused is for how many hours nobody has read it. TTL is for how many it may be unused; 0 is no bound.
 	Unused, TTL float64

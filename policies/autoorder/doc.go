@@ -1,16 +1,16 @@
-// Package autoorder decides in which order the steps of a dataset run. Steps that shrink elements go early and
-// steps that enlarge them go late, if the values of elements stay the same.
+// Package autoorder decides in which order the steps of a dataset run. Steps that shrink elements go early and steps
+// that enlarge them go late, if the values of elements stay the same.
 //
-// There are two policies. Paper is the published algorithm, for comparison. Cost minimises the predicted CPU
-// time. A policy is a pure function. Its input is a Pipeline: the measurements of each step, its effect on the
-// components of an element, and the ordering constraints between steps. Its output is a Plan: an order with
-// reasons and predictions. Both policies order each section by itself: the steps between two fixed steps. The
-// dispatcher tries a plan before it adopts it.
+// There are two policies. Paper is the published algorithm, for comparison. Cost minimises the predicted CPU time. A
+// policy is a pure function. Its input is a Pipeline: the measurements of each step, its effect on the components of an
+// element, and the ordering constraints between steps. Its output is a Plan: an order with reasons and predictions.
+// Both policies order each section by itself: the steps between two fixed steps. The dispatcher tries a plan before it
+// adopts it.
 //
-// Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost
-// model, search.go the search for the cheapest order, fit.go fits it to measurements in two orders, predict.go the prediction for a given order. testdata has
-// scripts of pipelines and the expected plans.
+// Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost model,
+// search.go the search for the cheapest order, fit.go fits it to measurements in two orders, predict.go the prediction
+// for a given order. testdata has scripts of pipelines and the expected plans.
 //
-// The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can
-// replay recorded measurements. docs/design/0010-autoorder.md has the reasons.
+// The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
+// recorded measurements. docs/design/0010-autoorder.md has the reasons.
 package autoorder

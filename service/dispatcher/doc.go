@@ -1,18 +1,20 @@
 // Package dispatcher connects the core with its environment: gRPC, a store, a clock and randomness.
 //
 // Package validate checks the form of every request (names, limits, enums); the core checks whether it makes sense. One
-// mutex guards the core. Each decision joins a queue until its records are on disk. One goroutine writes the queue, many
-// decisions at a time, and then releases replies and effects in the order of decisions. So a crash loses no
+// mutex guards the core. Each decision joins a queue until its records are on disk. One goroutine writes the queue,
+// many decisions at a time, and then releases replies and effects in the order of decisions. So a crash loses no
 // announced decision. When the store fails, the dispatcher stops.
 //
-// Files in the order of a request: config.go (settings and what the caller provides), server.go and connections.go (gRPC),
-// rpc_*.go (one file per subject: datasets, jobs, epochs, streams, explain, status, caches, the worker's session), dispatcher.go (submit,
-// decide), commit.go (write, release, perform effects), outgoing.go and updates.go (commands and updates on their way).
+// Files in the order of a request: config.go (settings and what the caller provides), server.go and connections.go
+// (gRPC), rpc_*.go (one file per subject: datasets, jobs, epochs, streams, explain, status, caches, the worker's
+// session), dispatcher.go (submit, decide), commit.go (write, release, perform effects), outgoing.go and updates.go
+// (commands and updates on their way).
 //
 // These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go divides them.
 // order_plans.go plans orders, placements.go places jobs on workers and cachings.go decides what is cached, all by
-// background.go. providing.go calls the provider of workers. learned.go exchanges with other dispatchers what jobs have taught. disk_full.go stops time while the
-// disk is full. metrics_source.go answers package metrics, which exports counters.
+// background.go. providing.go calls the provider of workers. learned.go exchanges with other dispatchers what jobs have
+// taught. disk_full.go stops time while the disk is full. metrics_source.go answers package metrics, which exports
+// counters.
 //
 // The package has more than 15 files because each subject of the API and each request of the core has its own.
 //

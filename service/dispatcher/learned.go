@@ -102,7 +102,7 @@ func (d *Dispatcher) keepRest() {
 	d.unkeptMu.Lock()
 	defer d.unkeptMu.Unlock()
 	if len(d.unkept) > 0 {
-		d.deps.Log.Warn("what jobs have taught is not kept", "graphs", len(d.unkept))
+		d.deps.Log.Warn("what jobs have taught could not be written to files", "graphs", len(d.unkept))
 	}
 }
 

@@ -37,7 +37,7 @@ func (d *Dispatcher) provideWorkers(ctx context.Context) {
 		}
 		if answer.Error != failure {
 			if failure = answer.Error; failure != "" {
-				d.deps.Log.Warn("the provider of workers cannot be asked; trying again", "provider", d.cfg.Core.Fleet.Provider, "error", failure)
+				d.deps.Log.Warn("a call of the provider of workers failed; trying again", "provider", d.cfg.Core.Fleet.Provider, "error", failure)
 			} else {
 				d.deps.Log.Info("the provider of workers answers again", "provider", d.cfg.Core.Fleet.Provider)
 			}

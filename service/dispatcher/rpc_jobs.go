@@ -144,7 +144,7 @@ func (d *Dispatcher) ClientHeartbeat(ctx context.Context, req *pecanv1.ClientHea
 		return nil, err
 	}
 	if len(req.JobIds) > validate.MaxListed || len(req.Passes) > validate.MaxListed {
-		return nil, reason.New(reason.BadArgument, "heartbeat: %d jobs and %d passes, at most %d of each are taken", len(req.JobIds), len(req.Passes), validate.MaxListed)
+		return nil, reason.New(reason.BadArgument, "heartbeat: %d jobs and %d passes; the limit of each is %d", len(req.JobIds), len(req.Passes), validate.MaxListed)
 	}
 	for _, pass := range req.Passes {
 		pass.WaitedS = validate.CleanSeconds(pass.WaitedS)

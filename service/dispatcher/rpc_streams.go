@@ -13,7 +13,7 @@ const maxListedStreams = 4096
 
 func (d *Dispatcher) checkStreams(clientID, jobID string, streams int) error {
 	if streams > maxListedStreams {
-		return reason.New(reason.BadArgument, "%d streams in one call, at most %d are taken", streams, maxListedStreams)
+		return reason.New(reason.BadArgument, "%d streams in one call; the limit is %d", streams, maxListedStreams)
 	}
 	return validate.First(d.check.Required("client_id", clientID), d.check.Required("job_id", jobID))
 }

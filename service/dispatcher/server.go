@@ -122,7 +122,7 @@ func admit(req any) error {
 		return reason.New(reason.Internal, "request of type %T", req)
 	}
 	if size := proto.Size(message); size > validate.MaxRequestBytes {
-		return reason.New(reason.MessageTooLarge, "a request of %d bytes, at most %d are taken", size, validate.MaxRequestBytes)
+		return reason.New(reason.MessageTooLarge, "a request of %d bytes; the limit is %d", size, validate.MaxRequestBytes)
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func (d *Dispatcher) receiveHeader(u *upload) (*pecanv1.RegisterDatasetRequest_H
 	}
 	switch {
 	case header.GraphBytes > d.cfg.MaxGraphBytes:
-		return nil, reason.New(reason.MessageTooLarge, "register dataset: the graph has %d bytes, the dispatcher takes at most %d (--max-graph-bytes); keep large constants in files instead of in the graph", header.GraphBytes, d.cfg.MaxGraphBytes)
+		return nil, reason.New(reason.MessageTooLarge, "register dataset: the graph has %d bytes, the dispatcher accepts at most %d (--max-graph-bytes); keep large constants in files instead of in the graph", header.GraphBytes, d.cfg.MaxGraphBytes)
 	case header.GraphBytes < 1:
 		return nil, reason.New(reason.GraphParse, "register dataset: the graph has %d bytes", header.GraphBytes)
 	}
@@ -134,7 +134,7 @@ func receiveGraph(u *upload, size int64) ([]byte, error) {
 		case message.GetHeader() != nil:
 			return nil, reason.New(reason.BadArgument, "register dataset: a second header")
 		case len(chunk) > validate.MaxChunkBytes:
-			return nil, reason.New(reason.MessageTooLarge, "register dataset: a chunk of %d bytes, at most %d are taken", len(chunk), validate.MaxChunkBytes)
+			return nil, reason.New(reason.MessageTooLarge, "register dataset: a chunk of %d bytes; the limit is %d", len(chunk), validate.MaxChunkBytes)
 		case int64(len(graph))+int64(len(chunk)) > size:
 			return nil, reason.New(reason.BadArgument, "register dataset: more than the announced %d bytes of graph", size)
 		}

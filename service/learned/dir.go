@@ -126,7 +126,7 @@ func (d *Dir) Sync() {
 
 // failed logs, once, that a file could not be written.
 func (d *Dir) failed(err error) {
-	d.tell("", "what jobs have taught is not kept; trying again", "directory", d.path, "error", err)
+	d.tell("", "what jobs have taught could not be written; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.
@@ -183,8 +183,8 @@ func (d *Dir) write(fingerprint string, l *pecanv1.Learned) error {
 	return safedir.Replace(d.root, fingerprint+suffix, rand.Text()+temporary, data)
 }
 
-// trim removes the files that were written first, until all have at most d.most bytes together. What a dead process left
-// behind is among them.
+// trim removes the files that were written first, until all have at most d.most bytes together. Files that a dead
+// process left behind are among them.
 func (d *Dir) trim() error {
 	entries, err := fs.ReadDir(d.root.FS(), ".")
 	if err != nil {

@@ -212,7 +212,7 @@ func TestAVanishedDirectoryIsLoggedOnce(t *testing.T) {
 		}
 		d.Sync()
 	}
-	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "is not kept") {
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "could not be written") {
 		t.Errorf("%d lines: %s", lines, log)
 	}
 }

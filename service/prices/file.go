@@ -71,7 +71,7 @@ func (f *File) current() *Table {
 		f.log.Info("the table of prices has changed", "file", f.path)
 		f.table = changed
 	case seen != f.seen:
-		f.log.Warn("the table of prices has changed and cannot be used, so the earlier prices count", "file", f.path, "error", err)
+		f.log.Warn("the table of prices has changed and cannot be used; the earlier prices stay in use", "file", f.path, "error", err)
 	}
 	f.seen = seen
 	return f.table

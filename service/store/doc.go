@@ -1,5 +1,5 @@
-// Package store keeps the durable state of the dispatcher: a journal of records after a snapshot, and graphs as blobs. It does not know
-// what the bytes mean.
+// Package store keeps the durable state of the dispatcher: a journal of records after a snapshot, and graphs as blobs.
+// It does not know what the bytes mean.
 //
 // The durable form is a pebble database in one directory, owned by one process at a time:
 //
@@ -11,16 +11,18 @@
 //	graph/<fingerprint>         header of a graph: bytes, chunks, checksum
 //	graph/<fingerprint>/<chunk> the graph itself
 //
-// Append, Compact and PutGraph return when their data is on disk. A crash at any point leaves a prefix of the records, and either the old
-// or the new snapshot. An incomplete graph has no header and counts as absent.
+// Append, Compact and PutGraph return when their data is on disk. A crash at any point leaves a prefix of the records,
+// and either the old or the new snapshot. An incomplete graph has no header and counts as absent.
 //
-// Opening ignores a torn last write that was never acknowledged. Any other damage is ErrDamaged and is never repaired silently. The
-// file PECAN-MARK in the directory has the number of acknowledged records; if fewer are readable, opening fails and changes nothing.
+// Opening ignores a torn last write that was never acknowledged. Any other damage is ErrDamaged and is never repaired
+// silently. The file PECAN-MARK in the directory has the number of acknowledged records; if fewer are readable, opening
+// fails and changes nothing.
 //
-// After a failed write or fsync every later call returns ErrFailed, because the state of the disk is unknown. On a nearly full disk
-// (Options.Reserve) a write returns ErrFull before it starts, and may be tried again.
+// After a failed write or fsync every later call returns ErrFailed, because the state of the disk is unknown. On a
+// nearly full disk (Options.Reserve) a write returns ErrFull before it starts, and may be tried again.
 //
-// Files: store.go has the journal and the snapshot, blobs.go the graphs, mark.go the mark and the ownership of a directory, tail.go the end
-// of pebble's log, reader.go read-only access for pecanctl, memory.go the store without a directory, disk.go free space and the file
-// system, failed.go the failed state, errors.go the errors, pebblelog.go pebble's messages, sync_mode.go when a write returns. A write goes only through Store.guard.
+// Files: store.go has the journal and the snapshot, blobs.go the graphs, mark.go the mark and the ownership of a
+// directory, tail.go the end of pebble's log, reader.go read-only access for pecanctl, memory.go the store without a
+// directory, disk.go free space and the file system, failed.go the failed state, errors.go the errors, pebblelog.go
+// pebble's messages, sync_mode.go when a write returns. A write goes only through Store.guard.
 package store

@@ -241,7 +241,7 @@ def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
         # The first job goes on without a cache, and says why.
         assert sorted(int(x) for x in first) == list(range(200))
         states = {job["cache"]["key"]: job["cache"]["state"] for job in session.connect(target, 10).status()["jobs"]}
-        assert states[low].startswith("not kept: the quotas for caches keep others") and states[high] == "used"
+        assert states[low].startswith("not kept: other caches are expected to save more") and states[high] == "used"
         # It caches again when there is room.
         until(lambda: control("rm", high).returncode == 0, "a cache that no epoch uses is not removed")
         assert control("rm", high).returncode == 1

@@ -1,10 +1,13 @@
-// Package element holds the memory of elements in a trainer: an Entry is one accepted frame, and Rows are elements that an iteration returns.
+// Package element holds the memory of elements in a trainer: an Entry is one accepted frame, and Rows are elements that
+// an iteration returns.
 //
 // Files: entry.go has entries, rows.go rows, gather.go copies between them.
 //
-// Entry.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer, which is freed with the last
-// reference. Gather copies the rows of several small entries into one buffer. A Span names the stream indices that Rows came from.
+// Entry.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer, which is freed with the
+// last reference. Gather copies the rows of several small entries into one buffer. A Span names the stream indices that
+// Rows came from.
 //
-// Nothing here takes a lock. An Entry belongs to a stream, and the lock of the stream's epoch guards it. A worker can change values in
-// shared memory while the trainer reads them. Therefore every access to the lengths of strings checks bounds, and a violation panics.
+// Nothing here takes a lock. An Entry belongs to a stream, and the lock of the stream's epoch guards it. A worker can
+// change values in shared memory while the trainer reads them. Therefore every access to the lengths of strings checks
+// bounds, and a violation panics.
 package element

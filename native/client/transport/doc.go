@@ -1,13 +1,14 @@
 // Package transport has the client's data connections to workers.
 //
-// Workers (workers.go) finds or creates one Conn (conn.go) for each worker address and protocol (protocol.go). dial.go connects over the Unix
-// socket of a worker on this host or over TCP, and does the handshake. Conn.Open opens a Channel (channel.go) for one stream. reader.go reads
-// frames and passes entries to the channel's Receiver. payload.go reads payloads. unixlink.go takes descriptors from a Unix socket, and
-// shared.go maps their slots of shared memory. check.go and checksum.go check lengths and checksums, write.go sends queued frames and pings.
+// Workers (workers.go) finds or creates one Conn (conn.go) for each worker address and protocol (protocol.go). dial.go
+// connects over the Unix socket of a worker on this host or over TCP, and does the handshake. Conn.Open opens a Channel
+// (channel.go) for one stream. reader.go reads frames and passes entries to the channel's Receiver. payload.go reads
+// payloads. unixlink.go takes descriptors from a Unix socket, and shared.go maps their slots of shared memory. check.go
+// and checksum.go check lengths and checksums, write.go sends queued frames and pings.
 //
-// A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn. The Receiver decides which
-// elements it accepts, never the connection.
+// A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn. The
+// Receiver decides which elements it accepts, never the connection.
 //
-// Locks: a Receiver may call Channel and Conn with its own lock held. So Conn.mu and Workers.mu are taken after it, and no
-// method of a Receiver is called under them. Workers.mu is taken before Conn.mu. Nothing blocks under either.
+// Locks: a Receiver may call Channel and Conn with its own lock held. So Conn.mu and Workers.mu are taken after it, and
+// no method of a Receiver is called under them. Workers.mu is taken before Conn.mu. Nothing blocks under either.
 package transport

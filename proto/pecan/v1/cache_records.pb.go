@@ -430,9 +430,9 @@ type CacheMeasured struct {
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// CPU seconds that workers need to compute its elements once.
 	ComputeS float64 `protobuf:"fixed64,2,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
-	// What an epoch costs less that reads the whole cache, in seconds of a trainer. Absent: it is not predicted.
+	// The saving in an epoch that reads the whole cache, in seconds of a trainer. Absent: no prediction.
 	BenefitS *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
-	// The graph of the job that was measured. Its history tells how many epochs will read the cache.
+	// The graph of the job that was measured. The history of that graph gives the number of epochs that will read the cache.
 	Fingerprint   string `protobuf:"bytes,131,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

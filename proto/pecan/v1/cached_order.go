@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// InOrder returns how the elements of a cached step are stored if the dataset's steps run in an order, and the step after
-// which they are taken: the last one of the step and those upstream. Another order of these steps has another key. It is nil
-// if the order moves steps across the cached one, because no step then gives its elements, and if a shuffle would come before the
-// last step.
+// InOrder returns how the elements of a cached step are stored if the dataset's steps run in an order. last is the step whose
+// output is stored: the last one of the cached step and the steps upstream of it. Another order of these steps has another key.
+// The result is nil in two cases. The order moves steps across the cached one, so that no step gives its elements. Or a shuffle
+// would come before the last step.
 //
 // The key has the numbers of the steps and not their names, so graphs that differ only downstream share it.
 func (c *CachePlan) InOrder(order []string) (in *CachePlan, last string) {

@@ -340,7 +340,7 @@ func (x *CachePlan) GetLateAfter() string {
 	return ""
 }
 
-// A step whose elements may be cached, or a mark that cannot be followed.
+// A step whose elements may be cached, or a mark that cannot be used.
 type CacheCandidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The user's name for a marked step. Empty for the others.
@@ -660,7 +660,7 @@ type CachePrediction struct {
 	Get *CacheEpoch `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
 	// The score of all epochs.
 	Total float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
-	// What a later epoch costs less than a computed one, in seconds of a trainer. The published policy does not say.
+	// The cost of a computed epoch minus that of a later epoch, which reads, in seconds of a trainer. The published policy does not say.
 	BenefitS      *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1153,8 +1153,8 @@ func (x *WatchEpochRequest) GetEpoch() uint64 {
 }
 
 // The first update of a watch, in one or more parts, lists the streams that the client consumes. They have had a lease, or
-// have begun, and no client has finished them. Each later update lists the streams that changed since. The client leaves
-// streams that it has finished out of its own list, and hears no more of them.
+// have begun, and no client has finished them. Each later update lists the streams that changed since. The client removes
+// streams that it has finished from its own list, and gets no more updates of them.
 type EpochUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with every update of this (client, epoch).
@@ -1186,8 +1186,8 @@ type EpochUpdate struct {
 	// Number of streams of the epoch that are delivered. It only grows, except where streams are sent again from their
 	// start.
 	Delivered uint32 `protobuf:"varint,14,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	// Plans with a carry: the rows are known that the epoch leaves for the next one: `carry`. This comes before the end of
-	// the last closing stream.
+	// Plans with a carry: true if it is known which rows the epoch leaves for the next one. `carry` has them. This comes
+	// before the end of the last closing stream.
 	Carried bool        `protobuf:"varint,15,opt,name=carried,proto3" json:"carried,omitempty"`
 	Carry   []*KeptRows `protobuf:"bytes,16,rep,name=carry,proto3" json:"carry,omitempty"`
 	// The newest decision on which step of the job is cached, in one line for people. Empty before the first one.

@@ -329,7 +329,7 @@ const (
 	// As auto, but the planner finds only the candidates of Cachew (USENIX ATC 2022): the first step after the source, and the
 	// end of the pipeline.
 	Cache_CACHE_PAPER Cache = 3
-	// None: pecan.cache() passes elements on, too.
+	// None: even pecan.cache() only passes elements on.
 	Cache_CACHE_OFF Cache = 4
 )
 

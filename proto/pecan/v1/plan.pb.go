@@ -358,7 +358,7 @@ type Plan struct {
 	// The plan has groups, and a shuffle runs in its streams. Each stream has a part of the buffer, so the streams of the
 	// group that is read are open together. The hash leaves it out.
 	Shuffled bool `protobuf:"varint,25,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
-	// The steps whose elements may be cached, and those where a mark cannot be followed, from the source on. There are at
+	// The steps whose elements may be cached, and those whose mark cannot be used, from the source on. There are at
 	// most 12. The hash leaves them out.
 	CacheCandidates []*CacheCandidate `protobuf:"bytes,40,rep,name=cache_candidates,json=cacheCandidates,proto3" json:"cache_candidates,omitempty"`
 	// The steps of the dataset, the last one first, if something can be cached. The hash leaves them out.

@@ -50,7 +50,7 @@ type Position struct {
 	EndedElements uint64 `protobuf:"varint,10,opt,name=ended_elements,json=endedElements,proto3" json:"ended_elements,omitempty"`
 	// Plans with a carry: rows of earlier epochs that the last closing stream of this epoch joins first.
 	Joins []*KeptRows `protobuf:"bytes,11,rep,name=joins,proto3" json:"joins,omitempty"`
-	// The rows are known that the epoch leaves for the next one: `carry`.
+	// True if it is known which rows the epoch leaves for the next one. `carry` has them.
 	Carried       bool        `protobuf:"varint,12,opt,name=carried,proto3" json:"carried,omitempty"`
 	Carry         []*KeptRows `protobuf:"bytes,13,rep,name=carry,proto3" json:"carry,omitempty"`
 	unknownFields protoimpl.UnknownFields

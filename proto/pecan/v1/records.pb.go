@@ -1475,7 +1475,7 @@ func (x *EpochOpened) GetCachedStep() string {
 	return ""
 }
 
-// The rows are known that an epoch leaves for the next one. Only then its last closing stream is leased.
+// The dispatcher knows which rows an epoch leaves for the next one. It leases the last closing stream only after this.
 type EpochCarried struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`

@@ -28,8 +28,8 @@ import (
 )
 
 const about = `
-The dispatcher of a Pecan service. Trainers register datasets and open jobs at the dispatcher. It assigns the streams of jobs to
-registered workers. Workers send elements directly to trainers. One dispatcher serves many trainers and workers.
+The dispatcher of a Pecan service. Trainers register datasets and open jobs at the dispatcher. The dispatcher leases the streams of
+jobs to registered workers. Workers send elements directly to trainers. One dispatcher serves many trainers and workers.
 
 With --work-dir, all acknowledged state survives a crash or restart: start the dispatcher again with the same directory. Without it,
 the state is in memory only, and trainers must start again after a restart.
@@ -85,7 +85,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar((*string)(&c.CacheMode), "cache-mode", string(c.CacheMode), `what streams do at cached steps, for comparisons: "auto" reads what is stored and writes the rest, "compute" uses no cache, "put" only writes, "get" only reads`)
 	f.BoolVar(&c.CacheShared, "cache-shared", c.CacheShared, "let jobs read caches that jobs of other tenants wrote")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
-	f.StringVar(&o.learnedDir, "learned-dir", "", "directory, which several dispatchers of one user may share, for what jobs teach about datasets: profiles, orders, placements; empty: only the state of this dispatcher has it")
+	f.StringVar(&o.learnedDir, "learned-dir", "", "directory for what jobs teach about datasets: profiles, orders, placements; several dispatchers of one user may share it; empty: only the state of this dispatcher has it")
 	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)

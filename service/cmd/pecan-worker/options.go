@@ -13,8 +13,8 @@ import (
 )
 
 const about = `
-A worker of a Pecan service. It registers with the dispatcher, and runs the streams that the dispatcher assigns to it.
-TensorFlow computes them, on CPU only. The worker sends elements to trainers through shared memory on the same host, and
+A worker of a Pecan service. It registers with the dispatcher, and runs the streams that the dispatcher leases to it.
+TensorFlow computes the streams, on CPU only. The worker sends elements to trainers through shared memory on the same host, and
 over TCP otherwise. Start as many workers as the load needs, on any host that sees the same files as the trainer.
 
 The worker prints one line "listening on HOST:PORT" to standard output when it is registered and serves. It logs to
@@ -24,8 +24,8 @@ const examples = `
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:6060 --advertise worker-3.example:6060`
 
-// trainerVariable is the environment variable with the id of the trainer that started this local worker, and that it serves. Who
-// knows the id can read files with the worker's rights, and every user of the host sees the flags of a process.
+// trainerVariable is the environment variable with the id of the trainer that started this local worker, and that it serves. It
+// is no flag, because every user of the host sees the flags of a process, and the id is enough to read files with the worker's rights.
 const trainerVariable = "PECAN_TRAINER_ID"
 
 type options struct {

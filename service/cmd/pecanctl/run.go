@@ -32,14 +32,14 @@ Shows the state of a running dispatcher:
   workers    registered workers and their streams
   datasets   registered datasets
   nodes      measurements of each step of a job's dataset: elements, bytes, and its own CPU time
-  explain    the order of a job's steps and the placement of its workers: reasons, costs, gains; takes the job's name or id
+  explain    decisions on a job with their reasons: the order of its steps, its workers, its cached step; takes the job's name or id
   top        redraws jobs and workers until Ctrl-C: how long trainers wait, elements per second, busy workers, cost per hour
 
 Changes the number of workers:
 
-  scale NUMBER        asks the provider for more workers, or removes those with the fewest streams after they have handed these over.
-                      It prints how many workers are requested, pending, ready and leaving. It ends when the number is reached, or when
-                      the provider cannot give it now
+  scale NUMBER        asks the provider for more workers, or removes the workers with the fewest streams after they have handed these
+                      over. It prints how many workers are requested, pending, ready and leaving. It ends when that number of workers
+                      is ready, or when the provider cannot give more now
 
 Shows and exchanges what jobs have taught about datasets. A dispatcher keeps that for later jobs:
 
@@ -51,12 +51,12 @@ Shows and changes caches:
 
   cache list          caches with their sizes, what each saves in an epoch, and for how long nobody has used it
   cache verify DIR    reads all segments in DIR (--cache-dir of the workers) and compares them with the records. Exit code 1: some are damaged
-  cache pin KEY       keeps a cache whatever it saves; cache unpin KEY ends that
+  cache pin KEY       protects a cache from eviction; cache unpin KEY ends the protection
   cache rm KEY        removes a cache that no epoch uses
   cache rm DIR --cluster ID
-                      removes what a cluster that is gone has left in DIR; without --cluster, names the clusters that have files there
+                      removes the files of a cluster that is gone from DIR; without --cluster, lists the clusters that have files there
   cache rm DIR --old-names
-                      removes what versions whose file names have no cluster have left in DIR
+                      removes the files whose names have no cluster from DIR; earlier versions wrote them
 
 Reads the work directory of a dispatcher that is not running, and changes nothing in it:
 

@@ -68,7 +68,7 @@ func showProvider(out io.Writer, p *pecanv1.ProviderStatus) {
 		{"PROVIDER", "WANTED", "DESIRED", "MIN", "MAX", "REQUESTED", "PENDING", "READY", "LEAVING", "STUCK"},
 		{p.Name, count(p.Wanted), count(p.Desired), count(p.Min), count(p.Max), count(p.Requested), count(p.Pending), count(p.Ready), fmt.Sprint(len(p.Leaving)), count(p.Stuck)},
 	})
-	for _, note := range []struct{ what, text string }{{"why", p.Why}, {"the provider cannot be asked", p.Error}} {
+	for _, note := range []struct{ what, text string }{{"why", p.Why}, {"a call of the provider failed", p.Error}} {
 		if note.text != "" {
 			fmt.Fprintf(out, "%s: %s\n", note.what, printable(note.text))
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// What a cache is worth is what an epoch costs less that reads it, over the epochs that are expected to read it. The policy for
-// caches predicts the first factor with its decisions, and for pecan.cache() if the quotas have bounds. CacheMeasured records it
-// with the graph, whose history tells the second one, so both are known when the job has gone. Without a prediction, the CPU
-// time of the steps upstream counts, as if all threads of the workers shared it.
+// The benefit of a cache is the saving in one epoch that reads it, times the epochs that are expected to read it. The policy
+// for caches predicts the saving with its decisions, and for pecan.cache() if the quotas have bounds. CacheMeasured records
+// the saving with the graph, and the history of the graph gives the number of epochs. Both are therefore known when the job
+// has gone. Without a prediction, the CPU time of the steps upstream counts, as if all threads of the workers shared it.
 
 // measuredRatio is by how much a figure must change to be recorded again.
 const measuredRatio = 1.3
@@ -31,8 +31,8 @@ func (c *Core) benefit(cache *pecanv1.StoredCache, job *durable.Job) (seconds fl
 	return seconds * c.expectedReads(cache, job), measured
 }
 
-// predictedBenefit returns what an epoch costs less that reads the whole cache, in seconds of a trainer; nil if it is not
-// predicted. job may be nil.
+// predictedBenefit returns the saving in an epoch that reads the whole cache, in seconds of a trainer; nil without a
+// prediction. job may be nil.
 func (c *Core) predictedBenefit(cache *pecanv1.StoredCache, job *durable.Job) *float64 {
 	if job == nil {
 		return cache.BenefitS

@@ -34,7 +34,8 @@ const (
 
 // cachingState is the volatile state of a job's decision.
 type cachingState struct {
-	// asked is the number of the open request; 0 without one. due is the next look. waitsFor is what the last request lacked.
+	// asked is the number of the open request; 0 without one. due is the time of the next look. waitsFor says what the last
+	// request lacked.
 	asked    uint64
 	due      time.Duration
 	waitsFor string
@@ -206,8 +207,8 @@ func (c *Core) elementsOf(job *durable.Job, kept *pecanv1.StoredProfile) uint64 
 	return 0
 }
 
-// cacheRoom returns the bytes that the quotas leave for caches of a job; negative without a quota. Caches that nobody pins
-// give way, if they are worth less.
+// cacheRoom returns the bytes that the quotas leave for caches of a job; negative without a quota. Caches that are not
+// pinned give way if their benefit is smaller.
 func (c *Core) cacheRoom(job *durable.Job) int64 {
 	tenant := job.Options.EffectiveTenant()
 	quota, own := c.quotasOf(job)

@@ -12,8 +12,8 @@ import (
 )
 
 // The quotas bound the recorded caches of this cluster. autocache.Evict chooses those that stay. A cache that an open epoch
-// reads counts as pinned. One that is being written takes part with the size that it will have. If it does not stay, its
-// segments go, and no more of it is written before space is free again.
+// reads counts as pinned. A cache that is being written counts with its final size. If it does not stay, its segments are
+// removed, and no more of it is written before space is free again.
 
 const (
 	// usePeriod is the longest time between two records of which caches were used.
@@ -48,7 +48,7 @@ type cachesState struct {
 }
 
 func newCachesState() cachesState {
-	// The quotas may be others than those of the process before.
+	// The quotas may differ from those of the process before.
 	return cachesState{
 		read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, keys: map[jobStep]string{}, decisions: map[string]*cachingState{}, due: true,
 	}
@@ -77,8 +77,8 @@ func (c *Core) usePeriod() time.Duration {
 	return usePeriod
 }
 
-// startCaches continues the time for which caches were not used. An earlier process ran after its last record for one period at
-// most. The time of day says how long, if that is less: else a dispatcher that restarts often would keep caches forever.
+// startCaches continues the time for which caches were not used. The earlier process ran for one period at most after its last
+// record, or for less if the time of day says so. Without this time, a dispatcher that restarts often would keep caches forever.
 func (c *Core) startCaches() {
 	c.caches.recorded = c.now
 	last := c.state.CachesUsedS()

@@ -14,8 +14,8 @@ import (
 // the cache of its own order. Only the order of the newest decision is written. So the first decision waits for an order that
 // is about to be decided, and compares what is stored and computed in either order. Decision and order are one record.
 
-// storedStep returns how the elements at the cached step of a stream are stored, and the step after which they are taken; nil
-// if no step is cached, or none gives these elements in the order of the stream.
+// storedStep returns how the elements at the cached step of a stream are stored, and the step whose output they are. It returns
+// nil if no step is cached, or if no step gives these elements in the order of the stream.
 func storedStep(epoch *durable.Epoch, stream uint32) (step *pecanv1.CachePlan, last string) {
 	if durable.HasOrder(epoch, stream) {
 		return cachedStep(epoch).InOrder(epoch.Order)
@@ -68,7 +68,7 @@ func (c *Core) mayKeepIn(job *durable.Job, decision *pecanv1.CacheDecision) bool
 	return step != nil && slices.Equal(decision.Order, c.state.OrderFor(job))
 }
 
-// isWrittenIn reports whether the newest decision lets an epoch store elements as a step has them.
+// isWrittenIn reports whether the newest decision lets an epoch store elements in the order of a step.
 func isWrittenIn(epoch *durable.Epoch, step *pecanv1.CachePlan) bool {
 	decided := decidedStep(epoch.Job)
 	return decided == nil || decided.Node != step.Node || decided.Key == step.Key

@@ -8,12 +8,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Several open epochs may have the same cache, for example those of two jobs with the same steps upstream. Each one leases first
-// the streams that no other one computes. So each computes a part of the source, and reads what the others have stored by
-// then. No stream waits for another epoch: at the end, two epochs may compute the same part.
+// Several open epochs may have the same cache, for example those of two jobs with the same steps upstream. Each epoch leases
+// first the streams that no other epoch computes. So each epoch computes some parts of the source, and reads the parts that the
+// others have stored. No stream waits for another epoch: at the end, two epochs may compute the same part.
 
-// refreshComputed is the time after which the parts that workers compute are listed again. A part that is over by then
-// only changes the order of leases.
+// refreshComputed is the time after which the parts that workers compute are listed again. A part that has ended
+// by then only changes the order of leases.
 const refreshComputed = time.Second
 
 // sharedCache is what the epochs of one cache do now.

@@ -97,7 +97,7 @@ func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *
 	}
 	switch {
 	case c.cfg.CacheMode == CacheGet, c.caches.unwanted[action.Key] != "", !isWrittenIn(epoch, step):
-		// An operator says so, the quotas have no room, or another order is kept.
+		// An operator forbids writing, the quotas have no room, or the cache has another order.
 		action.WrittenBelow = 0
 	case epoch.CachedStep != "":
 		action.WrittenBelow = keptBelow(job, step)
@@ -197,7 +197,7 @@ func (c *Core) ownNames() string { return c.state.ClusterID() + "-" }
 
 // findCacheOrphans tells a worker which files of its directory belong to no cache of this cluster. Files that a registered
 // worker still writes are kept. A worker lists a file when it has seen it for --cache-orphan-after. A complete
-// segment that no record names by then is an orphan. Files of other clusters are theirs.
+// segment that no record names by then is an orphan. Files of other clusters stay.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	orphans := &pecanv1.CacheOrphans{}
 	for _, name := range files.GetNames() {
@@ -303,7 +303,7 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 	case have < all:
 		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, all)
 	case c.caches.unwanted[key] != "":
-		return "the quotas for caches keep others, by what they are expected to save: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
+		return "other caches are expected to save more within the quotas: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}

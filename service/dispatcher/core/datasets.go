@@ -19,7 +19,7 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 		known = c.state.Dataset(id)
 		if known == nil {
 			if n := c.state.Datasets(); n >= c.cfg.MaxDatasets {
-				return nil, reason.New(reason.ServiceLimit, "register dataset: %d datasets are registered, the dispatcher takes at most %d (--max-datasets); unused ones are removed after --dataset-timeout, if it is set", n, c.cfg.MaxDatasets)
+				return nil, reason.New(reason.ServiceLimit, "register dataset: %d datasets are registered, the dispatcher accepts at most %d (--max-datasets); unused ones are removed after --dataset-timeout, if it is set", n, c.cfg.MaxDatasets)
 			}
 			dataset := &pecanv1.StoredDataset{DatasetId: id, Fingerprint: in.Fingerprint, Spec: in.Spec, GraphBytes: in.GraphBytes}
 			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: dataset}}})

@@ -1,10 +1,11 @@
 // Package core is the dispatcher without its environment: a state machine without clock, network, disk or randomness.
 // Nothing depends on the order of a map. Every input brings what it needs from outside.
 //
-// Decide takes an input and the time. It returns a Result: records, effects and a reply. The records are already applied to
-// the core's own state, so the next decision builds on them. The caller makes them durable, and only then releases the
-// reply and the effects, in the order of decisions. If the process dies before that, the records never existed: nobody has
-// seen their effects. Applying all durable records to an empty state yields the state of the core that wrote them.
+// Decide takes an input and the time. It returns a Result: records, effects and a reply. The records are already
+// applied to the core's own state, so the next decision builds on them. The caller makes them durable, and only then
+// releases the reply and the effects, in the order of decisions. If the process dies before that, the records never
+// existed: nobody has seen their effects. Applying all durable records to an empty state yields the state of the core
+// that wrote them.
 //
 // There are two kinds of state. Durable state (package durable) is the sum of the records. Volatile state (volatile.go)
 // is what workers and clients report again after a restart: addresses, heartbeats, loads, progress.
@@ -56,24 +57,25 @@
 //	                             consumers.go         ConsumersAssigned
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
-// settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and commands.go
-// one command. cache_shared.go says which streams other epochs with the same cache compute, and cache_order.go in
-// which order of the steps a stream reads and writes. schedule_host.go connects package schedule, placement_host.go package placement, and rollout_host.go package
-// rollout.
+// settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and
+// commands.go one command. cache_shared.go says which streams other epochs with the same cache compute, and
+// cache_order.go in which order of the steps a stream reads and writes. schedule_host.go connects package schedule,
+// placement_host.go package placement, and rollout_host.go package rollout.
 //
 // inputs.go has the inputs, effects and results, config.go the settings. job_options.go compares the options of a job's
-// trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request. carry.go
-// keeps the rows with which batches go on in the next epoch.
+// trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
+// carry.go keeps the rows with which batches go on in the next epoch.
 //
-// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
-// truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
-// last run are closed. waiting.go and status.go report why a stream or job waits, cache_candidates.go which steps it may cache.
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new
+// lease. truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the
+// files of the last run are closed. waiting.go and status.go report why a stream or job waits, cache_candidates.go
+// which steps it may cache.
 //
-// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
-// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
-// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
-// starts there. It receives the elements again that were on their way to the dead trainer. In at-least-once, it starts
-// where the dead consumer started. In at-most-once, it starts after everything that may have been sent.
+// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where
+// the last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to
+// the worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next
+// consumer starts there. It receives the elements again that were on their way to the dead trainer. In at-least-once,
+// it starts where the dead consumer started. In at-most-once, it starts after everything that may have been sent.
 //
 // A stream has several bounds. Each is an index, and says something about all elements below it:
 //
@@ -84,12 +86,12 @@
 //	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
 //	cleanBelow    streamState, of any lease        as ackedBelow, and none of them is an error
 //
-// Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered), ackedBelow as
-// acked_below and cleanBelow as clean_below.
+// Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered),
+// ackedBelow as acked_below and cleanBelow as clean_below.
 //
-// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free slot,
-// and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a stream to a
-// consumer is durable too. It shows the core which calls are late or repeated ones of an older assignment.
+// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
+// slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
+// stream to a consumer is durable too. It shows the core which calls are late or repeated ones of an older assignment.
 //
 // Not allowed here: time.Now, goroutines, I/O, and any change of durable state other than emit.
 package core

@@ -78,10 +78,10 @@ func (c *Core) createJobReply(job *durable.Job, created bool) *pecanv1.CreateJob
 // count.
 func (c *Core) checkLimits(existing *durable.Job, req *pecanv1.CreateJobRequest) error {
 	if n := len(c.state.Jobs()); existing == nil && n >= c.cfg.MaxJobs {
-		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs of trainers that left are removed after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
+		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher accepts at most %d (--max-jobs); jobs of trainers that left are removed after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
 	}
 	if n := c.state.Clients(); c.state.Client(req.ClientId) == nil && n >= c.cfg.MaxClients {
-		return reason.New(reason.ServiceLimit, "create job: %d trainers' datasets are being read, the dispatcher takes at most %d (--max-clients); those of lost trainers are removed after --client-timeout", n, c.cfg.MaxClients)
+		return reason.New(reason.ServiceLimit, "create job: %d trainers' datasets are being read, the dispatcher accepts at most %d (--max-clients); those of lost trainers are removed after --client-timeout", n, c.cfg.MaxClients)
 	}
 	return nil
 }

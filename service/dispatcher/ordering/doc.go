@@ -1,15 +1,15 @@
 // Package ordering proposes an order for the steps of a dataset and explains it.
 //
-// It describes the steps to a policy (policies/autoorder): what the graph shows of them, and what workers
-// measured. It checks the policy's order against the graph. If the graph refuses the order, the package adds
-// constraints and runs the policy again.
+// It describes the steps to a policy (policies/autoorder): what the graph shows of them, and what workers measured. It
+// checks the policy's order against the graph. If the graph refuses the order, the package adds constraints and runs
+// the policy again.
 //
 // It promises: equal arguments give equal proposals, and streams have the same elements in a proposed order.
 //
-// Files: propose.go has Propose and the search, steps.go the steps, sizes and costs for the policy,
-// constraints.go the reasons why steps may not swap, refused.go those after the graph has refused an order, names.go
-// the names and traits as text. position.go checks an order from a position.
+// Files: propose.go has Propose and the search, steps.go the steps, sizes and costs for the policy, constraints.go the
+// reasons why steps may not swap, refused.go those after the graph has refused an order, names.go the names and traits
+// as text. position.go checks an order from a position.
 //
-// Do not adopt a proposal here. core/rollout tries it first, and records it before it adopts it. Design note
-// 0010 has the reasons.
+// Do not adopt a proposal here: core/rollout tries it and records the decision first. Do not read a graph's functions
+// here: service/graph/order finds the traits of steps. Design note 0010 has the reasons.
 package ordering

@@ -14,7 +14,7 @@ func Spec(spec *pecanv1.DatasetSpec) error {
 		return reason.New(reason.SpecMismatch, "the element spec is missing: a dataset yields at least one component")
 	}
 	if len(spec.Components) > maxComponents || len(spec.ElementSpec) > maxSpecBytes {
-		return reason.New(reason.SpecMismatch, "the element spec has %d components and %d bytes, at most %d and %d are taken", len(spec.Components), len(spec.ElementSpec), maxComponents, maxSpecBytes)
+		return reason.New(reason.SpecMismatch, "the element spec has %d components and %d bytes; the limits are %d and %d", len(spec.Components), len(spec.ElementSpec), maxComponents, maxSpecBytes)
 	}
 	switch spec.Compression {
 	case "", "auto", "snappy", "none":

@@ -91,7 +91,7 @@ func First(errs ...error) error {
 
 func Text(field, text string) error {
 	if len(text) > maxTextBytes {
-		return reason.New(reason.BadArgument, "%s has %d bytes, at most %d are taken", field, len(text), maxTextBytes)
+		return reason.New(reason.BadArgument, "%s has %d bytes; the limit is %d", field, len(text), maxTextBytes)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 	case address.Unix != "" && (address.Unix[0] != '@' || len(address.Unix) > 107):
 		return reason.New(reason.BadArgument, "unix address %.120q: want the name of an abstract socket (@...), at most 107 bytes", address.Unix)
 	case len(m.Held) > MaxListed:
-		return reason.New(reason.BadArgument, "%d held streams, at most %d are taken", len(m.Held), MaxListed)
+		return reason.New(reason.BadArgument, "%d held streams; the limit is %d", len(m.Held), MaxListed)
 	}
 	for _, held := range m.Held {
 		if held == nil || held.Id == nil {

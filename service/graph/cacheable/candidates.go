@@ -47,7 +47,7 @@ func refuse(code pecanv1.CacheRefusal, format string, args ...any) Refusal {
 // None reports whether the step can be cached.
 func (r Refusal) None() bool { return r.Code == pecanv1.CacheRefusal_CACHE_REFUSAL_UNSPECIFIED }
 
-// Candidate is a step whose elements may be cached, or a mark that cannot be followed.
+// Candidate is a step whose elements may be cached, or a mark that cannot be used.
 type Candidate struct {
 	*pecanv1.CacheCandidate
 	// Step is nil for a mark inside a function.
@@ -239,7 +239,7 @@ func computedNames(reader *graph.Step) string {
 	return fmt.Sprintf("%s opens files whose names are computed while the pipeline runs, so changed files would not be noticed", reader.Node.GetName())
 }
 
-// settleForced refuses all pecan.cache() but the last one that can be followed, and with cache="off" every mark.
+// settleForced refuses all pecan.cache() but the last one that can be used, and with cache="off" every mark.
 func (f *finder) settleForced() {
 	last := Forced(f.found)
 	for _, c := range f.found {
@@ -252,7 +252,7 @@ func (f *finder) settleForced() {
 	}
 }
 
-// Forced returns the last pecan.cache() that can be followed; if there is none, the last one; nil without any.
+// Forced returns the last pecan.cache() that can be used; if there is none, the last one; nil without any.
 func Forced(candidates []*Candidate) *Candidate {
 	var last *Candidate
 	for _, c := range candidates {

@@ -14,7 +14,7 @@ const (
 	leastShare = 0.02
 )
 
-// selected leaves out what is too much.
+// selected returns at most maxCandidates candidates, marks first, and the number of those that it leaves out.
 func (f *finder) selected() (kept []*Candidate, omitted int) {
 	if f.Cache == pecanv1.Cache_CACHE_PAPER {
 		f.keepSourceAndEnd()

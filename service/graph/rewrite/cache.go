@@ -54,8 +54,8 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	return nil
 }
 
-// splitAfterBatch writes the graphs of a stream whose cached step comes after a batch in another graph, because the short last
-// batch is held back between the two. The worker runs three graphs: up to the batch, from there to the cached step, and the
+// splitAfterBatch writes the graphs of a stream whose cached step is downstream of a batch that is in another graph. The stream
+// holds the short last batch back between the two graphs. The worker runs three graphs: up to the batch, from there to the cached step, and the
 // rest.
 func (e *editor) splitAfterBatch(root, mark *graph.Step) (*StreamGraphs, error) {
 	batch := e.plan.division.Batch

@@ -65,8 +65,8 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, %s. Epochs are not prefetched.", last.Node, others)
 }
 
-// planStep says how the elements of a candidate are stored. A step that draws from seeds gives other elements in each stream,
-// so its elements cannot be those of a share that other streams read in other epochs.
+// planStep says how the elements of a candidate are stored. A step that draws from seeds gives other elements in each stream.
+// The plan therefore refuses to store them if another stream reads the same share in another epoch.
 func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cacheable.Candidate, parts storedParts) {
 	step := &pecanv1.CachePlan{Node: c.Node, Packed: rules.FitsInPacks(c.Step) && !c.AfterBatch}
 	if parts.steps[c.Step] {

@@ -180,7 +180,7 @@ func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 	if errors.Is(why, cache.ErrSlow) {
 		d.health.failed(why)
 		d.warnedSlow.Do(func() {
-			d.Log.Warn("the cache directory does not answer in time; streams compute while it does not (logged once)", "file", segment.GetName(), "error", why)
+			d.Log.Warn("the cache directory does not answer in time; streams compute their elements until it answers (logged once)", "file", segment.GetName(), "error", why)
 		})
 		return
 	}

@@ -1,14 +1,18 @@
 // Package cachefill writes and reads the cache segments of a stream at a cached step (docs/formats/cache.md).
 //
-// A Source is the tf.data source of the graph downstream of a cached step. It yields one part of the stream's share after
-// another. It reads the segment of a part if there is one. Otherwise it runs the upstream graph over the part and writes a
-// segment. If a file fails, it still yields the elements of the upstream graph, each once. A Directory is the worker's side of all caches: segments that are written,
-// acknowledged by the dispatcher, or removed because no cache needs them.
+// A Source is the tf.data source of the graph downstream of a cached step. It yields one part of the stream's share
+// after another. It reads the segment of a part if there is one. Otherwise it runs the upstream graph over the part and
+// writes a segment. If a file fails, it still yields the elements of the upstream graph, each once. A Directory is the
+// worker's side of all caches: segments that are written, acknowledged by the dispatcher, or removed because no cache
+// needs them.
 //
-// Files: source.go is the Source, and end.go ends its parts; upstream.go fetches the elements of the upstream graph and packs small ones; digest.go
-// names the files that elements come from; reports.go reports finished segments; directory.go is the Directory; rates.go measures how
-// fast it is, and probe.go before anything is stored.
+// Files: source.go is the Source, and end.go ends its parts; upstream.go fetches the elements of the upstream graph and
+// packs small ones; digest.go names the files that elements come from; reports.go reports finished segments;
+// directory.go is the Directory; rates.go measures how fast it is, and probe.go before anything is stored.
 //
-// TensorFlow calls Source.Pull from threads of its own, one at a time; these threads never send messages. A Source's lock
-// is taken before the Directory's.
+// Do not decide here which parts are cached: the dispatcher's journal says it, and a segment that it does not record is
+// never read.
+//
+// TensorFlow calls Source.Pull from threads of its own, one at a time; these threads never send messages. A Source's
+// lock is taken before the Directory's.
 package cachefill

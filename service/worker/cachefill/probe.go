@@ -40,7 +40,7 @@ func (d *Directory) Measure(ctx context.Context) {
 			due = time.Now().Add(probeEvery)
 			if err := d.probe(ctx); err != nil && ctx.Err() == nil {
 				d.health.broken(err)
-				d.Log.Warn("the cache directory cannot be measured; nothing is cached by decision until it can", "error", err)
+				d.Log.Warn("the cache directory cannot be measured; no candidate is cached until a measurement succeeds", "error", err)
 			}
 		}
 		d.health.setFree(d.freeBytes())

@@ -35,7 +35,7 @@ type Upstream interface {
 
 // Source is the source of the graph downstream of a cached step. It yields the elements of one part after another. It reads
 // a part from its segment if there is one. Otherwise it runs the steps upstream and writes a segment, as far as it can.
-// Whatever happens to files, it yields the elements of the steps upstream, each once. TensorFlow calls Pull from threads of
+// If a file fails, it still yields the elements of the steps upstream, each once. TensorFlow calls Pull from threads of
 // its own, one at a time.
 type Source struct {
 	Directory *Directory

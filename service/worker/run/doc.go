@@ -1,10 +1,11 @@
 // Package run runs the streams that the dispatcher has leased to this worker.
 //
-// Streams holds all streams of the worker. A Stream stays until the dispatcher takes it back. It has one run at a time: a
-// goroutine (run.main) that opens the graphs, fetches elements from TensorFlow and appends them to the stream's window.
+// Streams holds all streams of the worker. A Stream stays until the dispatcher takes it back. It has one run at a time:
+// a goroutine (run.main) that opens the graphs, fetches elements from TensorFlow and appends them to the stream's
+// window.
 //
-// The package has more files and lines than others, because all of them use the state of one run or stream under its lock. The
-// main files follow a stream's life:
+// The package has more files and lines than others, because all of them use the state of one run or stream under its
+// lock. The main files follow a stream's life:
 //
 //   - streams.go starts and stops streams. stream.go has one stream and restarts it.
 //   - resume.go chooses the index where a run begins. run.go is the run.
@@ -27,8 +28,11 @@
 // Locks: a stream's lock is taken before its window's. Each opening shares the opening lock, and so does the first
 // element of a pooled stream. A closing stream releases it before it waits for other streams. An opening after a
 // worker's death holds it exclusively, and so does an element that is computed alone after two deaths. exclusive (crash
-// guard) is taken before the opening lock. Fields of run that follow "goroutine of main" belong
-// to that goroutine alone.
+// guard) is taken before the opening lock. Fields of run that follow "goroutine of main" belong to that goroutine
+// alone.
+//
+// Do not renumber elements, and do not begin a run at another index than resume.go says: readers accept only the next
+// index. Do not open a graph outside of opening_lock.go, which is why a crash guard can run one element alone.
 //
 // On a crash nothing is saved here. The dispatcher leases the stream again, and the next run begins at the index that
 // resume.go derives from the new StartStream.

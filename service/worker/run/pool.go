@@ -10,9 +10,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// These bounds hold for idle pooled iterators. They are their number for each slot, the bytes of all their graphs, the time
-// that an iterator stays without a stream, and the number of templates that are remembered. A stream has up to three graphs,
-// and closing streams have other ones.
+// Bounds of idle pooled iterators: their number for each slot, the bytes of all their graphs, the time that an iterator stays
+// without a stream, and the number of remembered templates. A stream has up to three graphs, and closing streams have other
+// graphs.
 const (
 	idlePerSlot  = 4
 	maxIdleBytes = 256 << 20

@@ -1,5 +1,5 @@
-// Command ordergraph analyses which steps of a serialised dataset may change places, and writes the dataset in another order. Tests run
-// both orders.
+// Command ordergraph analyses which steps of a serialised dataset may change places, and writes the dataset in another
+// order. Tests run both orders.
 //
 //	ordergraph pairs DATASET.pb                    print the pairs of steps that may change places; each step changes one component
 //	ordergraph steps DATASET.pb                    print the names of the steps, from the source on

@@ -19,7 +19,7 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class CacheCandidate:
-    """A step whose elements may be cached, or a mark that cannot be followed.
+    """A step whose elements may be cached, or a mark that Pecan cannot use.
 
     Attributes:
         name: The user's name for the step; "" for `pecan.cache()` and for steps that the service found.
@@ -28,8 +28,8 @@ class CacheCandidate:
         freezes: Whether random steps before it repeat the values of the first epoch.
         legal: Whether its elements can be cached.
         reason: Code of the reason why they cannot, such as "random"; "" if they can. The page of errors has all codes.
-        why: The same in a sentence, or what you must know before you rely on a cache there, or what the decision
-            expects of it; "" if there is nothing to say.
+        why: A sentence. It has the reason why its elements cannot be cached, what you must know before you rely on a
+            cache there, or what the decision expects of a cache there; "" if there is nothing to say.
         stored: Whether workers store its elements.
     """
 

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// firstBound is how long decisions count only on workers that the provider can give, after it could not give more. The
-	// time doubles up to lastBound each time that it still cannot.
+	// After the provider could not give more workers, decisions count for firstBound only on workers that it can give. The
+	// time doubles, up to lastBound, each time that the provider still cannot give more.
 	firstBound = time.Minute
 	lastBound  = 30 * time.Minute
 )
@@ -90,7 +90,7 @@ func (f *Fleet) Answered(now time.Duration, a Answer) {
 		return
 	}
 	if !f.known {
-		// An earlier process asked for that.
+		// An earlier process asked for that number.
 		f.known, f.desired = true, min(max(a.State.Desired, f.limits.Min), f.limits.Max)
 		f.setLeaving(slices.Clone(a.State.Leaving))
 	}
@@ -166,7 +166,7 @@ func (f *Fleet) Waiting() string {
 	case !f.Provided() || f.limits.Fixed:
 		return ""
 	case f.err != "":
-		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot be asked: %s", f.limits.Provider, f.err)
+		return fmt.Sprintf("no worker can serve the job, and a call of the provider of workers (%s) failed: %s", f.limits.Provider, f.err)
 	case s.Stuck > 0 && s.expected() == 0:
 		return fmt.Sprintf("no worker can serve the job, and the provider of workers (%s) cannot give one now: %s", f.limits.Provider, s.Why)
 	}

@@ -33,9 +33,9 @@ func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
 	return max(0, begun*epoch-done) + epoch*expectedEpochs(begun, r.state.PastJobs(job))
 }
 
-// expectedEpochs is how many epochs a job will begin that has begun some. Of the earlier jobs, those count that went on then.
-// Beside them counts one job that goes on for as many epochs as it has finished. So the data or earlier jobs promise each
-// expected epoch, and a trial before the first end of an epoch costs no more than the job can be expected to have.
+// expectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more epochs
+// count. In addition counts one job that goes on for as many epochs as it has finished. Each expected epoch therefore follows
+// from the data or from earlier jobs. A trial before the first end of an epoch costs no more than the expected work allows.
 func expectedEpochs(begun float64, past []*pecanv1.PastJob) float64 {
 	sum, n := begun-1, 1.0
 	for _, earlier := range past {
