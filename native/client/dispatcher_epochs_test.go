@@ -67,13 +67,8 @@ func nameWorkers(u *pecanv1.EpochUpdate) {
 }
 
 func (d *testDispatcher) OpenEpoch(ctx context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
-	if hold := look(d, func() chan struct{} { return d.holdOpens }); hold != nil {
-		d.update(func() { d.asksOpen = true })
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if err := d.pause(ctx, func() chan struct{} { return d.holdOpens }, func() { d.asksOpen = true }); err != nil {
+		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

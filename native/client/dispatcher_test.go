@@ -141,6 +141,21 @@ func look[T any](d *testDispatcher, read func() T) T {
 	return read()
 }
 
+// pause waits until a channel is closed, if a test has set one, and notes before that a call waits.
+func (d *testDispatcher) pause(ctx context.Context, read func() chan struct{}, note func()) error {
+	channel := look(d, read)
+	if channel == nil {
+		return nil
+	}
+	d.update(note)
+	select {
+	case <-channel:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (d *testDispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -224,13 +239,8 @@ func (d *testDispatcher) ReportWorker(_ context.Context, r *pecanv1.ReportWorker
 }
 
 func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
-	if hold := look(d, func() chan struct{} { return d.delayHeartbeats }); hold != nil {
-		d.update(func() { d.delayedHeartbeats++ })
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if err := d.pause(ctx, func() chan struct{} { return d.delayHeartbeats }, func() { d.delayedHeartbeats++ }); err != nil {
+		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,16 +22,7 @@ var patient = Pace{MaxElements: 1 << 20, Linger: time.Minute, Hurry: time.Minute
 
 func TestFillBlockStoresElementsByComponent(t *testing.T) {
 	it := newIterator(t, newContext(t), "pairs", Int64, Float)
-	like, err := it.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ReleaseAll(like)
-	block, err := NewBlock(like, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer block.Free()
+	block := newBlock(t, it, 64)
 	next := int64(1)
 	for {
 		rows, mismatch, err := it.FillBlock(block, patient)
@@ -62,16 +53,7 @@ func TestFillBlockStoresElementsByComponent(t *testing.T) {
 
 func TestFillBlockReturnsElementsOfAnotherShape(t *testing.T) {
 	it := newIterator(t, newContext(t), "mixed", UInt8)
-	like, err := it.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ReleaseAll(like)
-	block, err := NewBlock(like, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer block.Free()
+	block := newBlock(t, it, 64)
 	rows, mismatch, err := it.FillBlock(block, patient)
 	if rows != 8 || len(mismatch) != 1 || len(mismatch[0].Data()) != 100_000 || err != nil {
 		t.Fatal(rows, mismatch, err)
@@ -112,16 +94,7 @@ func TestFillPackStopsAtTheElementThatDoesNotFit(t *testing.T) {
 
 func TestFillReturnsAfterItsLingerTime(t *testing.T) {
 	it := newIterator(t, newContext(t), "endless", Int64)
-	like, err := it.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ReleaseAll(like)
-	block, err := NewBlock(like, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer block.Free()
+	block := newBlock(t, it, 1<<20)
 	if rows, _, err := it.FillBlock(block, Pace{MaxElements: 1 << 20, Linger: time.Millisecond, Hurry: time.Hour}); err != nil || rows == 0 || rows == 1<<20 {
 		t.Fatal(rows, err)
 	}

@@ -7,16 +7,7 @@ import (
 
 func TestACallOnAClosedIteratorIsRefused(t *testing.T) {
 	it := newIterator(t, newContext(t), "pairs", Int64, Float)
-	like, err := it.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ReleaseAll(like)
-	block, err := NewBlock(like, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer block.Free()
+	block := newBlock(t, it, 8)
 	pack := NewPack(4096, 4096)
 	defer pack.Free()
 	it.Close()

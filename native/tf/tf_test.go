@@ -51,6 +51,22 @@ func newIterator(t testing.TB, c *Context, name string, types ...DataType) *Iter
 	return it
 }
 
+// newBlock returns a block for so many elements like the next one of an iterator.
+func newBlock(t testing.TB, it *Iterator, rows int) *Block {
+	t.Helper()
+	like, err := it.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ReleaseAll(like)
+	block, err := NewBlock(like, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(block.Free)
+	return block
+}
+
 func int64Of(t testing.TB, tensor *Tensor) int64 {
 	t.Helper()
 	if tensor.DType() != Int64 || len(tensor.Data()) != 8 {
@@ -212,16 +228,7 @@ func BenchmarkNext(b *testing.B) {
 
 func BenchmarkFillBlock(b *testing.B) {
 	it := newIterator(b, newContext(b), "endless", Int64)
-	like, err := it.Next()
-	if err != nil {
-		b.Fatal(err)
-	}
-	block, err := NewBlock(like, 4096)
-	if err != nil {
-		b.Fatal(err)
-	}
-	ReleaseAll(like)
-	defer block.Free()
+	block := newBlock(b, it, 4096)
 	rows := 0
 	b.ResetTimer()
 	for rows < b.N {

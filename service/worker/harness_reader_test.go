@@ -38,6 +38,16 @@ type reader struct {
 	scratch []byte
 }
 
+// startOpen starts a worker with one stream, and opens the stream over TCP.
+func startOpen(t testing.TB, o *pecanv1.StartStream) (*Worker, *reader) {
+	t.Helper()
+	w := startWorker(t, nil)
+	w.streams.Start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	return w, r
+}
+
 func dialTCP(t testing.TB, w *Worker) *reader {
 	t.Helper()
 	nc, err := net.Dial("tcp", w.identity.LocalAddress)

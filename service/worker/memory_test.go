@@ -181,11 +181,7 @@ func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
 	// After its first element, this dataset filters forever.
 	for _, name := range []string{"starved", "burst"} {
 		t.Run(name, func(t *testing.T) {
-			w := startWorker(t, nil)
-			o := startCommand(name)
-			w.streams.Start(o)
-			r := dialTCP(t, w)
-			r.open(1, opening(o))
+			_, r := startOpen(t, startCommand(name))
 			want := map[string]int{"starved": 1, "burst": 10}[name]
 			got := 0
 			for got < want {

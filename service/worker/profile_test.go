@@ -45,11 +45,7 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 }
 
 func TestMetricsAreReportedPerNode(t *testing.T) {
-	w := startWorker(t, nil)
-	o := startCommand("mapped")
-	w.streams.Start(o)
-	r := dialTCP(t, w)
-	r.open(1, opening(o))
+	w, r := startOpen(t, startCommand("mapped"))
 	r.stream(0)
 	waitFor(t, "the end", func() bool { return w.streams.HeldStreams()[0].GetEnded() })
 	w.streams.Totals.Resend()

@@ -31,11 +31,7 @@ func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
 }
 
 func TestEveryDtypeAndShapeArrives(t *testing.T) {
-	w := startWorker(t, nil)
-	o := startCommand("dtypes")
-	w.streams.Start(o)
-	r := dialTCP(t, w)
-	r.open(1, opening(o))
+	_, r := startOpen(t, startCommand("dtypes"))
 	elements, _, _ := r.stream(0)
 	if len(elements) != 3 {
 		t.Fatalf("%d elements", len(elements))
@@ -118,11 +114,7 @@ func digits(i int) string {
 }
 
 func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
-	w := startWorker(t, nil)
-	o := startCommand("failing")
-	w.streams.Start(o)
-	r := dialTCP(t, w)
-	r.open(1, opening(o))
+	_, r := startOpen(t, startCommand("failing"))
 	elements, failures, end := r.stream(0)
 	if end.Index != 6 || len(failures) != 1 || failures[3] == nil {
 		t.Fatalf("end at %d, failures %v", end.Index, failures)
@@ -136,11 +128,7 @@ func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
 }
 
 func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
-	w := startWorker(t, nil)
-	o := startCommand("missing")
-	w.streams.Start(o)
-	r := dialTCP(t, w)
-	r.open(1, opening(o))
+	w, r := startOpen(t, startCommand("missing"))
 	for {
 		g, err := r.next()
 		if err != nil {
@@ -161,12 +149,9 @@ func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 
 func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 	t.Run("an element of another shape than registered is named", func(t *testing.T) {
-		w := startWorker(t, nil)
 		o := startCommand("mixed")
 		o.Components = []*pecanv1.ComponentSpec{{Dtype: 4, Dims: []int64{10}}}
-		w.streams.Start(o)
-		r := dialTCP(t, w)
-		r.open(1, opening(o))
+		_, r := startOpen(t, o)
 		elements, failures, _ := r.stream(0)
 		if len(elements) != 40 || len(failures) != 4 || failures[9].Reason != reason.ElementSpec {
 			t.Fatalf("%d elements, failures %v", len(elements), failures)
@@ -174,12 +159,9 @@ func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 		t.Log(failures[9])
 	})
 	t.Run("an element above the limit is named and the stream goes on", func(t *testing.T) {
-		w := startWorker(t, nil)
 		o := startCommand("mixed")
 		o.Options.MaxElementBytes = 50_000
-		w.streams.Start(o)
-		r := dialTCP(t, w)
-		r.open(1, opening(o))
+		_, r := startOpen(t, o)
 		_, failures, end := r.stream(0)
 		if end.Index != 40 || len(failures) != 4 || failures[19].Reason != reason.ElementTooLarge {
 			t.Fatalf("end %d, failures %v", end.Index, failures)

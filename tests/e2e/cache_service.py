@@ -7,7 +7,10 @@ import contextlib
 import pathlib
 import socket
 import time
+from collections.abc import Callable
 
+import numpy as np
+import oracle
 import pecan
 import tensorflow as tf
 from pecan._src.client import session
@@ -124,6 +127,37 @@ class Service:
 
 def rows(dataset: D) -> list[int]:
     return sorted(int(x) for batch in dataset for x in batch.numpy().ravel())
+
+
+def elements(dataset: D) -> list[list[list]]:
+    return [[component.tolist() for component in tf.nest.map_structure(np.asarray, tf.nest.flatten(e))] for e in dataset.as_numpy_iterator()]
+
+
+def check_epochs(service: Service, build: Callable[[Callable], D], compared: str, deterministic: bool, **options) -> list[pathlib.Path]:
+    """Checks that epochs that read a cache, or half of it, equal those that compute. Returns the segments that were written.
+
+    `compared` says what of a local run is equal, too (`oracle.compare`). It is empty if a local run makes other random choices.
+    """
+    options = {"deterministic": deterministic, "seed": 3, **options}
+    off = service.read(build(pecan.cache), cache="off", **options)
+    computed = [elements(off) for _ in range(3)]
+    if compared:
+        oracle.compare(oracle.run(off), oracle.run(build(nothing)), compared)
+    before = set(service.segments())
+    dataset = service.read(build(pecan.cache), **options)
+    first = elements(dataset)
+    assert service.job()["cache"]["state"] == "committed", service.job()["plan"]["reasons"]
+    written = sorted(set(service.segments()) - before)
+    assert len(written) > 1
+    second = elements(dataset)
+    assert service.job()["cache"]["state"] == "used"
+    # Half of the cache is lost.
+    for path in written[::2]:
+        path.unlink()
+    third = elements(dataset)
+    for got, want in zip((first, second, third), computed, strict=True):
+        assert got == want if deterministic else sorted(got) == sorted(want)
+    return written
 
 
 def until(condition, what: str) -> None:

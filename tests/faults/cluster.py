@@ -170,6 +170,17 @@ class Cluster:
         fresh = [self.add(*flags, wait=False) for _ in range(number)]
         return [worker.ready() for worker in fresh]
 
+    def kill_workers(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def restart_workers(self) -> None:
+        """Starts killed workers again at their old addresses, and waits for all of them."""
+        for worker in self.workers:
+            worker.start(worker.address)
+        for worker in self.workers:
+            worker.ready()
+
     def restart_dispatcher(self) -> None:
         """Starts a killed dispatcher again at its old address."""
         self.dispatcher.start(self.target).ready()

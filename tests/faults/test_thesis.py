@@ -94,15 +94,11 @@ def test_getfail(tmp_path, data, truth, golden_cached, mode, rng):
             kept = _segment_files(tmp_path)
             for epoch, away_s in enumerate((0, 1, 15) if FULL else (0, 1), start=1):
                 run.read_until(epoch, _random_position(rng, data))
-                for worker in cluster.workers:
-                    worker.kill()
+                cluster.kill_workers()
                 killed = time.monotonic()
                 run.note_fault("all workers were killed while they read the cache")
                 wait(lambda: time.monotonic() >= killed + away_s, "the workers were away")
-                for worker in cluster.workers:
-                    worker.start(worker.address)
-                for worker in cluster.workers:
-                    worker.ready()
+                cluster.restart_workers()
             run.finish()
             run.check(truth, golden_cached, moved=2)
             assert _cache_state(cluster) == "used" and _segment_files(tmp_path) == kept
@@ -155,16 +151,12 @@ def test_putfail(tmp_path, data, truth, golden_cached, mode, point):
                 while not _reached(tmp_path, parts, point):
                     run.read_until(0, run.position + 1)
             before = _segment_files(tmp_path)
-            for worker in cluster.workers:
-                worker.kill()
+            cluster.kill_workers()
             run.note_fault(f"all workers were killed {point}")
             if point == "before the commit":
                 cluster.dispatcher.resume()
                 assert _cache_state(cluster) != "committed"
-            for worker in cluster.workers:
-                worker.start(worker.address)
-            for worker in cluster.workers:
-                worker.ready()
+            cluster.restart_workers()
             run.finish()
             run.check(truth, golden_cached, moved=0 if "commit" in point else 1)
             wait(lambda: _cache_state(cluster) in ("committed", "used"), "the cache is written")
@@ -221,13 +213,9 @@ def test_getfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, rng)
             wait(lambda: _stored(cluster), "two epochs have written the cache")
             kept, computed = _segment_files(tmp_path), _settled(cluster)
             run.read_until(2, _random_position(rng, data))
-            for worker in cluster.workers:
-                worker.kill()
+            cluster.kill_workers()
             run.note_fault("all workers were killed while they read the cache")
-            for worker in cluster.workers:
-                worker.start(worker.address)
-            for worker in cluster.workers:
-                worker.ready()
+            cluster.restart_workers()
             run.finish()
             run.check(truth, golden, moved=1)
             assert _segment_files(tmp_path) == kept
@@ -250,13 +238,9 @@ def test_putfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, poin
                 run.read_until(run.epoch, run.position + 1)
             if run.position == 0:
                 run.read_until(run.epoch, 1)
-            for worker in cluster.workers:
-                worker.kill()
+            cluster.kill_workers()
             run.note_fault(f"all workers were killed {point}")
-            for worker in cluster.workers:
-                worker.start(worker.address)
-            for worker in cluster.workers:
-                worker.ready()
+            cluster.restart_workers()
             run.finish()
             run.check(truth, golden, moved=1)
             wait(lambda: _stored(cluster), "the cache is written")

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tries runs a job of this many seconds of CPU for each element until a trial begins, or until the job ends after its elements. It
-// returns the elements that were done, and the budget of the trial in seconds.
-func tries(t *testing.T, each float64, cardinality, elements int, gain float64) (done int, budget float64) {
+// newTrialJob begins the first epoch of a job, of which a better order can be planned. cardinality is the length of an epoch; 0:
+// unknown.
+func newTrialJob(t *testing.T, cardinality int) *script {
 	t.Helper()
 	s := newScript(t)
 	for _, line := range []string{
@@ -17,13 +17,25 @@ func tries(t *testing.T, each float64, cardinality, elements int, gain float64) 
 	} {
 		s.run(line)
 	}
+	return s
+}
+
+// measureTrialJob reports so many elements with so many seconds of CPU for each, and returns what follows in a second.
+func (s *script) measureTrialJob(done int, each float64) []string {
+	lines := s.run(fmt.Sprintf("metrics session=1 job=j1 nodes=Crop:%d:0,Jitter:%d:%g", done, done, each*float64(done)))
+	s.run("beat session=1")
+	s.run("heartbeat client=a jobs=j1 passes=j1/0:0")
+	return append(lines, s.run("wait 1s")...)
+}
+
+// tries runs a job of this many seconds of CPU for each element until a trial begins, or until the job ends after its elements. It
+// returns the elements that were done, and the budget of the trial in seconds.
+func tries(t *testing.T, each float64, cardinality, elements int, gain float64) (done int, budget float64) {
+	t.Helper()
+	s := newTrialJob(t, cardinality)
 	planned := false
 	for done = 20; done <= elements; done += max(20, done/20) {
-		lines := s.run(fmt.Sprintf("metrics session=1 job=j1 nodes=Crop:%d:0,Jitter:%d:%g", done, done, each*float64(done)))
-		s.run("beat session=1")
-		s.run("heartbeat client=a jobs=j1 passes=j1/0:0")
-		lines = append(lines, s.run("wait 1s")...)
-		text := strings.Join(lines, "\n")
+		text := strings.Join(s.measureTrialJob(done, each), "\n")
 		if !planned && strings.Contains(text, "plan order 1") {
 			planned = true
 			text = strings.Join(s.run(fmt.Sprintf("planned asked=1 order=Crop,Jitter steps=Jitter,Crop before=1 after=%g", 1-gain)), "\n")
@@ -66,19 +78,10 @@ func TestATrialCostsWhatItsGainIsWorth(t *testing.T) {
 func TestAllTrialsOfAnOrderCostAShareOfTheWork(t *testing.T) {
 	const each, elements = 0.01, 20_000
 	for cardinality, expected := range map[int]float64{elements: 1, 0: 8} {
-		s := newScript(t)
-		for _, line := range []string{
-			"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=2",
-			fmt.Sprintf("job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=%d", cardinality), "open client=a request=o1 job=j1",
-		} {
-			s.run(line)
-		}
+		s := newTrialJob(t, cardinality)
 		spent, trials := 0.0, 0
 		for done := 200; done <= elements; done += 200 {
-			s.run(fmt.Sprintf("metrics session=1 job=j1 nodes=Crop:%d:0,Jitter:%d:%g", done, done, each*float64(done)))
-			s.run("beat session=1")
-			s.run("heartbeat client=a jobs=j1 passes=j1/0:0")
-			lines := s.run("wait 1s")
+			lines := s.measureTrialJob(done, each)
 			if strings.Contains(strings.Join(lines, "\n"), "plan order 1") {
 				lines = s.run("planned asked=1 order=Crop,Jitter steps=Jitter,Crop before=1 after=0.5")
 			}
