@@ -32,7 +32,7 @@
 // alone.
 //
 // Do not renumber elements, and do not begin a run at another index than resume.go says: readers accept only the next
-// index. Do not open a graph outside of opening_lock.go, which is why a crash guard can run one element alone.
+// index. Open a stream only through opening_lock.go: after a death, it opens one stream alone.
 //
 // On a crash nothing is saved here. The dispatcher leases the stream again, and the next run begins at the index that
 // resume.go derives from the new StartStream.
