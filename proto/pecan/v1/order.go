@@ -97,6 +97,11 @@ func (o *StoredOrder) MayReturn() bool {
 	return o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK && o.GetSuspicions() == 1
 }
 
+// isFinal reports whether an order is rolled back for good.
+func (o *StoredOrder) isFinal() bool {
+	return o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK && !o.MayReturn()
+}
+
 // State names the stage of a decision for people.
 func (o *StoredOrder) State() string {
 	switch {

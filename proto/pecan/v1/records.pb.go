@@ -1816,10 +1816,12 @@ func (x *EpochLeft) GetClientId() string {
 }
 
 type EpochFailed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Error         *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Error *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The stream that failed had the epoch's order. So the failure says nothing of the registered order.
+	InOrder       bool `protobuf:"varint,220,opt,name=in_order,json=inOrder,proto3" json:"in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1873,6 +1875,13 @@ func (x *EpochFailed) GetError() *ErrorDetail {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *EpochFailed) GetInOrder() bool {
+	if x != nil {
+		return x.InOrder
+	}
+	return false
 }
 
 // No client reads the epoch any more. The dispatcher removes its streams.
@@ -4144,7 +4153,7 @@ type StoredOrder struct {
 	// What the decision was predicted to change, in CPU seconds per element of the source. 0: no prediction.
 	PredictedBeforeS float64 `protobuf:"fixed64,140,opt,name=predicted_before_s,json=predictedBeforeS,proto3" json:"predicted_before_s,omitempty"`
 	PredictedAfterS  float64 `protobuf:"fixed64,141,opt,name=predicted_after_s,json=predictedAfterS,proto3" json:"predicted_after_s,omitempty"`
-	// How many rollbacks had a reason that may have another cause. After the first one, the order is piloted again.
+	// How many rollbacks had a reason that may have another cause: a failed stream. After the first one, the order is piloted again.
 	Suspicions uint32 `protobuf:"varint,142,opt,name=suspicions,proto3" json:"suspicions,omitempty"`
 	// Absent if a wider tolerance would save little, or if that is not known.
 	Wider         *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
@@ -5137,7 +5146,9 @@ type ClosedEpoch struct {
 	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
 	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
 	// As in EpochOpened.
-	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// As in EpochFailed.
+	FailedInOrder bool `protobuf:"varint,220,opt,name=failed_in_order,json=failedInOrder,proto3" json:"failed_in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5249,6 +5260,13 @@ func (x *ClosedEpoch) GetCachedStep() string {
 	return ""
 }
 
+func (x *ClosedEpoch) GetFailedInOrder() bool {
+	if x != nil {
+		return x.FailedInOrder
+	}
+	return false
+}
+
 type StoredEpoch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -5282,7 +5300,9 @@ type StoredEpoch struct {
 	OrderFrom  uint32 `protobuf:"varint,140,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
 	OrderBelow uint32 `protobuf:"varint,141,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
 	// As in EpochOpened, or by a decision while the epoch was open.
-	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// As in EpochFailed.
+	FailedInOrder bool `protobuf:"varint,220,opt,name=failed_in_order,json=failedInOrder,proto3" json:"failed_in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5455,6 +5475,13 @@ func (x *StoredEpoch) GetCachedStep() string {
 		return x.CachedStep
 	}
 	return ""
+}
+
+func (x *StoredEpoch) GetFailedInOrder() bool {
+	if x != nil {
+		return x.FailedInOrder
+	}
+	return false
 }
 
 // A pass: one client reads the epoch.
@@ -5873,11 +5900,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
-	"\tclient_id\x18\x03 \x01(\tR\bclientId\"g\n" +
+	"\tclient_id\x18\x03 \x01(\tR\bclientId\"\x83\x01\n" +
 	"\vEpochFailed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xe2\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x1a\n" +
+	"\bin_order\x18\xdc\x01 \x01(\bR\ainOrder\"\xe2\x01\n" +
 	"\vEpochClosed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
@@ -6156,7 +6184,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
 	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
 	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12>\n" +
-	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xf9\x02\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xa2\x03\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -6169,7 +6197,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
 	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\x12\x1f\n" +
 	"\vcached_step\x18d \x01(\tR\n" +
-	"cachedStep\"\x9b\x05\n" +
+	"cachedStep\x12'\n" +
+	"\x0ffailed_in_order\x18\xdc\x01 \x01(\bR\rfailedInOrder\"\xc4\x05\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -6196,7 +6225,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vorder_below\x18\x8d\x01 \x01(\rR\n" +
 	"orderBelow\x12\x1f\n" +
 	"\vcached_step\x18d \x01(\tR\n" +
-	"cachedStepB\b\n" +
+	"cachedStep\x12'\n" +
+	"\x0ffailed_in_order\x18\xdc\x01 \x01(\bR\rfailedInOrderB\b\n" +
 	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
