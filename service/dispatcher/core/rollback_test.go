@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -259,6 +260,61 @@ func TestAJournalThatPilotsAnOrderAgainIsRead(t *testing.T) {
 	if err != nil || s.orderState("j1") != "piloted" {
 		t.Errorf("the order is %s (%v)", s.orderState("j1"), err)
 	}
+}
+
+// Whatever happens between them, an order whose streams always fail costs two epochs, and one whose elements fail costs one. Jobs come
+// and go, epochs are left early, and the dispatcher restarts.
+func TestAnOrderThatAlwaysFailsIsRolledBackInTime(t *testing.T) {
+	for seed := range uint64(60) {
+		rng, elements := rand.New(rand.NewPCG(seed, 8)), seed%2 == 1
+		s := newScript(t)
+		s.runAll(untilPiloted...)
+		s.close("a", durable.FindEpoch(s.core.State().Job("j1"), 0))
+		client, job, failed, ordered := "a", "j1", 0, 0
+		for n := range 30 {
+			if rng.IntN(4) == 0 {
+				s.runAll("restart", "hello session=1 worker=w1 slots=8 cluster=c")
+			}
+			if rng.IntN(5) == 0 {
+				s.run("goodbye client=" + client)
+				client, job = fmt.Sprintf("c%d", n), fmt.Sprintf("j%d", s.created()+1)
+				s.run(fmt.Sprintf("job client=%s request=r dataset=f1 streams=2 order=auto hash=h cardinality=100000", client))
+			}
+			epoch := s.open(client, job)
+			if len(epoch.Order) > 0 {
+				ordered++
+			}
+			switch {
+			case durable.HasOrder(epoch, 0) && elements:
+				s.run(fmt.Sprintf("metrics session=1 job=%s nodes=Crop:400:0.1,Jitter:400:5 failed=1 ordered-failed=1", job))
+				s.close(client, epoch)
+				failed++
+			case durable.HasOrder(epoch, 0):
+				s.fail(client, epoch, 0)
+				failed++
+			case rng.IntN(4) == 0:
+				s.close(client, epoch)
+			default:
+				s.deliver(client, epoch)
+			}
+			s.run("wait 200ms")
+		}
+		want := map[bool]int{false: 2, true: 1}[elements]
+		if failed != want || ordered != want || s.orderState(job) != "rolled back" {
+			t.Errorf("seed %d: %d epochs failed, %d of them had the order, which is %s now", seed, failed, ordered, s.orderState(job))
+		}
+		s.checkReplay()
+	}
+}
+
+// created counts the jobs that were ever created.
+func (s *script) created() (n int) {
+	for _, record := range s.records {
+		if record.GetJobCreated() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // O9: the dispatcher dies after any of its records, also between two of one decision. The next one goes on from them.
