@@ -152,7 +152,7 @@ MUTATIONS = (
         "TestAFailureInTheRegisteredOrderExcusesTheNextOneOnly",
     ),
     Mutation(
-        "an order in which elements fail does not return", "r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed})",
+        "an order in which elements fail does not return", "r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, ElementsFailed: true})",
         "r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, Suspected: true})", "TestAnOrderThatIsRolledBackForACauseDoesNotReturn",
     ),
     # Under approximate and any.

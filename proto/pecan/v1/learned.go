@@ -68,10 +68,8 @@ func first[M any](mine, _ M) M { return mine }
 
 // laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine.
 func laterJudgement(mine, found *StoredOrder) *StoredOrder {
-	switch {
-	case mine.isFinal():
-		return mine
-	case found.isFinal() || found.GetSuspicions() > mine.GetSuspicions():
+	known := cmp.Or(cmp.Compare(found.knownOfElements(), mine.knownOfElements()), cmp.Compare(found.GetSuspicions(), mine.GetSuspicions()))
+	if !mine.isFinal() && (found.isFinal() || known > 0) {
 		return found
 	}
 	return mine

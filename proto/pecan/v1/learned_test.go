@@ -96,10 +96,14 @@ func TestAMergeKeepsRollbacksAndCountsFailures(t *testing.T) {
 	once, twice := order("it failed once", back, 1), order("it failed twice", back, 2)
 	again, borneOut := order("it is piloted again", piloted, 1), order("it was borne out then", adopted, 1)
 	fresh := order("it never failed", adopted, 0)
+	elements, excused := order("elements failed in it", back, 1), order("elements failed in both orders", adopted, 0)
+	elements.ElementsFailed, excused.ElementsExcused = true, true
 	for _, c := range []struct{ mine, found, want *pecanv1.StoredOrder }{
 		{slower, once, slower}, {once, slower, slower}, {slower, again, slower}, {slower, fresh, slower}, {fresh, slower, slower}, {borneOut, slower, slower},
 		{twice, once, twice}, {once, twice, twice}, {again, twice, twice}, {twice, borneOut, twice},
 		{fresh, once, once}, {fresh, again, again}, {fresh, borneOut, borneOut}, {borneOut, fresh, borneOut},
+		{elements, borneOut, elements}, {elements, twice, twice}, {fresh, elements, elements}, {once, elements, elements}, {borneOut, excused, excused},
+		{excused, elements, excused}, {excused, again, excused}, {excused, slower, slower}, {elements, excused, excused},
 		{again, once, again}, {borneOut, once, borneOut}, {once, fresh, once}, {once, again, once},
 	} {
 		list := func(o *pecanv1.StoredOrder) *pecanv1.Learned {

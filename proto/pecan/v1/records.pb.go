@@ -3482,9 +3482,11 @@ type OrderJudged struct {
 	Production *OrderProduction `protobuf:"bytes,6,opt,name=production,proto3" json:"production,omitempty"`
 	Why        string           `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
 	// The reason for a rollback is a failure that may have another cause.
-	Suspected     bool `protobuf:"varint,140,opt,name=suspected,proto3" json:"suspected,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Suspected bool `protobuf:"varint,140,opt,name=suspected,proto3" json:"suspected,omitempty"`
+	// The reason for a rollback are elements that failed only in the order.
+	ElementsFailed bool `protobuf:"varint,220,opt,name=elements_failed,json=elementsFailed,proto3" json:"elements_failed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *OrderJudged) Reset() {
@@ -3569,6 +3571,13 @@ func (x *OrderJudged) GetWhy() string {
 func (x *OrderJudged) GetSuspected() bool {
 	if x != nil {
 		return x.Suspected
+	}
+	return false
+}
+
+func (x *OrderJudged) GetElementsFailed() bool {
+	if x != nil {
+		return x.ElementsFailed
 	}
 	return false
 }
@@ -4156,9 +4165,13 @@ type StoredOrder struct {
 	// How many rollbacks had a reason that may have another cause: a failed stream. After the first one, the order is piloted again.
 	Suspicions uint32 `protobuf:"varint,142,opt,name=suspicions,proto3" json:"suspicions,omitempty"`
 	// Absent if a wider tolerance would save little, or if that is not known.
-	Wider         *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Wider *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
+	// It is rolled back because elements failed only in the order. It returns if elements fail in the registered order too.
+	ElementsFailed bool `protobuf:"varint,220,opt,name=elements_failed,json=elementsFailed,proto3" json:"elements_failed,omitempty"`
+	// It has returned so. Elements that fail in it say nothing any more.
+	ElementsExcused bool `protobuf:"varint,221,opt,name=elements_excused,json=elementsExcused,proto3" json:"elements_excused,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StoredOrder) Reset() {
@@ -4294,6 +4307,20 @@ func (x *StoredOrder) GetWider() *WiderTolerance {
 		return x.Wider
 	}
 	return nil
+}
+
+func (x *StoredOrder) GetElementsFailed() bool {
+	if x != nil {
+		return x.ElementsFailed
+	}
+	return false
+}
+
+func (x *StoredOrder) GetElementsExcused() bool {
+	if x != nil {
+		return x.ElementsExcused
+	}
+	return false
 }
 
 type StoredProfile struct {
@@ -6028,7 +6055,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vopen_epochs\x18\x03 \x03(\x04R\n" +
 	"openEpochs\"?\n" +
 	"\fOrderDecided\x12/\n" +
-	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xc5\x02\n" +
+	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xef\x02\n" +
 	"\vOrderJudged\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -6039,7 +6066,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"production\x18\x06 \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
 	"production\x12\x10\n" +
 	"\x03why\x18\a \x01(\tR\x03why\x12\x1d\n" +
-	"\tsuspected\x18\x8c\x01 \x01(\bR\tsuspected\"\xb5\x01\n" +
+	"\tsuspected\x18\x8c\x01 \x01(\bR\tsuspected\x12(\n" +
+	"\x0felements_failed\x18\xdc\x01 \x01(\bR\x0eelementsFailed\"\xb5\x01\n" +
 	"\vOrderSpread\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -6085,7 +6113,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\rcaches_used_s\x18\xa0\x01 \x01(\x03R\vcachesUsedS\"W\n" +
 	"\fStoredWorker\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
-	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\xcb\x04\n" +
+	"\x06worker\x18\x02 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\xa1\x05\n" +
 	"\vStoredOrder\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -6106,7 +6134,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"suspicions\x18\x8e\x01 \x01(\rR\n" +
 	"suspicions\x12/\n" +
-	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"\xd8\x01\n" +
+	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\x12(\n" +
+	"\x0felements_failed\x18\xdc\x01 \x01(\bR\x0eelementsFailed\x12*\n" +
+	"\x10elements_excused\x18\xdd\x01 \x01(\bR\x0felementsExcused\"\xd8\x01\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12!\n" +

@@ -178,6 +178,46 @@ func TestAnOrderThatIsRolledBackForACauseDoesNotReturn(t *testing.T) {
 	}
 }
 
+// A later job has the order in all streams, so nobody sees at first that a damaged element fails in the registered order too. The order
+// returns once somebody does, and such elements do not count against it any more.
+func TestAnOrderReturnsIfElementsFailInBothOrders(t *testing.T) {
+	const borneOut = "metrics session=1 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6"
+	s := newScript(t)
+	s.runAll(untilPiloted...)
+	s.open("a", "j1")
+	s.runAll(borneOut, "wait 1s", "goodbye client=a")
+	job := func(client string) {
+		s.run(fmt.Sprintf("job client=%s request=r dataset=f1 streams=2 order=auto hash=h cardinality=100000", client))
+	}
+	job("b")
+	epoch := s.open("b", "j2")
+	s.run("metrics session=1 job=j2 nodes=Crop:400:0.1 ordered=Crop:400:0.1 failed=1 ordered-failed=1")
+	s.deliver("b", epoch)
+	if state := s.orderState("j2"); !epoch.WhollyOrdered() || state != "rolled back" {
+		t.Fatalf("after an element failed, the order is %s", state)
+	}
+	s.deliver("b", s.open("b", "j2"))
+	if state := s.orderState("j2"); state != "rolled back" {
+		t.Fatalf("after an epoch without a failed element, the order is %s", state)
+	}
+	epoch = s.open("b", "j2")
+	s.run("metrics session=1 job=j2 nodes=Crop:800:0.2 ordered=Crop:400:0.1 failed=2 ordered-failed=1")
+	s.run("restart")
+	s.runAll("hello session=1 worker=w1 slots=8 cluster=c", "metrics session=1 job=j2 nodes=Crop:800:0.2 ordered=Crop:400:0.1 failed=2 ordered-failed=1")
+	s.deliver("b", durable.FindEpoch(s.core.State().Job("j2"), epoch.Epoch))
+	if state := s.orderState("j2"); state != "piloted" {
+		t.Fatalf("after an element failed in the registered order too, the order is %s", state)
+	}
+	s.run("goodbye client=b")
+	job("d")
+	s.open("d", "j3")
+	s.runAll("metrics session=1 job=j3 nodes=Crop:400:0.1,Jitter:400:5 failed=1 ordered-failed=1", "wait 1s")
+	if state := s.orderState("j3"); state != "piloted" {
+		t.Errorf("after an element failed in a later job, the order is %s", state)
+	}
+	s.checkReplay()
+}
+
 // A trainer may end at the first element that fails, and its job with it, before the order is judged.
 func TestAJobThatEndsWithAFailedElementRollsItsOrderBack(t *testing.T) {
 	for name, end := range map[string]string{"the trainer leaves": "goodbye client=a", "it closes the epoch": "close client=a job=j1 epoch=1"} {

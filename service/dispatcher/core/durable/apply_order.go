@@ -153,11 +153,15 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	}
 	s.learn(r.Fingerprint, func(*knowledge) {
 		switch {
-		case back && r.Suspected:
+		case !back:
+			decided.ElementsExcused = decided.ElementsExcused || decided.MayBeExcused()
+		case r.ElementsFailed:
+		case r.Suspected:
 			decided.Suspicions++
-		case back:
+		default:
 			decided.Suspicions = 0
 		}
+		decided.ElementsFailed = back && r.ElementsFailed
 		decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
 	})
 	return nil

@@ -67,10 +67,10 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 }
 
 // failedInOrder says that elements of a job failed in the order since a time, and none in the registered order at any time; empty
-// otherwise. nil: the job has not had the order.
-func (r *Rollouts) failedInOrder(job *durable.Job, from *jobmetrics.Totals) string {
+// otherwise, and if elements of other jobs have. nil: the job has not had the order.
+func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job, from *jobmetrics.Totals) string {
 	now := r.host.Metrics(job.JobId)
-	if from == nil || now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
+	if from == nil || decided.GetElementsExcused() || now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
 		return ""
 	}
 	return fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
@@ -92,7 +92,7 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		beside.Add(since.List())
 		now.Ordered.Subtract(from.Ordered.List())
 		ordered.Add(now.Ordered.List())
-		s.failed = cmp.Or(s.failed, r.failedInOrder(job, from))
+		s.failed = cmp.Or(s.failed, r.failedInOrder(decided, job, from))
 	}
 	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
 	s.orderedNodes = jobmetrics.Valid(ordered.List())

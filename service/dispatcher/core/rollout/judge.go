@@ -15,7 +15,7 @@ import (
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
-		r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed})
+		r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, ElementsFailed: true})
 		return
 	}
 	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "other streams of the same epochs", s.sameEpochs.cpu() >= minCPU
@@ -82,7 +82,7 @@ func (r *Rollouts) Refused(jobID, why string) {
 	}
 }
 
-// rollBack takes an order out of production. Only a suspicion leaves it a second pilot.
+// rollBack takes an order out of production. EpochEnded says what brings it back.
 func (r *Rollouts) rollBack(key durable.OrderKey, judged *pecanv1.OrderJudged) {
 	judged.Stage = pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	r.setStage(key, judged)
@@ -120,15 +120,21 @@ func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
 
 // EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an order again
 // that was rolled back because of a failed stream, once an epoch in the registered order has ended without one. The failure may
-// have had another cause, such as a missing file. A second failure is final.
+// have had another cause, such as a missing file. A second failure is final. An order that was rolled back because of failed
+// elements is piloted again if elements fail in the registered order too: the data are the cause.
 func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	decided := r.state.DecisionFor(job)
 	key := durable.KeyOf(decided)
 	if p := r.pilots[key]; p != nil {
-		if failed := r.failedInOrder(job, p.baseline[job.JobId]); failed != "" {
-			r.rollBack(key, &pecanv1.OrderJudged{Why: failed})
+		if failed := r.failedInOrder(decided, job, p.baseline[job.JobId]); failed != "" {
+			r.rollBack(key, &pecanv1.OrderJudged{Why: failed, ElementsFailed: true})
 			return
 		}
+	}
+	if now := r.host.Metrics(job.JobId); decided.MayBeExcused() && now.Failed > now.OrderedFailed {
+		why := fmt.Sprintf("it runs again, because elements of job %s failed in the registered order too; it was rolled back before: %s", job.JobId, decided.Why)
+		r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
+		return
 	}
 	if !decided.MayReturn() || !epoch.Delivered() || epoch.Error != nil || len(epoch.Order) > 0 {
 		return
