@@ -385,3 +385,30 @@ func TestO9ADispatcherThatDiesBetweenTwoRecordsOfAnOrder(t *testing.T) {
 		}
 	}
 }
+
+// O10: a worker dies while it writes parts in an order that is rolled back meanwhile. Its streams keep the order on another worker. Its
+// file belongs to no cache, and no stream of a later epoch reads or writes in that order.
+func TestO10AWorkerDiesWhileItWritesForAnOrderThatIsRolledBack(t *testing.T) {
+	s := newScript(t)
+	s.runAll("start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=2 caches", "merge fingerprint=f1 plan=h order="+decidedOrder,
+		"job client=a request=r1 dataset=f1 streams=4 cached=auto candidates=decoded+Jitter+Crop order=auto tolerance=approximate hash=h",
+		"decided job=j1 step=Take_decoded order="+decidedOrder+" why=measured")
+	begun := strings.Join(s.run("open client=a request=o0 job=j1"), "\n")
+	if strings.Count(begun, "write "+orderedKey) != 2 {
+		t.Fatal(begun)
+	}
+	s.runAll("rolled_back job=j1 why=it_fails", "broken session=1", "wait 2s")
+	again := strings.Join(s.run("hello session=2 worker=w2 slots=4 caches cluster=c"), "\n")
+	if strings.Count(again, "write "+orderedKey+" order") != 2 || strings.Count(again, ": start ") != 4 {
+		t.Errorf("on another worker:\n%s", again)
+	}
+	file := fmt.Sprintf("c-%s-0-1-1-w1.tmp", orderedKey)
+	if removed := strings.Join(s.run("files session=2 names="+file), "\n"); !strings.Contains(removed, file) {
+		t.Errorf("the file of the dead worker stays: %s", removed)
+	}
+	s.runAll("beat session=2", "heartbeat client=a jobs=j1", "close client=a job=j1 epoch=0")
+	if next := strings.Join(s.run("open client=a request=o1 job=j1"), "\n"); strings.Contains(next, orderedKey) || strings.Contains(next, " order ") {
+		t.Errorf("the next epoch:\n%s", next)
+	}
+	s.checkReplay()
+}
