@@ -137,6 +137,24 @@ MUTATIONS = (
         "steps of functions upstream of the cut stay", "switch name := p.all[at].Outermost(); {", "switch name := p.all[at].Node; {",
         f"{GRAPH}functions.py::test_steps_of_a_function_upstream_of_a_cached_step_stay",
     ),
+    # Caches in orders.
+    Mutation(
+        "steps in functions count for the key of a cache", "append(append(cached.Upstream, name), inside[name]...)", "append(cached.Upstream, name)",
+        "TestTheKeyOfACacheFollowsEachOrderOfItsSteps",
+    ),
+    Mutation(
+        "steps of other branches do not count for the key of a cache", "cached.Before = uint32(max(0, ", "cached.Before = 0 * uint32(max(0, ",
+        "TestTheKeyOfACacheFollowsEachOrderOfItsSteps",
+    ),
+    # Rollbacks.
+    Mutation(
+        "a failure in an order excuses no later one", "return last.GetError() != nil && !last.GetFailedInOrder()", "return last.GetError() != nil",
+        "TestAFailureInTheRegisteredOrderExcusesTheNextOneOnly",
+    ),
+    Mutation(
+        "an order in which elements fail does not return", "r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, ElementsFailed: true})",
+        "r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, Suspected: true})", "TestAnOrderThatIsRolledBackForACauseDoesNotReturn",
+    ),
     # Under approximate and any.
     off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
     off("under approximate two steps that combine values do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),

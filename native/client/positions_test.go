@@ -203,7 +203,7 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 		words  []string
 	}{
 		"of another graph":  {func(t *pecanv1.Token) { t.Fingerprint = "f2" }, []string{"the graph f2", "f1"}},
-		"of another plan":   {func(t *pecanv1.Token) { t.PlanHash = "h2" }, []string{"the plan h2", "h1"}},
+		"of another plan":   {func(t *pecanv1.Token) { t.PlanHash = "h2" }, []string{"the plan h2", "h1", "the version of Pecan with which it was saved, or begin without this state"}},
 		"of other streams":  {func(t *pecanv1.Token) { t.NumStreams = 3 }, []string{"a number of streams of 3", "2"}},
 		"of another mode":   {func(t *pecanv1.Token) { t.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE }, []string{"MODE_AT_LEAST_ONCE", "MODE_DETERMINISTIC"}},
 		"of another seed":   {func(t *pecanv1.Token) { t.Seed = 78 }, []string{"the seed 78", "77"}},

@@ -11,7 +11,9 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -160,4 +162,92 @@ func TestThePlanSaysAfterWhichCachedStepShufflesRun(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, plan.GetCache(), err)
 		}
 	}
+}
+
+// Two steps next to each other change places, in each dataset and at each step that may be cached. The key of the cache follows if both
+// are upstream of it. If one is, no step gives the elements. Steps in functions count for the step that calls them, and steps of other
+// branches do not.
+func TestTheKeyOfACacheFollowsEachOrderOfItsSteps(t *testing.T) {
+	files, err := filepath.Glob("../graph/testdata/*.pb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	planner := dispatcher.NewGraphs(dispatcher.DefaultConfig())
+	seen := map[string]int{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := graph.Parse(data, graph.Limits{})
+		if err != nil {
+			continue
+		}
+		plan, err := planner.Plan(data, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Cache: pecanv1.Cache_CACHE_AUTO}, split.Env{})
+		if err != nil {
+			continue
+		}
+		names := graphorder.Names(g)
+		for _, candidate := range plan.GetCacheCandidates() {
+			cached := candidate.Plan
+			if cached == nil || names == nil {
+				continue
+			}
+			upstream := upstreamIn(g, cached.Node)
+			if in, last := cached.InOrder(names); in.GetKey() != cached.Key || last != cached.Node {
+				t.Errorf("%s: in the registered order %s is cached as %v after %s", file, cached.Node, in, last)
+			}
+			for i := 1; i < len(names); i++ {
+				swapped := slices.Clone(names)
+				swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
+				if _, err := graphorder.Reorder(g, swapped); err != nil {
+					continue
+				}
+				in, last := cached.InOrder(swapped)
+				kind := "across"
+				switch below, above := upstream[graphorder.Outermost(names[i-1])], upstream[graphorder.Outermost(names[i])]; {
+				case below != above:
+					if in != nil {
+						t.Errorf("%s: %s and %s change places across %s, which is cached as %v", file, names[i-1], names[i], cached.Node, in)
+					}
+				case !below:
+					if kind = "downstream"; in.GetKey() != cached.Key {
+						t.Errorf("%s: %s and %s change places downstream of %s, which is cached as %v", file, names[i-1], names[i], cached.Node, in)
+					}
+				default:
+					want := cached.Node
+					if names[i] == want {
+						want = names[i-1]
+					}
+					kind = "upstream"
+					if graphorder.Outermost(names[i]) != names[i] {
+						kind = "in a function"
+					} else if cached.Before > 0 {
+						kind = "in a later branch"
+					}
+					if late := cached.LateAfter != "" && cached.LateAfter != want; late != (in == nil) || !late && (in.Key == cached.Key || last != want) {
+						t.Errorf("%s: %s and %s change places upstream of %s, which is cached as %v after %q", file, names[i-1], names[i], cached.Node, in, last)
+					}
+				}
+				seen[kind]++
+			}
+		}
+	}
+	for _, kind := range []string{"across", "downstream", "upstream", "in a function", "in a later branch"} {
+		if seen[kind] == 0 {
+			t.Errorf("no steps change places %s: %v", kind, seen)
+		}
+	}
+}
+
+// upstreamIn returns the names of a step and of all steps upstream of it.
+func upstreamIn(g *graph.Graph, node string) map[string]bool {
+	names := map[string]bool{}
+	root, _ := g.Steps()
+	root.Walk(func(s *graph.Step) {
+		if s.Node.GetName() == node {
+			s.Walk(func(u *graph.Step) { names[u.Node.GetName()] = true })
+		}
+	})
+	return names
 }

@@ -71,7 +71,7 @@ func (d *Dispatcher) orderOfPosition(req *pecanv1.OpenEpochRequest) ([]string, e
 	defer d.planningMu.Unlock()
 	order, err := d.deps.Graphs.Named(graph, asked.Plan, asked.Options, asked.Order)
 	if err != nil {
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: the steps of job %q may not run in the named order: %w", req.JobId, err)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: the steps of job %q may not run in the order that the position names: %w. Resume with the order, the order_tolerance and the version of Pecan with which the state was saved, or begin without this state", req.JobId, err)
 	}
 	return order, nil
 }

@@ -222,7 +222,7 @@ func TestAPositionResumesInTheOrderThatItNames(t *testing.T) {
 		"a step is missing":                cropFirst[:2],
 		"a step is none of its own":        {steps[0].Node, steps[2].Node, "x"},
 	} {
-		if _, err := open(job, "c1", 7, order...); !reason.Is(err, reason.BadArgument) {
+		if _, err := open(job, "c1", 7, order...); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "Resume with the order, the order_tolerance and the version of Pecan with which the state was saved") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

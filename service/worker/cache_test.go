@@ -110,6 +110,13 @@ func TestCachedElementsAreRead(t *testing.T) {
 		if metrics := w.streams.Caches.Metrics(); metrics.GetBytesRead() == 0 || metrics.GetSegmentsInvalid() != 0 {
 			t.Errorf("%s: nothing was read", name)
 		}
+		// Totals only grow: the metrics of a stream that read a cache stay separate after its end.
+		o.Lease = 3
+		takeBack(t, w, o)
+		w.streams.Totals.Resend()
+		if metrics := w.streams.Totals.Unreported("job"); len(metrics.GetCached()) == 0 {
+			t.Errorf("%s: after the stream ended, no metrics are those of a cache: %v", name, metrics)
+		}
 	}
 }
 

@@ -151,6 +151,24 @@ func TestMetricsOfAnotherOrderAreSeparate(t *testing.T) {
 	}
 }
 
+// A trainer may end its job at an element that fails only in an order. The dispatcher has learned of it by then, although no heartbeat
+// was due.
+func TestTheFirstFailedElementIsReportedAtOnce(t *testing.T) {
+	c := newCommander()
+	c.graphs, c.ttl, c.beat = "testdata", 200_000, 60_000
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
+	o.Plan.Order = ordered(steps, 0, 3, 2, 1)
+	c.start(own(o))
+	await(t, c, "the failed element", func(m *pecanv1.WorkerMessage) (struct{}, bool) {
+		if m.GetHeartbeat() != nil || m.GetEnded() != nil {
+			t.Fatal("the heartbeat or the end came first")
+		}
+		return struct{}{}, m.GetMetrics().GetOrderedFailed() > 0
+	})
+}
+
 func TestAStreamRunsItsStepsInThePlannedOrder(t *testing.T) {
 	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "mean_crop", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})

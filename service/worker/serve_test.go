@@ -145,6 +145,9 @@ func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 	if w.streams.Load().FailedStreams != 1 {
 		t.Fatal("the stream goes on forever")
 	}
+	if metrics := w.streams.Totals.Unreported("job"); metrics == nil || metrics.Failed > 0 {
+		t.Errorf("the missing file counts against the order of the steps: %v", metrics)
+	}
 }
 
 func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {

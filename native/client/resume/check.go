@@ -32,7 +32,7 @@ func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) e
 	case t.GetGroup() != plan.GetGroup():
 		return differs("a group of streams of", t.GetGroup(), plan.GetGroup())
 	case t.GetPlanHash() != plan.GetHash():
-		return differs("the plan", t.GetPlanHash(), plan.GetHash())
+		return reason.New(reason.BadArgument, "load a state: it was saved with the plan %s, and this dataset has %s, so the saved position does not fit this dataset. Resume with the arguments of distribute() and the version of Pecan with which it was saved, or begin without this state", t.GetPlanHash(), plan.GetHash())
 	case t.GetPosition().GetOrder().GetHash() != "" && c.Options.GetOrder() <= pecanv1.Order_ORDER_OFF:
 		return reason.New(reason.BadArgument, "load a state: it was saved where steps ran in another order than the registered one, and this dataset has order=\"off\". Give the `order` and `order_tolerance` with which it was saved")
 	case requested.GetSeedSet() && t.GetSeed() != requested.GetSeed():

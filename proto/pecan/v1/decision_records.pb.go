@@ -80,9 +80,11 @@ type OrderJudged struct {
 	Production *OrderProduction `protobuf:"bytes,6,opt,name=production,proto3" json:"production,omitempty"`
 	Why        string           `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
 	// The reason for a rollback is a failure that may have another cause.
-	Suspected     bool `protobuf:"varint,140,opt,name=suspected,proto3" json:"suspected,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Suspected bool `protobuf:"varint,140,opt,name=suspected,proto3" json:"suspected,omitempty"`
+	// The reason for a rollback are elements that failed only in the order.
+	ElementsFailed bool `protobuf:"varint,220,opt,name=elements_failed,json=elementsFailed,proto3" json:"elements_failed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *OrderJudged) Reset() {
@@ -167,6 +169,13 @@ func (x *OrderJudged) GetWhy() string {
 func (x *OrderJudged) GetSuspected() bool {
 	if x != nil {
 		return x.Suspected
+	}
+	return false
+}
+
+func (x *OrderJudged) GetElementsFailed() bool {
+	if x != nil {
+		return x.ElementsFailed
 	}
 	return false
 }
@@ -529,7 +538,7 @@ const file_pecan_v1_decision_records_proto_rawDesc = "" +
 	"\n" +
 	"\x1fpecan/v1/decision_records.proto\x12\bpecan.v1\x1a\x16pecan/v1/learned.proto\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\"?\n" +
 	"\fOrderDecided\x12/\n" +
-	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xc5\x02\n" +
+	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xef\x02\n" +
 	"\vOrderJudged\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -540,7 +549,8 @@ const file_pecan_v1_decision_records_proto_rawDesc = "" +
 	"production\x18\x06 \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
 	"production\x12\x10\n" +
 	"\x03why\x18\a \x01(\tR\x03why\x12\x1d\n" +
-	"\tsuspected\x18\x8c\x01 \x01(\bR\tsuspected\"\xb5\x01\n" +
+	"\tsuspected\x18\x8c\x01 \x01(\bR\tsuspected\x12(\n" +
+	"\x0felements_failed\x18\xdc\x01 \x01(\bR\x0eelementsFailed\"\xb5\x01\n" +
 	"\vOrderSpread\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +

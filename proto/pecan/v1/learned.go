@@ -37,12 +37,12 @@ func (h *StoredHistory) learnedKey() learnedKey { return learnedKey{fingerprint:
 
 func (j *PastJob) learnedKey() learnedKey { return learnedKey{rest: j.GetJobId()} }
 
-// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: an order that
-// was rolled back stays so, and histories are united. Lists of the result ascend by key. It shares memory with both.
+// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: a rollback that mine
+// does not know counts, and histories are united. Lists of the result ascend by key. It shares memory with both.
 func MergeLearned(mine, found *Learned) *Learned {
 	return &Learned{
 		Profiles:   united(mine.GetProfiles(), found.GetProfiles(), first),
-		Orders:     united(mine.GetOrders(), found.GetOrders(), unlessRolledBack),
+		Orders:     united(mine.GetOrders(), found.GetOrders(), laterJudgement),
 		Placements: united(mine.GetPlacements(), found.GetPlacements(), first),
 		Histories:  united(mine.GetHistories(), found.GetHistories(), unitedHistory),
 	}
@@ -66,10 +66,10 @@ func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func
 
 func first[M any](mine, _ M) M { return mine }
 
-// unlessRolledBack prefers a rollback that mine does not know. Of a suspicion that mine knows, mine has the later view.
-func unlessRolledBack(mine, found *StoredOrder) *StoredOrder {
-	known := found.GetSuspicions() > 0 && found.GetSuspicions() <= mine.GetSuspicions()
-	if found.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK && !known {
+// laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine.
+func laterJudgement(mine, found *StoredOrder) *StoredOrder {
+	known := cmp.Or(cmp.Compare(found.knownOfElements(), mine.knownOfElements()), cmp.Compare(found.GetSuspicions(), mine.GetSuspicions()))
+	if !mine.isFinal() && (found.isFinal() || known > 0) {
 		return found
 	}
 	return mine

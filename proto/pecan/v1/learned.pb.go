@@ -46,12 +46,16 @@ type StoredOrder struct {
 	// What the decision was predicted to change, in CPU seconds per element of the source. 0: no prediction.
 	PredictedBeforeS float64 `protobuf:"fixed64,140,opt,name=predicted_before_s,json=predictedBeforeS,proto3" json:"predicted_before_s,omitempty"`
 	PredictedAfterS  float64 `protobuf:"fixed64,141,opt,name=predicted_after_s,json=predictedAfterS,proto3" json:"predicted_after_s,omitempty"`
-	// How many rollbacks had a reason that may have another cause. After the first one, the order is piloted again.
+	// How many rollbacks had a reason that may have another cause: a failed stream. After the first one, the order is piloted again.
 	Suspicions uint32 `protobuf:"varint,142,opt,name=suspicions,proto3" json:"suspicions,omitempty"`
 	// Absent if a wider tolerance would save little, or if that is not known.
-	Wider         *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Wider *WiderTolerance `protobuf:"bytes,143,opt,name=wider,proto3" json:"wider,omitempty"`
+	// It is rolled back because elements failed only in the order. It returns if elements fail in the registered order too.
+	ElementsFailed bool `protobuf:"varint,220,opt,name=elements_failed,json=elementsFailed,proto3" json:"elements_failed,omitempty"`
+	// It has returned so. Elements that fail in it say nothing any more.
+	ElementsExcused bool `protobuf:"varint,221,opt,name=elements_excused,json=elementsExcused,proto3" json:"elements_excused,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StoredOrder) Reset() {
@@ -187,6 +191,20 @@ func (x *StoredOrder) GetWider() *WiderTolerance {
 		return x.Wider
 	}
 	return nil
+}
+
+func (x *StoredOrder) GetElementsFailed() bool {
+	if x != nil {
+		return x.ElementsFailed
+	}
+	return false
+}
+
+func (x *StoredOrder) GetElementsExcused() bool {
+	if x != nil {
+		return x.ElementsExcused
+	}
+	return false
 }
 
 type StoredProfile struct {
@@ -538,7 +556,7 @@ var File_pecan_v1_learned_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/learned.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\"\xcb\x04\n" +
+	"\x16pecan/v1/learned.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\"\xa1\x05\n" +
 	"\vStoredOrder\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -559,7 +577,9 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\n" +
 	"suspicions\x18\x8e\x01 \x01(\rR\n" +
 	"suspicions\x12/\n" +
-	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"\xd8\x01\n" +
+	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\x12(\n" +
+	"\x0felements_failed\x18\xdc\x01 \x01(\bR\x0eelementsFailed\x12*\n" +
+	"\x10elements_excused\x18\xdd\x01 \x01(\bR\x0felementsExcused\"\xd8\x01\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12!\n" +

@@ -84,3 +84,33 @@ func TestAHistoryHasTheNewestJobs(t *testing.T) {
 		}
 	}
 }
+
+// A file or another process may know less of an order than this one, or more. A rollback for good stays whatever the other says, and
+// no failure is forgotten.
+func TestAMergeKeepsRollbacksAndCountsFailures(t *testing.T) {
+	const adopted, piloted, back = pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, pecanv1.OrderStage_ORDER_STAGE_PILOTED, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
+	order := func(why string, stage pecanv1.OrderStage, suspicions uint32) *pecanv1.StoredOrder {
+		return &pecanv1.StoredOrder{Fingerprint: "f1", PlanHash: "h", Order: []string{"b", "a"}, Why: why, Stage: stage, Suspicions: suspicions}
+	}
+	slower := order("it was slower", back, 0)
+	once, twice := order("it failed once", back, 1), order("it failed twice", back, 2)
+	again, borneOut := order("it is piloted again", piloted, 1), order("it was borne out then", adopted, 1)
+	fresh := order("it never failed", adopted, 0)
+	elements, excused := order("elements failed in it", back, 1), order("elements failed in both orders", adopted, 0)
+	elements.ElementsFailed, excused.ElementsExcused = true, true
+	for _, c := range []struct{ mine, found, want *pecanv1.StoredOrder }{
+		{slower, once, slower}, {once, slower, slower}, {slower, again, slower}, {slower, fresh, slower}, {fresh, slower, slower}, {borneOut, slower, slower},
+		{twice, once, twice}, {once, twice, twice}, {again, twice, twice}, {twice, borneOut, twice},
+		{fresh, once, once}, {fresh, again, again}, {fresh, borneOut, borneOut}, {borneOut, fresh, borneOut},
+		{elements, borneOut, elements}, {elements, twice, twice}, {fresh, elements, elements}, {once, elements, elements}, {borneOut, excused, excused},
+		{excused, elements, excused}, {excused, again, excused}, {excused, slower, slower}, {elements, excused, excused},
+		{again, once, again}, {borneOut, once, borneOut}, {once, fresh, once}, {once, again, once},
+	} {
+		list := func(o *pecanv1.StoredOrder) *pecanv1.Learned {
+			return &pecanv1.Learned{Orders: []*pecanv1.StoredOrder{o}}
+		}
+		if merged := pecanv1.MergeLearned(list(c.mine), list(c.found)); !proto.Equal(merged, list(c.want)) {
+			t.Errorf("%q and %q: %v, want %q", c.mine.Why, c.found.Why, merged.Orders, c.want.Why)
+		}
+	}
+}

@@ -92,9 +92,30 @@ func (w *WiderTolerance) Advice() string {
 		Word(w.GetTolerance(), "ORDER_TOLERANCE_"), trial.GetElements(), 1000*trial.GetOrderedS(), 1000*trial.GetOriginalS(), changes)
 }
 
-// MayReturn reports whether a rolled back order is piloted again: it was rolled back once, and the reason may have another cause.
+// MayReturn reports whether an order is piloted again after an epoch without a failure: a stream failed in it once, and the reason may
+// have another cause.
 func (o *StoredOrder) MayReturn() bool {
-	return o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK && o.GetSuspicions() == 1
+	return o.isRolledBack() && !o.GetElementsFailed() && o.GetSuspicions() == 1
+}
+
+// MayBeExcused reports whether an order is piloted again if elements fail in the registered order too.
+func (o *StoredOrder) MayBeExcused() bool { return o.isRolledBack() && o.GetElementsFailed() }
+
+// isFinal reports whether an order is rolled back for good.
+func (o *StoredOrder) isFinal() bool { return o.isRolledBack() && !o.MayReturn() && !o.MayBeExcused() }
+
+func (o *StoredOrder) isRolledBack() bool { return o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK }
+
+// knownOfElements returns how much is known of failed elements: nothing, that they failed in the order, or that they failed in the
+// registered order too.
+func (o *StoredOrder) knownOfElements() int {
+	switch {
+	case o.GetElementsExcused():
+		return 2
+	case o.GetElementsFailed():
+		return 1
+	}
+	return 0
 }
 
 // State names the stage of a decision for people.
@@ -102,7 +123,7 @@ func (o *StoredOrder) State() string {
 	switch {
 	case o.GetStage() == OrderStage_ORDER_STAGE_PILOTED:
 		return "piloted"
-	case o.GetStage() == OrderStage_ORDER_STAGE_ROLLED_BACK:
+	case o.isRolledBack():
 		return "rolled back"
 	case len(o.GetOrder()) > 0:
 		return "adopted"

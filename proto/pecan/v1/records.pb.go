@@ -1761,10 +1761,12 @@ func (x *EpochLeft) GetClientId() string {
 }
 
 type EpochFailed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Error         *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Error *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The stream that failed had the epoch's order. So the failure says nothing of the registered order.
+	InOrder       bool `protobuf:"varint,220,opt,name=in_order,json=inOrder,proto3" json:"in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1818,6 +1820,13 @@ func (x *EpochFailed) GetError() *ErrorDetail {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *EpochFailed) GetInOrder() bool {
+	if x != nil {
+		return x.InOrder
+	}
+	return false
 }
 
 // No client reads the epoch any more. The dispatcher removes its streams.
@@ -2050,11 +2059,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
-	"\tclient_id\x18\x03 \x01(\tR\bclientId\"g\n" +
+	"\tclient_id\x18\x03 \x01(\tR\bclientId\"\x83\x01\n" +
 	"\vEpochFailed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xe2\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x1a\n" +
+	"\bin_order\x18\xdc\x01 \x01(\bR\ainOrder\"\xe2\x01\n" +
 	"\vEpochClosed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +

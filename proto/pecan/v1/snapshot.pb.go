@@ -733,7 +733,9 @@ type ClosedEpoch struct {
 	OrderedFrom    uint32   `protobuf:"varint,140,opt,name=ordered_from,json=orderedFrom,proto3" json:"ordered_from,omitempty"`
 	OrderedBelow   uint32   `protobuf:"varint,141,opt,name=ordered_below,json=orderedBelow,proto3" json:"ordered_below,omitempty"`
 	// As in EpochOpened.
-	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// As in EpochFailed.
+	FailedInOrder bool `protobuf:"varint,220,opt,name=failed_in_order,json=failedInOrder,proto3" json:"failed_in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +847,13 @@ func (x *ClosedEpoch) GetCachedStep() string {
 	return ""
 }
 
+func (x *ClosedEpoch) GetFailedInOrder() bool {
+	if x != nil {
+		return x.FailedInOrder
+	}
+	return false
+}
+
 type StoredEpoch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -878,7 +887,9 @@ type StoredEpoch struct {
 	OrderFrom  uint32 `protobuf:"varint,140,opt,name=order_from,json=orderFrom,proto3" json:"order_from,omitempty"`
 	OrderBelow uint32 `protobuf:"varint,141,opt,name=order_below,json=orderBelow,proto3" json:"order_below,omitempty"`
 	// As in EpochOpened, or by a decision while the epoch was open.
-	CachedStep    string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	CachedStep string `protobuf:"bytes,100,opt,name=cached_step,json=cachedStep,proto3" json:"cached_step,omitempty"`
+	// As in EpochFailed.
+	FailedInOrder bool `protobuf:"varint,220,opt,name=failed_in_order,json=failedInOrder,proto3" json:"failed_in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1051,6 +1062,13 @@ func (x *StoredEpoch) GetCachedStep() string {
 		return x.CachedStep
 	}
 	return ""
+}
+
+func (x *StoredEpoch) GetFailedInOrder() bool {
+	if x != nil {
+		return x.FailedInOrder
+	}
+	return false
 }
 
 // A pass: one client reads the epoch.
@@ -1412,7 +1430,7 @@ const file_pecan_v1_snapshot_proto_rawDesc = "" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
 	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x121\n" +
 	"\tplacement\x18\x14 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\x12>\n" +
-	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xf9\x02\n" +
+	"\x0ecache_decision\x18d \x01(\v2\x17.pecan.v1.CacheDecisionR\rcacheDecision\"\xa2\x03\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
@@ -1425,7 +1443,8 @@ const file_pecan_v1_snapshot_proto_rawDesc = "" +
 	"\fordered_from\x18\x8c\x01 \x01(\rR\vorderedFrom\x12$\n" +
 	"\rordered_below\x18\x8d\x01 \x01(\rR\forderedBelow\x12\x1f\n" +
 	"\vcached_step\x18d \x01(\tR\n" +
-	"cachedStep\"\x9b\x05\n" +
+	"cachedStep\x12'\n" +
+	"\x0ffailed_in_order\x18\xdc\x01 \x01(\bR\rfailedInOrder\"\xc4\x05\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -1452,7 +1471,8 @@ const file_pecan_v1_snapshot_proto_rawDesc = "" +
 	"\vorder_below\x18\x8d\x01 \x01(\rR\n" +
 	"orderBelow\x12\x1f\n" +
 	"\vcached_step\x18d \x01(\tR\n" +
-	"cachedStepB\b\n" +
+	"cachedStep\x12'\n" +
+	"\x0ffailed_in_order\x18\xdc\x01 \x01(\bR\rfailedInOrderB\b\n" +
 	"\x06_after\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +

@@ -1126,8 +1126,10 @@ type CacheMetrics struct {
 	WritesDropped uint64 `protobuf:"varint,3,opt,name=writes_dropped,json=writesDropped,proto3" json:"writes_dropped,omitempty"`
 	// Segments that were damaged, missing, or made from source files that have changed.
 	SegmentsInvalid uint64 `protobuf:"varint,4,opt,name=segments_invalid,json=segmentsInvalid,proto3" json:"segments_invalid,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Parts that the worker neither read nor wrote, because the version of a source file was not known.
+	PartsUnversioned uint64 `protobuf:"varint,220,opt,name=parts_unversioned,json=partsUnversioned,proto3" json:"parts_unversioned,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CacheMetrics) Reset() {
@@ -1188,6 +1190,13 @@ func (x *CacheMetrics) GetSegmentsInvalid() uint64 {
 	return 0
 }
 
+func (x *CacheMetrics) GetPartsUnversioned() uint64 {
+	if x != nil {
+		return x.PartsUnversioned
+	}
+	return 0
+}
+
 // Running totals of a worker for a job. They are cumulative, so a late, repeated or lost message does no harm.
 type JobMetrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1201,7 +1210,7 @@ type JobMetrics struct {
 	Recovery *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// The part of `nodes` that belongs to streams with another order of steps than the registered one.
 	Ordered []*NodeMetrics `protobuf:"bytes,6,rep,name=ordered,proto3" json:"ordered,omitempty"`
-	// Elements that failed, and how many of those were in streams with another order.
+	// Elements that failed, without those whose file was missing, and how many of these were in streams with another order.
 	Failed        uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	OrderedFailed uint64 `protobuf:"varint,8,opt,name=ordered_failed,json=orderedFailed,proto3" json:"ordered_failed,omitempty"`
 	// The part of `nodes` that belongs to streams in the registered order that read a segment of a cache.
@@ -2340,13 +2349,14 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
 	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x15\n" +
 	"\x06work_s\x18\x04 \x01(\x01R\x05workS\x12\x14\n" +
-	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xa4\x01\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xd2\x01\n" +
 	"\fCacheMetrics\x12#\n" +
 	"\rbytes_written\x18\x01 \x01(\x04R\fbytesWritten\x12\x1d\n" +
 	"\n" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
 	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12)\n" +
-	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\"\xdb\x02\n" +
+	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\x12,\n" +
+	"\x11parts_unversioned\x18\xdc\x01 \x01(\x04R\x10partsUnversioned\"\xdb\x02\n" +
 	"\n" +
 	"JobMetrics\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1e\n" +

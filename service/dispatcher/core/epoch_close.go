@@ -108,8 +108,8 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 	done := epoch.Delivered()
 	if done {
 		c.orders.KeepProfile(job, epoch)
-		c.orders.EpochEnded(job, epoch)
 	}
+	c.orders.EpochEnded(job, epoch)
 	c.measureCaches(job)
 	c.caches.due = true
 	for _, step := range cachedSteps(job) {
@@ -134,8 +134,9 @@ func (c *Core) failStream(job *durable.Job, epoch *durable.Epoch, key pecanv1.St
 	if epoch.Error != nil {
 		return
 	}
+	inOrder := durable.HasOrder(durable.FindEpoch(job, key.Epoch), key.Stream)
 	c.orders.StreamFailed(job, key.Epoch, key.Stream, cmp.Or(detail.GetMessage(), key.String()))
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail}}})
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail, InOrder: inOrder}}})
 	c.warn("epoch failed", "job", job.JobId, "epoch", epoch.Epoch, "reason", detail.GetReason(), "error", detail.GetMessage())
 	for _, later := range joining(epoch) {
 		c.failStream(job, later, key, detail)

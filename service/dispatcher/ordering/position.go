@@ -20,7 +20,7 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	p := newProposer(g, plan, options, nil)
 	p.unmeasured = true
 	p.describe()
-	registered := p.names(unmoved(len(p.steps)))
+	registered := listedLike(named, p.names(unmoved(len(p.steps))))
 	order, err := named.Names(plan, registered)
 	if err != nil {
 		return nil, err
@@ -39,6 +39,16 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 		return nil, errors.New(why)
 	}
 	return order, nil
+}
+
+// listedLike returns the steps that a position lists, in the registered order. Positions of earlier versions list no steps in
+// functions, which keep their places then.
+func listedLike(named *pecanv1.EpochOrder, registered []string) []string {
+	outside := slices.DeleteFunc(slices.Clone(registered), func(name string) bool { return graphorder.Outermost(name) != name })
+	if len(named.GetSteps()) == len(outside) {
+		return outside
+	}
+	return registered
 }
 
 // allows returns an error if two steps swapped that may not.

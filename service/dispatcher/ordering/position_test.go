@@ -11,6 +11,36 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
+// Positions of earlier versions list no steps in functions. A trainer continues from them: steps in functions keep their places.
+func TestAPositionOfAnEarlierVersionNamesStepsOutsideOfFunctions(t *testing.T) {
+	g := graphtest.Parse(t, "steps_in_a_function")
+	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
+	planned := plan(t, g, asked)
+	registered := graphorder.Names(g)
+	outside := slices.DeleteFunc(slices.Clone(registered), func(name string) bool { return graphorder.Outermost(name) != name })
+	if len(outside) < 3 || len(outside) == len(registered) {
+		t.Fatal(registered)
+	}
+	last := len(outside) - 1
+	swapped := slices.Clone(outside)
+	swapped[last-1], swapped[last] = swapped[last], swapped[last-1]
+	order, err := ordering.Named(g, planned, asked, pecanv1.NewEpochOrder(planned, swapped))
+	if err != nil || !slices.Equal(order, swapped) {
+		t.Fatal(order, err)
+	}
+	ordered, err := graphorder.Reorder(g, order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Concat(registered[:len(registered)-2], swapped[last-1:])
+	if now := graphorder.Names(ordered); !slices.Equal(now, want) {
+		t.Errorf("steps run as %v, want %v", now, want)
+	}
+	if _, err := ordering.Named(g, planned, asked, pecanv1.NewEpochOrder(planned, outside)); err == nil || !strings.Contains(err.Error(), "the registered order") {
+		t.Errorf("the registered order: %v", err)
+	}
+}
+
 // A trainer may send any position, so Named accepts only an order that Propose could have proposed.
 func TestNamedAcceptsOnlyOrdersThatTheTraitsAllow(t *testing.T) {
 	const exact, approximate = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE

@@ -25,6 +25,29 @@ def cached(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.take(-1, name="pecan_cache")
 
 
+def pairs_of(file: tf.Tensor) -> tf.data.Dataset:
+    """The records of a file with their lengths. Two of the steps may change places."""
+    records = tf.data.TFRecordDataset(file).map(lambda r: (r, tf.strings.length(r)), name="measures")
+    return on_length(on_record(records, "lowers"), "doubles")
+
+
+def on_record(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    return dataset.map(lambda r, n: (tf.strings.lower(r), n), name=name)
+
+
+def on_length(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    return dataset.map(lambda r, n: (r, n * 2), name=name)
+
+
+def swapping(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """Adds two steps that may change places."""
+    return on_length(on_record(dataset, name + "_lowers"), name + "_doubles")
+
+
+def numbered() -> tf.data.Dataset:
+    return D.range(300).map(lambda i: (tf.strings.as_string(i), i), name="numbers")
+
+
 def noisy(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32) + tf.random.uniform([])
 
@@ -349,6 +372,8 @@ CASES = {
     ).map(lambda text, i: i),
     "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
     "steps": steps,
+    "steps_in_a_function": lambda: swapping(D.from_tensor_slices(FILES).interleave(pairs_of, cycle_length=2), "outside"),
+    "steps_in_branches": lambda: D.zip((swapping(numbered(), "first"), swapping(numbered(), "second"))).map(lambda a, b: (*a, *b)),
     "badly_ordered": badly_ordered,
     "changes": lambda: changes(32),
     "changes_of_any_size": lambda: changes(None),

@@ -51,8 +51,8 @@ type Directory struct {
 	// removing: unneeded files are being removed.
 	removing atomic.Bool
 
-	runs, written, read, dropped, invalid atomic.Uint64
-	warned, warnedSlow                    sync.Once
+	runs, written, read, dropped, invalid, unversioned atomic.Uint64
+	warned, warnedSlow, warnedUnversioned              sync.Once
 	// reading and writing measure the speed of the directory.
 	reading, writing transfers
 	health           health
@@ -97,7 +97,7 @@ func (d *Directory) Metrics() *pecanv1.CacheMetrics {
 		return nil
 	}
 	return &pecanv1.CacheMetrics{
-		BytesWritten: d.written.Load(), BytesRead: d.read.Load(), WritesDropped: d.dropped.Load(), SegmentsInvalid: d.invalid.Load(),
+		BytesWritten: d.written.Load(), BytesRead: d.read.Load(), WritesDropped: d.dropped.Load(), SegmentsInvalid: d.invalid.Load(), PartsUnversioned: d.unversioned.Load(),
 	}
 }
 
@@ -120,6 +120,15 @@ func (d *Directory) drop(name string, why error) {
 	level := d.Log.Debug
 	d.warned.Do(func() { level = d.Log.Warn })
 	level("a cache segment is not written; the epoch continues without it (logged once; pecanctl status counts)", "file", name, "error", why)
+}
+
+// skip records that a part is neither read nor written, because the version of a source file is not known. A segment of the part may
+// still be valid.
+func (d *Directory) skip(why error) {
+	d.unversioned.Add(1)
+	d.warnedUnversioned.Do(func() {
+		d.Log.Warn("the version of a source file is not known; its part is computed without the cache (logged once; pecanctl status counts)", "error", why)
+	})
 }
 
 // report reports a durable segment to the dispatcher. The channel is closed when it has answered.

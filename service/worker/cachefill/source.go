@@ -142,9 +142,10 @@ func (s *Source) beginPart() (err error) {
 	s.source, s.graphs, s.delivered, s.alone = source, nil, 0, false
 	s.segment = s.recordedOf(s.part())
 	switch {
+	case s.Context.Err() != nil:
+		return tf.ErrCancelled
 	case unknown != nil:
-		// The part is neither read nor written. Its segment may still be valid.
-		s.Directory.drop("", fmt.Errorf("the version of a source file is not known: %w", unknown))
+		s.Directory.skip(unknown)
 		err = s.open()
 	case s.segment != nil:
 		err = s.beginReading()

@@ -37,7 +37,7 @@ type Run interface {
 	Job() string
 	// Nodes are the metrics of the steps of its graphs.
 	Nodes() []*pecanv1.NodeMetrics
-	// Failed counts elements that could not be produced.
+	// Failed counts elements that could not be produced, without those whose file was missing.
 	Failed() uint64
 	// Reordered reports whether the steps run in another order than the registered one.
 	Reordered() bool
@@ -137,7 +137,7 @@ func (t *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	a.reported = true
 	a.sequence++
 	metrics := &pecanv1.JobMetrics{
-		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
+		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered, Cached: a.done.Cached,
 		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
 	metrics.Recovery.Add(a.done.Recovery)

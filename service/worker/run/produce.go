@@ -208,9 +208,13 @@ func (r *run) index() uint64 {
 	return next
 }
 
-// fail appends an element that could not be produced. It returns what deliver returns.
+// fail appends an element that could not be produced. It returns what deliver returns. The dispatcher learns of the first one before
+// readers do, because they may end the job. A missing file says nothing of the order of the steps.
 func (r *run) fail(index uint64, failure *reason.Error) bool {
-	r.failures.Add(1)
+	if failure.Reason != reason.FileNotVisible && r.failures.Add(1) == 1 {
+		r.stream.streams.Totals.Changed(r)
+		r.stream.streams.reportJob(r.stream.key.Job)
+	}
 	return r.deliver(window.NewFailure(index, failure))
 }
 

@@ -37,7 +37,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		epoch.Error = kind.EpochFailed.Error
+		epoch.Error, epoch.FailedInOrder = kind.EpochFailed.Error, kind.EpochFailed.InOrder
 	case *pecanv1.Record_EpochClosed:
 		r := kind.EpochClosed
 		job, epoch, err := s.Epoch(r.JobId, r.Epoch)
@@ -49,6 +49,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		closed := &pecanv1.ClosedEpoch{
 			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsTruncated: r.StreamsTruncated, Lost: r.Lost,
 			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams, OrderedFrom: epoch.OrderFrom, OrderedBelow: epoch.OrderBelow, CachedStep: epoch.CachedStep,
+			FailedInOrder: epoch.FailedInOrder,
 		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)

@@ -136,12 +136,13 @@ func checkDecided(decided *pecanv1.StoredOrder) error {
 	return nil
 }
 
-// applyOrderJudged adopts a piloted order, or rolls an order back.
+// applyOrderJudged adopts a piloted order, rolls an order back, or pilots it again. Earlier versions piloted some orders again whose
+// rollback is final now.
 func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	decided := s.Decision(OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()})
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	switch {
-	case decided != nil && decided.MayReturn() && r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
+	case decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK && r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
 		return fmt.Errorf("an order of %q was judged, but no job runs it", r.GetFingerprint())
 	case !back && (r.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED || decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED):
@@ -152,11 +153,15 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	}
 	s.learn(r.Fingerprint, func(*knowledge) {
 		switch {
-		case back && r.Suspected:
+		case !back:
+			decided.ElementsExcused = decided.ElementsExcused || decided.MayBeExcused()
+		case r.ElementsFailed:
+		case r.Suspected:
 			decided.Suspicions++
-		case back:
+		default:
 			decided.Suspicions = 0
 		}
+		decided.ElementsFailed = back && r.ElementsFailed
 		decided.Stage, decided.Production, decided.Why = r.Stage, r.Production, r.Why
 	})
 	return nil

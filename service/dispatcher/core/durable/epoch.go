@@ -30,7 +30,9 @@ type Epoch struct {
 	Opened uint64
 	Passes []*pecanv1.StoredPass
 	Error  *pecanv1.ErrorDetail
-	Order  []string
+	// FailedInOrder: the stream that failed had the order.
+	FailedInOrder bool
+	Order         []string
 	// OrderStreams and the regular streams in [OrderFrom, OrderBelow) have the order; if there are none, all have it.
 	OrderStreams          []uint32
 	OrderFrom, OrderBelow uint32

@@ -80,7 +80,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 	}
 	e := newEpoch(job, stored.Epoch, stored.Opened, stored.Total)
 	e.Passes, e.Error, e.Order, e.OrderStreams, e.assignment = stored.Passes, stored.Error, stored.Order, stored.OrderStreams, stored.Assignment
-	e.OrderFrom, e.OrderBelow = stored.OrderFrom, stored.OrderBelow
+	e.OrderFrom, e.OrderBelow, e.FailedInOrder = stored.OrderFrom, stored.OrderBelow, stored.FailedInOrder
 	e.CachedStep = stored.CachedStep
 	e.After, e.Joins, e.Carried, e.Carry = stored.After, stored.Joins, stored.Carried, stored.Carry
 	e.delivered = bitmap(bytes.Clone(stored.Delivered)).resized(e.total)
@@ -121,6 +121,7 @@ func (e *Epoch) stored() *pecanv1.StoredEpoch {
 		Epoch: e.Epoch, Passes: e.Passes, Error: e.Error, Order: e.Order, OrderStreams: e.OrderStreams, Opened: e.Opened, Total: e.total,
 		Delivered: e.delivered, Truncated: e.truncated, Elements: e.sums.elements, Lost: e.sums.lost, Assignment: e.assignment,
 		After: e.After, Joins: e.Joins, Carried: e.Carried, Carry: e.Carry, OrderFrom: e.OrderFrom, OrderBelow: e.OrderBelow, CachedStep: e.CachedStep,
+		FailedInOrder: e.FailedInOrder,
 	}
 	for _, stream := range e.Active() {
 		stored.Elements -= elementsOf(stream)

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -65,6 +66,16 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
+// failedInOrder says that elements of a job failed in the order since a time, and none in the registered order at any time; empty
+// otherwise, and if elements of other jobs have. nil: the job has not had the order.
+func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job, from *jobmetrics.Totals) string {
+	now := r.host.Metrics(job.JobId)
+	if from == nil || decided.GetElementsExcused() || now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
+		return ""
+	}
+	return fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
+}
+
 // compare sums the metrics of the jobs that run in an order.
 func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) (s comparison) {
 	ordered, beside, before := jobmetrics.Profile{}, jobmetrics.Profile{}, jobmetrics.Profile{}
@@ -81,9 +92,7 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		beside.Add(since.List())
 		now.Ordered.Subtract(from.Ordered.List())
 		ordered.Add(now.Ordered.List())
-		if now.OrderedFailed > from.OrderedFailed && now.Failed <= now.OrderedFailed {
-			s.failed = fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
-		}
+		s.failed = cmp.Or(s.failed, r.failedInOrder(decided, job, from))
 	}
 	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
 	s.orderedNodes = jobmetrics.Valid(ordered.List())

@@ -15,7 +15,7 @@ import (
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
-		r.suspect(key, s.failed)
+		r.rollBack(key, &pecanv1.OrderJudged{Why: s.failed, ElementsFailed: true})
 		return
 	}
 	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "other streams of the same epochs", s.sameEpochs.cpu() >= minCPU
@@ -40,7 +40,7 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	switch {
 	case s.ordered.perElement > margin*registered.perElement:
 		why := fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", costs, s.ordered.perElement/registered.perElement, margin)
-		r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Production: production, Why: why})
+		r.rollBack(key, &pecanv1.OrderJudged{Production: production, Why: why})
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 		r.setStage(key, &pecanv1.OrderJudged{Production: production, Why: strings.TrimSuffix(decided.Why, ".") + "; " + costs})
 	default:
@@ -78,37 +78,67 @@ func (r *Rollouts) setStage(key durable.OrderKey, judged *pecanv1.OrderJudged) {
 func (r *Rollouts) Refused(jobID, why string) {
 	job := r.state.Job(jobID)
 	if job != nil && len(r.state.OrderFor(job)) > 0 {
-		r.setStage(durable.KeyOf(r.state.DecisionFor(job)), &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Why: why})
+		r.rollBack(durable.KeyOf(r.state.DecisionFor(job)), &pecanv1.OrderJudged{Why: why})
 	}
 }
 
-// StreamFailed notes that a stream has failed for good. If the epoch runs in another order, and no epoch of its job has
-// failed before, the order is rolled back. The registered order is right by definition. The order may be innocent, but a
+// rollBack takes an order out of production. EpochEnded says what brings it back.
+func (r *Rollouts) rollBack(key durable.OrderKey, judged *pecanv1.OrderJudged) {
+	judged.Stage = pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
+	r.setStage(key, judged)
+}
+
+// StreamFailed notes that a stream has failed for good. If the stream runs in another order, the order is rolled back, unless
+// the registered order has just failed too. The registered order is right by definition. The order may be innocent, but a
 // rollback costs only time.
 func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
 	if epoch == nil || !needsProof(decided.GetPolicy()) || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
 		return
 	}
-	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||
-		slices.ContainsFunc(job.Epochs, func(e *durable.Epoch) bool { return e.Error != nil })
-	if !failed {
-		r.suspect(durable.KeyOf(decided), fmt.Sprintf("a stream in the order failed: %s", why))
+	if !registeredFailed(job, epoch) {
+		r.rollBack(durable.KeyOf(decided), &pecanv1.OrderJudged{Why: fmt.Sprintf("a stream in the order failed: %s", why), Suspected: true})
 	}
 }
 
-// EpochEnded pilots an order again that was rolled back because of a failure, once an epoch in the registered order has ended
-// without one. The failure may have had another cause, such as a missing file. A second failure is final.
+// registeredFailed reports whether the newest other epoch of a job that has ended failed in the registered order. The cause may
+// last. An earlier failure says nothing, or an order that fails in each epoch would stay for ever.
+func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
+	var last *pecanv1.ClosedEpoch
+	for _, closed := range job.Closed {
+		if closed.Delivered || closed.Error != nil {
+			last = closed
+		}
+	}
+	for _, epoch := range job.Epochs {
+		if epoch != except && (epoch.Delivered() || epoch.Error != nil) && epoch.Epoch >= last.GetEpoch() {
+			last = &pecanv1.ClosedEpoch{Epoch: epoch.Epoch, Error: epoch.Error, FailedInOrder: epoch.FailedInOrder}
+		}
+	}
+	return last.GetError() != nil && !last.GetFailedInOrder()
+}
+
+// EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an order again
+// that was rolled back because of a failed stream, once an epoch in the registered order has ended without one. The failure may
+// have had another cause, such as a missing file. A second failure is final. An order that was rolled back because of failed
+// elements is piloted again if elements fail in the registered order too: the data are the cause.
 func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	decided := r.state.DecisionFor(job)
+	key := durable.KeyOf(decided)
+	if p := r.pilots[key]; p != nil {
+		if failed := r.failedInOrder(decided, job, p.baseline[job.JobId]); failed != "" {
+			r.rollBack(key, &pecanv1.OrderJudged{Why: failed, ElementsFailed: true})
+			return
+		}
+	}
+	if now := r.host.Metrics(job.JobId); decided.MayBeExcused() && now.Failed > now.OrderedFailed {
+		why := fmt.Sprintf("it runs again, because elements of job %s failed in the registered order too; it was rolled back before: %s", job.JobId, decided.Why)
+		r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
+		return
+	}
 	if !decided.MayReturn() || !epoch.Delivered() || epoch.Error != nil || len(epoch.Order) > 0 {
 		return
 	}
 	why := fmt.Sprintf("it runs again, because epoch %d of job %s had no failure in the registered order; it was rolled back before: %s", epoch.Epoch, job.JobId, decided.Why)
-	r.setStage(durable.KeyOf(decided), &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
-}
-
-// suspect rolls an order back because of a failure that may have another cause.
-func (r *Rollouts) suspect(key durable.OrderKey, why string) {
-	r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, Why: why, Suspected: true})
+	r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
 }

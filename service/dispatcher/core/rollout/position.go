@@ -77,13 +77,13 @@ func (r *Rollouts) OrderAt(job *durable.Job, position *pecanv1.Position, found [
 	case hash == "":
 		return nil, nil
 	case off != "":
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in another order than the registered one, which job %q does not allow: %s", job.JobId, off)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in another order than the registered one, which job %q does not allow: %s. Resume with the order and the order_tolerance with which the state was saved, or begin without this state", job.JobId, off)
 	case hash == pecanv1.OrderHash(job.Plan, decided):
 		return decided, nil
 	case durable.NamesOrder(job, position, found):
 		return found, nil
 	default:
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s. This dispatcher has not decided on that order for job %q, and the position does not list it (only orders of up to 1,024 steps are listed)", hash, job.JobId)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s. This dispatcher has not decided on that order for job %q, and the position does not list it (only orders of up to 1,024 steps are listed). Resume with the service where the state was saved, or begin without this state", hash, job.JobId)
 	}
 }
 

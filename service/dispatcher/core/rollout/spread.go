@@ -28,17 +28,17 @@ func takes(epoch *durable.Epoch, order []string) bool {
 	return epoch.CachedStep == "" || epoch.Job.CacheDecision.GetNode() != epoch.CachedStep || !cachesOther(epoch.Job, order)
 }
 
-// pilotOpenEpochs begins the pilots of orders that have none, in epochs that were opened before the decision. After a restart
+// pilotOpenEpochs begins the pilots of orders that have none, in epochs that are read and were opened before the decision. After a restart
 // it waits for the workers' metrics, because a pilot compares from now on.
 func (r *Rollouts) pilotOpenEpochs() {
 	for _, job := range r.state.Jobs() {
 		key, off := r.state.OrderKey(job)
 		decided := r.state.Decision(key)
-		if off != "" || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
+		if off != "" || job.Error != nil || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
 			continue
 		}
 		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool {
-			return len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
+			return len(epoch.Passes) > 0 && len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
 		})
 		if at < 0 {
 			continue
