@@ -13,7 +13,7 @@ import (
 )
 
 // window bounds what arrives before it is read. Workers and trainers have the same one.
-const window = 1 << 20
+const window = 4 << 20
 
 // reportAfter is how long a worker collects starts and ends of streams before it reports them in lists.
 const reportAfter = 20 * time.Millisecond
@@ -26,7 +26,8 @@ type worker struct {
 	cancel    context.CancelFunc
 	conn      *grpc.ClientConn
 	stream    grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
-	heartbeat *time.Ticker
+	heartbeat time.Duration
+	periods   chan time.Duration
 
 	mu sync.Mutex
 	// held has the lease of each stream that the dispatcher has given and not taken back.
@@ -63,7 +64,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{fleet: f, number: number, conn: conn, held: map[streamKey]*held{}, report: time.NewTimer(time.Hour)}
+	w := &worker{fleet: f, number: number, conn: conn, held: map[streamKey]*held{}, report: time.NewTimer(time.Hour), periods: make(chan time.Duration, 1)}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.clear()
 	failed := context.AfterFunc(registering, w.cancel)
@@ -82,7 +83,7 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 	if err != nil {
 		return nil, err
 	}
-	w.heartbeat = time.NewTicker(seconds(command.GetWelcome().GetHeartbeatS()))
+	w.heartbeat = seconds(command.GetWelcome().GetHeartbeatS())
 	return w, nil
 }
 
@@ -90,7 +91,6 @@ func (f *fleet) connect(ctx, registering context.Context, number int) (*worker, 
 func (w *worker) run() {
 	defer w.conn.Close()
 	defer w.cancel()
-	defer w.heartbeat.Stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -112,7 +112,11 @@ func (w *worker) handle(command *pecanv1.WorkerCommand) {
 	defer w.mu.Unlock()
 	switch kind := command.GetKind().(type) {
 	case *pecanv1.WorkerCommand_SetHeartbeat:
-		w.heartbeat.Reset(seconds(kind.SetHeartbeat.GetPeriodS()))
+		select {
+		case <-w.periods:
+		default:
+		}
+		w.periods <- seconds(kind.SetHeartbeat.GetPeriodS())
 	case *pecanv1.WorkerCommand_Start:
 		w.hold(kind.Start.GetId().Key(), kind.Start.GetLease())
 	case *pecanv1.WorkerCommand_StartStreams:
@@ -218,13 +222,21 @@ func (w *worker) reportSoon() {
 
 // write sends heartbeats and reports until the session ends, or until the worker has to disappear.
 func (w *worker) write() {
+	due, timer := time.Now().Add(w.heartbeat), time.NewTimer(w.heartbeat)
+	defer timer.Stop()
 	defer w.report.Stop()
 	for {
 		var messages []*pecanv1.WorkerMessage
 		select {
 		case <-w.ctx.Done():
 			return
-		case <-w.heartbeat.C:
+		case period := <-w.periods:
+			left := time.Duration(float64(time.Until(due)) * float64(period) / float64(w.heartbeat))
+			w.heartbeat, due = period, time.Now().Add(left)
+			timer.Reset(left)
+		case <-timer.C:
+			due = time.Now().Add(w.heartbeat)
+			timer.Reset(w.heartbeat)
 			messages = []*pecanv1.WorkerMessage{{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.load()}}}
 		case <-w.report.C:
 			if w.fleet.shallDie(w.number) {

@@ -47,7 +47,11 @@ func (s *session) setHeartbeat(periodS float64) {
 		s.worker.log.Warn("the dispatcher wants heartbeats with an invalid period, so the period stays", "seconds", periodS)
 		return
 	}
-	s.heartbeats.Reset(seconds(periodS))
+	select {
+	case <-s.periods:
+	default:
+	}
+	s.periods <- seconds(periodS)
 }
 
 // validTime reports whether a number of seconds is positive and not absurdly long.

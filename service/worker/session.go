@@ -31,7 +31,7 @@ const (
 	logPeriod  = 5 * time.Second
 	maxMessage = 64 << 20
 	// commandWindow bounds the commands that arrive before they are read.
-	commandWindow = 1 << 20
+	commandWindow = 4 << 20
 	// ackTimeout is how long the dispatcher's host may leave sent data unacknowledged before the connection
 	// counts as broken. The lease time, not this one, decides how long streams continue without a dispatcher.
 	ackTimeout  = 10 * time.Second
@@ -57,8 +57,8 @@ type session struct {
 	// Only the goroutine that receives commands uses them.
 	commons  map[epochKey]*pecanv1.StartStream
 	closings map[pecanv1.StreamKey]*pecanv1.StartStream
-	// heartbeats says when the next heartbeat is due.
-	heartbeats *time.Ticker
+	// periods has the newest period of heartbeats, until write takes it.
+	periods chan time.Duration
 }
 
 // epochKey names an epoch.
@@ -231,13 +231,12 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 	}
 	s.commons, s.closings = map[epochKey]*pecanv1.StartStream{}, map[pecanv1.StreamKey]*pecanv1.StartStream{}
 	s.welcomed(ctx, welcome)
-	s.heartbeats = time.NewTicker(seconds(welcome.GetHeartbeatS()))
-	defer s.heartbeats.Stop()
+	s.periods = make(chan time.Duration, 1)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
 		defer cancel()
-		s.write(ctx, stream, s.heartbeats.C)
+		s.write(ctx, stream, seconds(welcome.GetHeartbeatS()), s.periods)
 	}()
 	for {
 		command, err := stream.Recv()
@@ -256,7 +255,9 @@ func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed boo
 }
 
 // write sends heartbeats and queued messages until the session breaks or the worker stops.
-func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], heartbeats <-chan time.Time) {
+func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], period time.Duration, periods <-chan time.Duration) {
+	due, timer := time.Now().Add(period), time.NewTimer(period)
+	defer timer.Stop()
 	for {
 		s.mu.Lock()
 		messages, connected := s.outbox, s.connected
@@ -277,7 +278,15 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 		case <-stream.Context().Done():
 			return
 		case <-s.signal:
-		case <-heartbeats:
+		case changed := <-periods:
+			// The rest of the running period changes by the same factor. So no silence is longer than the longer period, and workers
+			// that get the command together do not send heartbeats together from then on.
+			left := time.Duration(float64(time.Until(due)) * float64(changed) / float64(period))
+			period, due = changed, time.Now().Add(left)
+			timer.Reset(left)
+		case <-timer.C:
+			due = time.Now().Add(period)
+			timer.Reset(period)
 			s.worker.streams.ReportMetrics()
 			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
 			if stream.Send(beat) != nil {

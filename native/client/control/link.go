@@ -29,7 +29,7 @@ const (
 	// maxAnswer limits the size of one answer of the dispatcher.
 	maxAnswer = 256 << 20
 	// answerWindow bounds what arrives before it is read.
-	answerWindow = 1 << 20
+	answerWindow = 4 << 20
 )
 
 // Config says how to reach a dispatcher.

@@ -489,8 +489,10 @@ func (x *PlacementKept) GetKnown() *PlacementKnown {
 
 // What another dispatcher, or an earlier private cluster, has learned. It adds what the state lacks.
 type LearnedMerged struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Learned       *Learned               `protobuf:"bytes,1,opt,name=learned,proto3" json:"learned,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Learned *Learned               `protobuf:"bytes,1,opt,name=learned,proto3" json:"learned,omitempty"`
+	// The orders replace those that are known. False in records of earlier versions: a rule of theirs chooses.
+	OrdersReplace bool `protobuf:"varint,231,opt,name=orders_replace,json=ordersReplace,proto3" json:"orders_replace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +532,13 @@ func (x *LearnedMerged) GetLearned() *Learned {
 		return x.Learned
 	}
 	return nil
+}
+
+func (x *LearnedMerged) GetOrdersReplace() bool {
+	if x != nil {
+		return x.OrdersReplace
+	}
+	return false
 }
 
 var File_pecan_v1_decision_records_proto protoreflect.FileDescriptor
@@ -572,9 +581,10 @@ const file_pecan_v1_decision_records_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x121\n" +
 	"\tplacement\x18\x02 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"?\n" +
 	"\rPlacementKept\x12.\n" +
-	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"<\n" +
+	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"d\n" +
 	"\rLearnedMerged\x12+\n" +
-	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearnedb\x06proto3"
+	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\x12&\n" +
+	"\x0eorders_replace\x18\xe7\x01 \x01(\bR\rordersReplaceb\x06proto3"
 
 var (
 	file_pecan_v1_decision_records_proto_rawDescOnce sync.Once

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // MaxPastJobs bounds the jobs of a StoredHistory.
@@ -37,12 +39,16 @@ func (h *StoredHistory) learnedKey() learnedKey { return learnedKey{fingerprint:
 
 func (j *PastJob) learnedKey() learnedKey { return learnedKey{rest: j.GetJobId()} }
 
-// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: a rollback that mine
-// does not know counts, and histories are united. Lists of the result ascend by key. It shares memory with both.
-func MergeLearned(mine, found *Learned) *Learned {
+// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: of an order, a rollback
+// and failures that mine does not know count, and histories are united. Lists of the result ascend by key. It shares memory with
+// both.
+func MergeLearned(mine, found *Learned) *Learned { return MergeLearnedBy(mine, found, laterJudgement) }
+
+// MergeLearnedBy is MergeLearned with a choice between two orders with one key.
+func MergeLearnedBy(mine, found *Learned, choose func(mine, found *StoredOrder) *StoredOrder) *Learned {
 	return &Learned{
 		Profiles:   united(mine.GetProfiles(), found.GetProfiles(), first),
-		Orders:     united(mine.GetOrders(), found.GetOrders(), laterJudgement),
+		Orders:     united(mine.GetOrders(), found.GetOrders(), choose),
 		Placements: united(mine.GetPlacements(), found.GetPlacements(), first),
 		Histories:  united(mine.GetHistories(), found.GetHistories(), unitedHistory),
 	}
@@ -66,13 +72,26 @@ func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func
 
 func first[M any](mine, _ M) M { return mine }
 
-// laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine.
+// laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine. What mine and found know of
+// failures adds up. Failures of another order say nothing of mine.
 func laterJudgement(mine, found *StoredOrder) *StoredOrder {
-	known := cmp.Or(cmp.Compare(found.knownOfElements(), mine.knownOfElements()), cmp.Compare(found.GetSuspicions(), mine.GetSuspicions()))
-	if !mine.isFinal() && (found.isFinal() || known > 0) {
+	switch {
+	case mine.isFinal():
+		return mine
+	case found.isFinal():
 		return found
+	case !slices.Equal(mine.GetOrder(), found.GetOrder()):
+		return mine
 	}
-	return mine
+	chosen := mine
+	if cmp.Or(cmp.Compare(found.knownOfElements(), mine.knownOfElements()), cmp.Compare(found.GetSuspicions(), mine.GetSuspicions())) > 0 {
+		chosen = found
+	}
+	if suspicions := max(mine.GetSuspicions(), found.GetSuspicions()); chosen.GetSuspicions() < suspicions {
+		chosen = proto.CloneOf(chosen)
+		chosen.Suspicions = suspicions
+	}
+	return chosen
 }
 
 func unitedHistory(mine, found *StoredHistory) *StoredHistory {

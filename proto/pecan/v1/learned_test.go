@@ -98,12 +98,20 @@ func TestAMergeKeepsRollbacksAndCountsFailures(t *testing.T) {
 	fresh := order("it never failed", adopted, 0)
 	elements, excused := order("elements failed in it", back, 1), order("elements failed in both orders", adopted, 0)
 	elements.ElementsFailed, excused.ElementsExcused = true, true
+	// These know of failures that are not in the view which counts.
+	elementsFirst, excusedOnce := order("elements failed in it", back, 0), order("elements failed in both orders", adopted, 1)
+	elementsFirst.ElementsFailed, excusedOnce.ElementsExcused = true, true
+	other, refused := order("another order", piloted, 1), order("refused after a trial", adopted, 0)
+	other.Order, refused.Order = []string{"a", "b"}, nil
+	otherBack := order("another order is slower", back, 0)
+	otherBack.Order = other.Order
 	for _, c := range []struct{ mine, found, want *pecanv1.StoredOrder }{
 		{slower, once, slower}, {once, slower, slower}, {slower, again, slower}, {slower, fresh, slower}, {fresh, slower, slower}, {borneOut, slower, slower},
 		{twice, once, twice}, {once, twice, twice}, {again, twice, twice}, {twice, borneOut, twice},
 		{fresh, once, once}, {fresh, again, again}, {fresh, borneOut, borneOut}, {borneOut, fresh, borneOut},
-		{elements, borneOut, elements}, {elements, twice, twice}, {fresh, elements, elements}, {once, elements, elements}, {borneOut, excused, excused},
-		{excused, elements, excused}, {excused, again, excused}, {excused, slower, slower}, {elements, excused, excused},
+		{elements, borneOut, elements}, {elements, twice, twice}, {fresh, elements, elements}, {once, elements, elements}, {borneOut, excused, excusedOnce},
+		{excused, elements, excusedOnce}, {excused, again, excusedOnce}, {excused, slower, slower}, {elements, excused, excusedOnce},
+		{again, elementsFirst, elements}, {elementsFirst, again, elements}, {fresh, other, fresh}, {refused, other, refused}, {fresh, otherBack, otherBack},
 		{again, once, again}, {borneOut, once, borneOut}, {once, fresh, once}, {once, again, once},
 	} {
 		list := func(o *pecanv1.StoredOrder) *pecanv1.Learned {

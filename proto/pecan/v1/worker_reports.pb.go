@@ -1210,7 +1210,7 @@ type JobMetrics struct {
 	Recovery *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// The part of `nodes` that belongs to streams with another order of steps than the registered one.
 	Ordered []*NodeMetrics `protobuf:"bytes,6,rep,name=ordered,proto3" json:"ordered,omitempty"`
-	// Elements that failed, without those whose file was missing, and how many of these were in streams with another order.
+	// Elements that failed, without those whose file was missing or whose error is transient, and how many of these were in streams with another order.
 	Failed        uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	OrderedFailed uint64 `protobuf:"varint,8,opt,name=ordered_failed,json=orderedFailed,proto3" json:"ordered_failed,omitempty"`
 	// The part of `nodes` that belongs to streams in the registered order that read a segment of a cache.

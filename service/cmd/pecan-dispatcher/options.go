@@ -69,7 +69,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxClients, "max-clients", c.MaxClients, "most datasets that trainers read at once")
 	f.IntVar(&c.MaxDatasets, "max-datasets", c.MaxDatasets, "most registered datasets at once")
 	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "limit of open epochs per job: each open iterator needs one")
-	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "shortest period of the workers' heartbeats; it is longer with more than 400 workers")
+	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "shortest period of the workers' heartbeats; it is longer in fleets that would send more than 400 per second")
 	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "time without a heartbeat after which a worker gets no new streams; the default is never above --worker-dead-after")
 	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "time without a heartbeat after which a worker's streams move to other workers")
 	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time in which a worker must reconnect to keep its streams after its connection broke")

@@ -25,8 +25,8 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
-	// heartbeatPeriod is that of all workers.
-	heartbeatPeriod time.Duration
+	// heartbeatPeriod is that of all workers. Until slowerUntil, some may not have sent a heartbeat since it was slowerPeriod.
+	heartbeatPeriod, slowerPeriod, slowerUntil time.Duration
 	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
 	lastOrder uint64
 	// epochs has the volatile state of open epochs.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
 
 const (
@@ -27,13 +28,22 @@ func (c *Core) spaceHeartbeats() {
 	if ratio < periodChange && ratio > 1/periodChange {
 		return
 	}
+	c.slowerPeriod, c.slowerUntil = c.heartbeatPeriod, c.now+c.heartbeatPeriod
 	c.heartbeatPeriod = period
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_SetHeartbeat{SetHeartbeat: &pecanv1.SetHeartbeat{PeriodS: period.Seconds()}}})
 	}
 }
 
-// suspectAfter is how long a worker may be silent before it gets no new streams. A longer period is no reason to suspect it.
+// suspectAfter is how long a worker may be silent before it gets no new streams. A longer period is no reason to suspect it, and the
+// last one may still be running.
 func (c *Core) suspectAfter() time.Duration {
-	return c.cfg.SuspectAfter + c.heartbeatPeriod - c.cfg.Heartbeat
+	period := c.heartbeatPeriod
+	if c.now <= c.slowerUntil {
+		period = max(period, c.slowerPeriod)
+	}
+	return min(c.cfg.SuspectAfter+period-c.cfg.Heartbeat, c.cfg.DeadAfter)
 }
+
+// recentReports is how far to look back for two heartbeats of a worker.
+func (c *Core) recentReports() time.Duration { return max(placement.RecentTime, 3*c.heartbeatPeriod) }

@@ -102,6 +102,17 @@ func TestALargeFleetHasFewerHeartbeats(t *testing.T) {
 	for session := 11; session <= workers+1; session++ {
 		decide(core.FromWorker{Session: core.SessionID(session), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}}, 0)
 	}
-	decide(core.Tick{}, time.Second)
+	speak(2)
+	decide(core.Tick{}, 2*time.Second)
 	expect("9 workers", 1, 2, 10)
+	decide(core.Tick{}, 2400*time.Millisecond)
+	if got := state(2); got != "connected" {
+		t.Errorf("a worker whose longer period may still run is %q", got)
+	}
+	speak(2)
+	decide(core.Tick{}, 1600*time.Millisecond)
+	decide(core.Tick{}, 1500*time.Millisecond)
+	if got := state(2); got != "suspect" {
+		t.Errorf("a worker with the configured period is %q after 3.1 s", got)
+	}
 }

@@ -49,7 +49,9 @@ func (c *Core) merge(learned *pecanv1.Learned) *pecanv1.MergeLearnedResponse {
 			continue
 		}
 		answer.Graphs++
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LearnedMerged{LearnedMerged: &pecanv1.LearnedMerged{Learned: of}}})
+		// The record has the orders that the merge chose, so that a journal does not depend on how a later version chooses.
+		of.Orders = slices.DeleteFunc(with.Orders, func(o *pecanv1.StoredOrder) bool { return proto.Equal(c.state.Decision(durable.KeyOf(o)), o) })
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LearnedMerged{LearnedMerged: &pecanv1.LearnedMerged{Learned: of, OrdersReplace: true}}})
 	}
 	return answer
 }

@@ -130,6 +130,26 @@ func TestWhatWasLearnedLeavesByAge(t *testing.T) {
 	}
 }
 
+// A journal says what its dispatcher did next, so the rules of the version that wrote it choose between two orders.
+func TestAMergeOfAnEarlierVersionIsReplayedAsItWas(t *testing.T) {
+	const adopted, piloted = pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, pecanv1.OrderStage_ORDER_STAGE_PILOTED
+	order := func(stage pecanv1.OrderStage, suspicions uint32) *pecanv1.StoredOrder {
+		o := merged(args{"fingerprint": "f1", "plan": "h", "order": "b,a"}).Learned.Orders[0]
+		o.Stage, o.Suspicions = stage, suspicions
+		return o
+	}
+	for _, replace := range []bool{false, true} {
+		state, found := durable.NewState(), order(adopted, 1)
+		apply(t, state, mergeRecord(&pecanv1.Learned{Orders: []*pecanv1.StoredOrder{order(piloted, 0)}}))
+		record := mergeRecord(&pecanv1.Learned{Orders: []*pecanv1.StoredOrder{found}})
+		record.GetLearnedMerged().OrdersReplace = replace
+		apply(t, state, record)
+		if got, want := state.Decision(durable.KeyOf(found)).GetStage(), map[bool]pecanv1.OrderStage{false: piloted, true: adopted}[replace]; got != want {
+			t.Errorf("the orders replace those that are known: %v: the stage is %v, want %v", replace, got, want)
+		}
+	}
+}
+
 // A file or another dispatcher may say anything. What cannot be is refused, and changes nothing.
 func TestImpossibleKnowledgeIsRefused(t *testing.T) {
 	order := func(change func(*pecanv1.StoredOrder)) *pecanv1.Learned {

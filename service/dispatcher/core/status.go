@@ -8,7 +8,6 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
-	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 )
 
 // Status returns what an operator sees at the time now. The caller adds its version, work directory and uptime.
@@ -38,7 +37,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 		TensorflowVersion: worker.tensorflow, Kind: worker.kind, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
 		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Store: worker.store, Host: worker.host,
 	}
-	if rates, known := worker.totals.Rates("", c.now-placement.RecentTime); known {
+	if rates, known := worker.totals.Rates("", c.now-c.recentReports()); known {
 		status.Busy, status.Cpu, status.SentBytesS = rates.Busy, rates.CPU, rates.Bytes
 	}
 	c.state.EachLease(id, func(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream) {

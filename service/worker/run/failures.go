@@ -57,6 +57,15 @@ func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
 		"element %d of stream %d failed on worker %s: %s%s", index, r.stream.key.Stream, r.stream.streams.Identity, err.Message, where))
 }
 
+// transient reports whether an error of this code says nothing of the element: the same element may succeed later.
+func transient(code codes.Code) bool {
+	switch code {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Canceled, codes.PermissionDenied:
+		return true
+	}
+	return false
+}
+
 // openFailure is the error of a graph that does not run.
 func (r *run) openFailure(err error) *reason.Error {
 	if own := (*reason.Error)(nil); errors.As(err, &own) {

@@ -209,9 +209,9 @@ func (r *run) index() uint64 {
 }
 
 // fail appends an element that could not be produced. It returns what deliver returns. The dispatcher learns of the first one before
-// readers do, because they may end the job. A missing file says nothing of the order of the steps.
+// readers do as a rule, because they may end the job. A missing file, and an error of a service, say nothing of the order of the steps.
 func (r *run) fail(index uint64, failure *reason.Error) bool {
-	if failure.Reason != reason.FileNotVisible && r.failures.Add(1) == 1 {
+	if failure.Reason != reason.FileNotVisible && !transient(failure.Code()) && r.failures.Add(1) == 1 {
 		r.stream.streams.Totals.Changed(r)
 		r.stream.streams.reportJob(r.stream.key.Job)
 	}

@@ -64,7 +64,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementKept:
 		return s.applyPlacement(record)
 	case *pecanv1.Record_LearnedMerged:
-		return s.applyLearnedMerged(kind.LearnedMerged.GetLearned())
+		return s.applyLearnedMerged(kind.LearnedMerged)
 	case *pecanv1.Record_WorkerNamed, *pecanv1.Record_WorkerForgotten:
 		return s.applyWorker(record)
 	}

@@ -15,8 +15,13 @@ func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned { return s.known(
 // LearnedWith returns what would be known of a graph after a merge with what was found. It shares memory with both. What
 // is known stays; what was found fills the orders and placements up to their bounds.
 func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1.Learned {
+	return s.filled(fingerprint, func(known *pecanv1.Learned) *pecanv1.Learned { return pecanv1.MergeLearned(known, found) })
+}
+
+// filled returns what would be known of a graph after a merge, within the bounds.
+func (s *State) filled(fingerprint string, merge func(known *pecanv1.Learned) *pecanv1.Learned) *pecanv1.Learned {
 	k := s.known(fingerprint)
-	merged := pecanv1.MergeLearned(k.list(), found)
+	merged := merge(k.list())
 	merged.Orders = filled(merged.Orders, maxOrders, func(o *pecanv1.StoredOrder) bool { return k.orders[KeyOf(o)] != nil })
 	merged.Placements = filled(merged.Placements, maxPlacements, func(p *pecanv1.PlacementKnown) bool { return k.placements[p.TrainerType] != nil })
 	return merged
@@ -123,13 +128,29 @@ func checkHistory(history *pecanv1.StoredHistory) error {
 	return nil
 }
 
+// unlessRolledBack chooses between two orders as earlier versions did when they read their journals.
+func unlessRolledBack(mine, found *pecanv1.StoredOrder) *pecanv1.StoredOrder {
+	known := found.GetSuspicions() > 0 && found.GetSuspicions() <= mine.GetSuspicions()
+	if found.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK && !known {
+		return found
+	}
+	return mine
+}
+
+// replace is the choice of records whose orders replace those that are known.
+func replace(_, found *pecanv1.StoredOrder) *pecanv1.StoredOrder { return found }
+
 // applyLearnedMerged adds what another dispatcher has learned.
-func (s *State) applyLearnedMerged(found *pecanv1.Learned) error {
-	if err := CheckLearned(found); err != nil {
+func (s *State) applyLearnedMerged(r *pecanv1.LearnedMerged) error {
+	learned, choose := r.GetLearned(), unlessRolledBack
+	if r.GetOrdersReplace() {
+		choose = replace
+	}
+	if err := CheckLearned(learned); err != nil {
 		return err
 	}
-	for fingerprint, of := range found.ByGraph() {
-		merged := s.LearnedWith(fingerprint, of)
+	for fingerprint, of := range learned.ByGraph() {
+		merged := s.filled(fingerprint, func(known *pecanv1.Learned) *pecanv1.Learned { return pecanv1.MergeLearnedBy(known, of, choose) })
 		s.learn(fingerprint, func(k *knowledge) { k.take(merged) })
 	}
 	return nil
