@@ -107,6 +107,10 @@ SLOW = (
 
 # Beginnings of the names of tests that CI does not run, each with what proves the same in CI.
 SOAK = {
+    "tests/e2e/test_cache_decision.py::test_a_directory_that_cannot_be_written_changes_no_element":
+        "test_a_cache_disk_that_cannot_be_written[auto] and test_a_full_cache_disk_caches_what_fits in tests/faults/test_disk.py",
+    "tests/e2e/test_cache_decision.py::test_an_expensive_step_is_cached_and_the_second_job_begins_with_it[False]":
+        "the same test in mode deterministic, which compares the order too",
     "tests/e2e/test_deterministic.py::test_the_number_of_workers_changes_nothing":
         "test_workers_that_are_killed_and_added_change_nothing has one to two workers, and tests/faults compare three workers with one",
     "tests/e2e/test_order.py::test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end":

@@ -133,8 +133,10 @@ def elements(dataset: D) -> list[list[list]]:
     return [[component.tolist() for component in tf.nest.map_structure(np.asarray, tf.nest.flatten(e))] for e in dataset.as_numpy_iterator()]
 
 
-def check_epochs(service: Service, build: Callable[[Callable], D], compared: str, deterministic: bool, **options) -> list[pathlib.Path]:
-    """Checks that epochs that read a cache, or half of it, equal those that compute. Returns the segments that were written.
+def check_epochs(service: Service, build: Callable[[Callable], D], compared: str, deterministic: bool, **options) -> tuple[list[pathlib.Path], int]:
+    """Checks that epochs that read a cache, or half of it, equal those that compute.
+
+    Returns the segments that were written, and the number of streams.
 
     `compared` says what of a local run is equal, too (`oracle.compare`). It is empty if a local run makes other random choices.
     """
@@ -155,9 +157,10 @@ def check_epochs(service: Service, build: Callable[[Callable], D], compared: str
     for path in written[::2]:
         path.unlink()
     third = elements(dataset)
+    streams = service.job()["plan"]["num_streams"]
     for got, want in zip((first, second, third), computed, strict=True):
         assert got == want if deterministic else sorted(got) == sorted(want)
-    return written
+    return written, streams
 
 
 def until(condition, what: str) -> None:

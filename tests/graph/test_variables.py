@@ -135,14 +135,14 @@ def test_deterministic_mode_draws_sequentially(cutgraph, tmp_path, step, source)
         return keras.random.uniform([2], seed=state) if source == "keras" else tf.random.uniform([2])
 
     dataset = {
-        "map": lambda: D.range(3000).map(draw, num_parallel_calls=4),
-        "interleave": lambda: D.range(150).interleave(
+        "map": lambda: D.range(1000).map(draw, num_parallel_calls=4),
+        "interleave": lambda: D.range(50).interleave(
             lambda i: D.range(20).map(draw), cycle_length=4, num_parallel_calls=4),
     }[step]()
     cut = run(cutgraph, tmp_path, dataset, mode="DETERMINISTIC")
     assert cut.plan["determinism"] == "DETERMINISM_CLASS_B"
     first, second = ([oracle.key(e) for e in flat(oracle.run_streams(cut, dataset))] for _ in range(2))
-    assert len(first) == 3000
+    assert len(first) == 1000
     assert first == second
 
 
