@@ -1,7 +1,8 @@
 package core
 
 import (
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"slices"
+
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
@@ -31,10 +32,21 @@ func (h scheduleHost) Later(epoch *durable.Epoch) func(stream uint32) bool {
 
 // Avoid implements schedule.Host.
 func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
-	if volatileStream := h.c.findVolatile(pecanv1.StreamKey{Job: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: stream}); volatileStream != nil {
-		return volatileStream.avoid
+	state := h.c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]
+	if state == nil {
+		return nil
 	}
-	return nil
+	var avoid []string
+	if volatileStream := state.streams[stream]; volatileStream != nil {
+		avoid = volatileStream.avoid
+	}
+	for id, until := range state.unreachable {
+		if h.c.now < until {
+			// The order does not matter: the scheduler only asks whether a worker is among them.
+			avoid = append(slices.Clip(avoid), id)
+		}
+	}
+	return avoid
 }
 
 // Members implements schedule.Host.

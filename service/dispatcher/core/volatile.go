@@ -145,6 +145,8 @@ type epochState struct {
 	streams map[uint32]*streamState
 	// releasing has the streams that a client was asked to release.
 	releasing map[uint32]bool
+	// unreachable has until when the epoch avoids a worker that one of its clients could not reach; nil without one.
+	unreachable map[string]time.Duration
 	// watches are those of the epoch's clients.
 	watches []WatchID
 	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.
