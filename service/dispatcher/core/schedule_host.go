@@ -1,8 +1,7 @@
 package core
 
 import (
-	"slices"
-
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
@@ -32,21 +31,25 @@ func (h scheduleHost) Later(epoch *durable.Epoch) func(stream uint32) bool {
 
 // Avoid implements schedule.Host.
 func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
+	if volatileStream := h.c.findVolatile(pecanv1.StreamKey{Job: epoch.Job.JobId, Epoch: epoch.Epoch, Stream: stream}); volatileStream != nil {
+		return volatileStream.avoid
+	}
+	return nil
+}
+
+// Unreachable implements schedule.Host.
+func (h scheduleHost) Unreachable(epoch *durable.Epoch) map[string]bool {
 	state := h.c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]
-	if state == nil {
+	if state == nil || len(state.unreachable) == 0 {
 		return nil
 	}
-	var avoid []string
-	if volatileStream := state.streams[stream]; volatileStream != nil {
-		avoid = volatileStream.avoid
-	}
+	workers := map[string]bool{}
 	for id, until := range state.unreachable {
 		if h.c.now < until {
-			// The order does not matter: the scheduler only asks whether a worker is among them.
-			avoid = append(slices.Clip(avoid), id)
+			workers[id] = true
 		}
 	}
-	return avoid
+	return workers
 }
 
 // Members implements schedule.Host.

@@ -13,16 +13,23 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
 		return id
 	}
-	avoid, members := s.Avoid(d.epoch, stream), s.Members(d.epoch.Job)
+	avoid, unreachable, members := s.Avoid(d.epoch, stream), s.Unreachable(d.epoch), s.Members(d.epoch.Job)
 	locals, only := s.Locals(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
-	best, bestRank := (*load)(nil), [3]int{}
+	best, bestRank, reachable := (*load)(nil), [3]int{}, false
 	consider := func(l *load) {
-		if l == nil || !l.Usable || (l.Local || only) && !locals[l.ID] || !d.fits(l, needRoom) {
+		if l == nil || !l.Usable || (l.Local || only) && !locals[l.ID] {
+			return
+		}
+		reachable = reachable || !unreachable[l.ID]
+		if !d.fits(l, needRoom) {
 			return
 		}
 		rank := [3]int{}
-		if slices.Contains(avoid, l.ID) {
+		switch {
+		case unreachable[l.ID]:
+			rank[0] = 2
+		case slices.Contains(avoid, l.ID):
 			rank[0] = 1
 		}
 		if d.prefetch {
@@ -46,7 +53,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			consider(s.workers[id])
 		}
 	case only:
-	case !off && len(avoid) == 0:
+	case !off && len(avoid)+len(unreachable) == 0:
 		heap := &s.usable
 		switch {
 		case d.prefetch:
@@ -55,7 +62,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			heap = &s.room
 		}
 		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
-	case d.prefetch || needRoom:
+	case (d.prefetch || needRoom) && len(unreachable) == 0:
 		for _, l := range s.room.loads {
 			consider(l)
 		}
@@ -64,7 +71,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			consider(l)
 		}
 	}
-	if best == nil {
+	if best == nil || unreachable[best.ID] && reachable {
 		return ""
 	}
 	return best.ID
