@@ -18,8 +18,7 @@ type Host interface {
 	Unreachable(epoch *durable.Epoch) map[string]bool
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Locals has the local workers that may serve a job. only: no other worker may, even if it was chosen for the job. The
-	// list then has all workers on the host of the job's trainers.
+	// Locals has the local workers that may serve a job. only: no other may, even if chosen, and all workers on its host are listed.
 	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
