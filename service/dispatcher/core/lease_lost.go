@@ -108,8 +108,8 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 }
 
 // moveUnreadable moves a stream away from a worker that its client cannot reach, and with it the client's other streams there: to notice
-// it takes seconds for each. For a while, the epoch's streams go to other workers if these have room. A stream whose rest would be
-// lost stays until its client reports it.
+// it takes seconds for each. For a while, the epoch's streams go to other workers, and wait until one has room. A stream whose rest would
+// be lost stays until its client reports it.
 func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *pecanv1.StoredStream, req *pecanv1.ReportWorkerRequest) {
 	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
 	if state.unreachable == nil {

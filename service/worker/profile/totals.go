@@ -37,7 +37,7 @@ type Run interface {
 	Job() string
 	// Nodes are the metrics of the steps of its graphs.
 	Nodes() []*pecanv1.NodeMetrics
-	// Failed counts elements that could not be produced, without those whose file was missing.
+	// Failed counts elements that could not be produced, without those whose file was missing or whose error is transient.
 	Failed() uint64
 	// Reordered reports whether the steps run in another order than the registered one.
 	Reordered() bool

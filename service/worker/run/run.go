@@ -58,7 +58,7 @@ type run struct {
 	// sharesOpeningLock: the run shares the opening lock for its first element.
 	sharesOpeningLock atomic.Bool
 
-	// failures counts elements that could not be produced, without those whose file was missing.
+	// failures counts elements that could not be produced, without those whose file was missing or whose error is transient.
 	failures atomic.Uint64
 
 	// bufferedBytes is what the iterators' own buffers hold, as it is included in the worker's sum. closed is

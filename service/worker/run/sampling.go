@@ -99,7 +99,7 @@ func (ss *Streams) WindowLimit() int64 {
 // Job returns the name of the run's job.
 func (r *run) Job() string { return r.stream.key.Job }
 
-// Failed counts elements that could not be produced, without those whose file was missing.
+// Failed counts elements that could not be produced, without those whose file was missing or whose error is transient.
 func (r *run) Failed() uint64 { return r.failures.Load() }
 
 // Reordered reports whether the steps run in another order than the registered one.

@@ -12,7 +12,7 @@ type Host interface {
 	Ready(epoch *durable.Epoch) func(stream uint32) bool
 	// Later returns which of the waiting streams of an epoch may be leased after the others; nil if none.
 	Later(epoch *durable.Epoch) func(stream uint32) bool
-	// Avoid names the workers that failed a stream. They get it if no other has room.
+	// Avoid names the workers that failed a stream, or that its client could not reach. They get it if no other has room.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
 	// Unreachable has the workers that clients of an epoch could not reach lately. They get its streams if no other may serve it.
 	Unreachable(epoch *durable.Epoch) map[string]bool
