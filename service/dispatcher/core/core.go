@@ -108,9 +108,10 @@ func (c *Core) Decide(input any, now time.Duration) Result {
 }
 
 // advance moves the core's clock. A gap far longer than a tick means that this process was stopped. That time
-// counts for no timeout; otherwise every worker and client would be dead after a pause of the dispatcher.
+// counts for no timeout; otherwise every worker and client would be dead after a pause of the dispatcher. A shorter
+// gap and the longest period of heartbeats together leave every worker alive.
 func (c *Core) advance(now time.Duration) {
-	if gap := now - c.lastInput; c.lastInput > 0 && gap > c.cfg.SuspectAfter {
+	if gap := now - c.lastInput; c.lastInput > 0 && gap > min(c.cfg.SuspectAfter, c.cfg.DeadAfter/2) {
 		c.paused += gap
 	}
 	c.lastInput = max(c.lastInput, now)

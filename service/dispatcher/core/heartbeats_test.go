@@ -116,3 +116,33 @@ func TestALargeFleetHasFewerHeartbeats(t *testing.T) {
 		t.Errorf("a worker with the configured period is %q after 3.1 s", got)
 	}
 }
+
+// A dispatcher that stands still for less than the time after which it suspects a worker counts nobody in a large fleet as dead.
+func TestAStallOfTheDispatcherKillsNoWorkerOfALargeFleet(t *testing.T) {
+	cfg := core.DefaultConfig()
+	cfg.SuspectAfter, cfg.DeadAfter = 9*time.Second, 10*time.Second
+	c := core.New(cfg, durable.NewState())
+	now := time.Duration(0)
+	decide := func(input any, after time.Duration) {
+		t.Helper()
+		now += after
+		if result := c.Decide(input, now); result.Err != nil {
+			t.Fatal(result.Err)
+		}
+	}
+	const workers = 1000
+	decide(core.Start{ClusterID: "cluster"}, 0)
+	for session := 1; session <= workers; session++ {
+		decide(core.Hello{Session: core.SessionID(session), Message: &pecanv1.WorkerHello{
+			Address: &pecanv1.WorkerAddress{WorkerId: fmt.Sprint("w", session), Tcp: fmt.Sprint("h:", session)}, MaxStreams: 8, Kind: "remote", Number: 1,
+		}}, 0)
+	}
+	// The fleet's period is 2.5 s now. The next heartbeats would have arrived when the dispatcher is stopped.
+	for range 24 {
+		decide(core.Tick{}, 100*time.Millisecond)
+	}
+	decide(core.Tick{}, 8*time.Second)
+	if alive := len(c.Status(now).Workers); alive != workers {
+		t.Fatalf("after a stall of 8 s, %d of %d workers are alive", alive, workers)
+	}
+}

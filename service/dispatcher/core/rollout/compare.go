@@ -69,8 +69,11 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 // failedInOrder says that elements of a job failed in the order since a time, and none in the registered order at any time; empty
 // otherwise, and if elements of other jobs have. nil: the job has not had the order.
 func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job, from *jobmetrics.Totals) string {
+	if from == nil || decided.GetElementsExcused() {
+		return ""
+	}
 	now := r.host.Metrics(job.JobId)
-	if from == nil || decided.GetElementsExcused() || now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
+	if now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
 		return ""
 	}
 	return fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
