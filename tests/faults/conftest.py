@@ -15,17 +15,21 @@ To run one test: `make build`, then `.venv/bin/python -m pytest tests/faults/tes
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import os
 import pathlib
+import pickle
 import random
+import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-GOLDEN_PASSES = 5
 MOST_STREAMS = 1024
 # A test that takes longer than this hangs.
 DEADLINE_S = 1800 if os.environ.get("PECAN_FAULTS_FULL") else 240
@@ -49,9 +53,10 @@ def deadline(limit):
 
 
 @pytest.fixture(scope="session")
-def seed(request: pytest.FixtureRequest) -> int:
+def seed(request: pytest.FixtureRequest, testrun_uid: str) -> int:
+    """The seed of the run, which is the same in all processes of a parallel run."""
     given = request.config.getoption("--seed", default=None)
-    return random.SystemRandom().randrange(1 << 32) if given is None else given
+    return int(testrun_uid[:8], 16) if given is None else given
 
 
 @pytest.fixture
@@ -86,46 +91,68 @@ def any_streams(request: pytest.FixtureRequest, seed: int) -> int:
 
 
 class Made:
-    """The records of a run by their number of streams, with their elements in a local run and in a run without faults."""
+    """The records of a run by their number of streams, with their elements in a local run and in a run without faults.
 
-    def __init__(self, directories: pytest.TempPathFactory) -> None:
-        self._directories = directories
-        self.records = functools.cache(self._records)
-        self.truth = functools.cache(self._truth)
-        self.golden = functools.cache(self._golden)
+    Tests run in several processes at the same time. Whatever a test requires first is made once, and the other processes read it
+    from a file.
+    """
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._directory = directory
+        directory.mkdir(exist_ok=True)
+        self.records = functools.cache(lambda streams: self._once(f"records-{streams}", self._records, streams))
+        self.truth = functools.cache(lambda streams: self._once(f"truth-{streams}", self._truth, streams))
+        self.golden = functools.cache(lambda *key: self._once("golden-{}-{}".format(*key), self._golden, *key))
+
+    def _once(self, name: str, make: Callable[..., Any], *key: Any) -> Any:
+        """What `make` returns in the first process that requires it. A process that fails leaves it to the next one."""
+        path = self._directory / f"{name}.pickle"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                fresh = path.with_suffix(".new")
+                fresh.write_bytes(pickle.dumps(make(*key)))
+                fresh.rename(path)
+        return pickle.loads(path.read_bytes())
+
+    def _directory_of(self, what: str) -> pathlib.Path:
+        return pathlib.Path(tempfile.mkdtemp(prefix=f"{what}-", dir=self._directory))
 
     def _records(self, streams: int):
         import records
 
         # A stream has at least one file.
-        return records.Records(
-            self._directories.mktemp("records"), records.TOTAL, files=max(40, streams), streams=streams
-        )
+        return records.Records(self._directory_of("records"), records.TOTAL, files=max(40, streams), streams=streams)
 
     def _truth(self, streams: int) -> dict[int, int]:
         return self.records(streams).truth()
 
-    def _golden(self, streams: int, cached: bool) -> list[list[int]]:
+    def _golden(self, streams: int, cached: bool) -> list[int]:
         import cluster
         import ledger
         import pecan
         import run
 
         data, truth = self.records(streams), self.truth(streams)
-        with cluster.running_cluster(cluster.Cluster(self._directories.mktemp("golden"))) as service:
+        with cluster.running_cluster(cluster.Cluster(self._directory_of("golden"))) as service:
             service.add_all(1)
             dataset = data.dataset().apply(pecan.cache()) if cached else None
-            with run.Run(service, data, "deterministic", GOLDEN_PASSES, dataset=dataset) as quiet:
+            with run.Run(service, data, "deterministic", 2, dataset=dataset) as quiet:
                 quiet.finish()
             entries = ledger.lines(quiet.path)
-            ledger.check(entries, truth, GOLDEN_PASSES)
+            ledger.check(entries, truth, 2)
             quiet.release()
-        return [[line["id"] for line in epoch] for epoch in ledger.epochs(entries)]
+        first, second = ([line["id"] for line in epoch] for epoch in ledger.epochs(entries))
+        # Nothing is shuffled. A new order in each epoch would need a golden run with as many epochs as the scenarios have.
+        assert first == second, "epochs without faults have different orders"
+        return first
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory)
+    # The processes of a parallel run have base directories in one directory.
+    base = tmp_path_factory.getbasetemp()
+    return Made((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "faults")
 
 
 @pytest.fixture
@@ -152,13 +179,13 @@ def truth(made: Made, streams: int) -> dict[int, int]:
 
 
 @pytest.fixture
-def golden(made: Made, streams: int) -> list[list[int]]:
-    """The order of each epoch in mode deterministic without faults, with one worker. The scenarios have more workers."""
+def golden(made: Made, streams: int) -> list[int]:
+    """The order of every epoch in mode deterministic without faults, with one worker. The scenarios have more workers."""
     return made.golden(streams, False)
 
 
 @pytest.fixture
-def golden_cached(made: Made, streams: int) -> list[list[int]]:
+def golden_cached(made: Made, streams: int) -> list[int]:
     """The same for a dataset with `pecan.cache()` at its end. The workers have no directory for caches."""
     return made.golden(streams, True)
 

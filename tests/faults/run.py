@@ -85,12 +85,12 @@ class Run:
         self.position += 1
         self.delivered += 1
 
-    def check(self, truth: dict[int, int], golden: Sequence[list[int]] | None, *, moved: int) -> None:
+    def check(self, truth: dict[int, int], golden: Sequence[int] | None, *, moved: int) -> None:
         """Checks the elements, and that the faults happened within an epoch.
 
         Args:
             truth: The elements of a local run.
-            golden: The order of a run without faults, used in mode deterministic.
+            golden: The order of every epoch of a run without faults, used in mode deterministic.
             moved: The minimum number of lease changes.
         """
         for what, epoch, position in self.faults:

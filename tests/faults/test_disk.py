@@ -120,9 +120,8 @@ def test_a_cache_disk_that_cannot_be_written(tmp_path, data, truth, small_disk, 
     disk = small_disk(tmp_path / "disk", 64 << 20)
     (disk / "cache").mkdir(mode=0o700)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    dataset = data.dataset().map(_expensive)
-    if cache == "forced":
-        dataset = dataset.apply(pecan.cache())
+    # Only a decision needs a step that is worth a cache.
+    dataset = data.dataset().apply(pecan.cache()) if cache == "forced" else data.dataset().map(_expensive)
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 2, dataset=dataset, cache="auto" if cache == "auto" else "candidates") as run:

@@ -156,9 +156,9 @@ def test_a_part_of_a_shuffled_list_is_a_sample(cutgraph, tmp_path):
 SHUFFLED = {
     "records": lambda names: D.from_tensor_slices(names).interleave(READ).shuffle(50).map(number),
     "filtered records": lambda names: D.from_tensor_slices(names).shuffle(9).interleave(READ).map(number).shuffle(64).filter(odd),
-    "numbers": lambda names: D.range(700).map(lambda x: 3 * x).shuffle(100).map(lambda x: (x, x + 1)).prefetch(2),
-    "batches": lambda names: D.range(1000).batch(5, drop_remainder=True).shuffle(20, seed=3).map(lambda x: x + 1),
-    "shuffled twice": lambda names: D.range(900).shuffle(30).map(lambda x: x + 1).shuffle(40, reshuffle_each_iteration=False),
+    "numbers": lambda names: D.range(200).map(lambda x: 3 * x).shuffle(100).map(lambda x: (x, x + 1)).prefetch(2),
+    "batches": lambda names: D.range(400).batch(5, drop_remainder=True).shuffle(20, seed=3).map(lambda x: x + 1),
+    "shuffled twice": lambda names: D.range(200).shuffle(30).map(lambda x: x + 1).shuffle(40, reshuffle_each_iteration=False),
 }
 
 
