@@ -9,6 +9,7 @@ import (
 
 // The dispatcher may handle the last heartbeat of a job after the job's goodbye.
 func TestAClosedJobDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	hold := make(chan struct{})
 	d := startDispatcher(t, func(d *testDispatcher) { d.delayHeartbeats, d.forget = hold, true })
 	job := open(t, d)

@@ -97,6 +97,7 @@ func TestAFailedElementDoesNotCountAgainstTheAssertedCardinality(t *testing.T) {
 
 // An element beyond an asserted cardinality may not fit into memory together with the last asserted element.
 func TestTheLastElementIsHeldForABoundedTime(t *testing.T) {
+	t.Parallel()
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 5, 5, 1 })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	if all, err := read(t, open(t, d).Open(IterOptions{MaxOutstandingBytes: 8})); !reason.Is(err, reason.Cardinality) || len(all) != 5 {

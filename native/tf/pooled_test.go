@@ -174,17 +174,15 @@ func TestAPooledIteratorIsRestoredAndRunsFurtherStreams(t *testing.T) {
 	whole := newPooled(t, c)
 	begin(t, whole, 24, 1, -1)
 	want := drain(t, whole, 100)
-	for at := range want {
-		it := newPooled(t, c)
-		begin(t, it, 3, 1, -1)
-		drain(t, it, 100)
-		begin(t, it, 24, 1, -1)
-		drain(t, it, at)
-		if at == 0 {
-			continue
+	it := newPooled(t, c)
+	begin(t, it, 3, 1, -1)
+	drain(t, it, 100)
+	begin(t, it, 24, 1, -1)
+	for at := 1; at < len(want); at++ {
+		if got := drain(t, it, 1); fmt.Sprint(got) != fmt.Sprint(want[at-1:at]) {
+			t.Fatalf("the iterator gives %v at %d", got, at-1)
 		}
 		state := saved(t, it)
-		it.Close()
 		again := newPooled(t, c)
 		if err := again.Restore(state); err != nil {
 			t.Fatal(err)

@@ -53,16 +53,12 @@ func TestARestoredIteratorContinuesAtEveryIndex(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := drain(t, newIterator(t, c, name, types...), 1<<20)
+			it := newIterator(t, c, name, types...)
 			for at := range want {
-				it := newIterator(t, c, name, types...)
-				if got := drain(t, it, at); len(got) != at {
-					t.Fatal(got)
-				}
 				state := saved(t, it)
-				if got := drain(t, it, 1<<20); fmt.Sprint(got) != fmt.Sprint(want[at:]) {
+				if got := drain(t, it, 1); fmt.Sprint(got) != fmt.Sprint(want[at:at+1]) {
 					t.Fatalf("saved at %d: the iterator itself goes on with %v", at, got)
 				}
-				it.Close()
 				again := newIterator(t, c, name, types...)
 				if err := again.Restore(state); err != nil {
 					t.Fatal(err)

@@ -273,6 +273,7 @@ func TestJobNamesFoldCase(t *testing.T) {
 
 // Peers that do not speak gRPC are disconnected, and others are served meanwhile.
 func TestGarbageOnThePortAffectsNobody(t *testing.T) {
+	t.Parallel()
 	s := startService(t, serviceOptions{})
 	garbage := map[string]string{
 		"http":     "GET / HTTP/1.1\r\nHost: x\r\n\r\n",

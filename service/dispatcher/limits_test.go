@@ -90,6 +90,7 @@ func TestEpochsOfAJobAreBounded(t *testing.T) {
 
 // Trainers that disappear silently cost nothing after their timeouts.
 func TestTwoThousandAbandonedJobsAreCollected(t *testing.T) {
+	t.Parallel()
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 4})
 	for i := range 2000 {

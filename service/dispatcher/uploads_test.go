@@ -97,6 +97,7 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 
 // An upload that waits for space is not read before it has some.
 func TestAnUploadIsNotReadBeforeItIsAdmitted(t *testing.T) {
+	t.Parallel()
 	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
 		c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait, c.UploadIdle = 16<<20, 16<<20, 3*time.Second, wait
 	}})

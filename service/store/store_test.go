@@ -130,7 +130,11 @@ func TestRecordsSnapshotsAndGraphsSurviveReopening(t *testing.T) {
 
 // A crash at any time leaves the acknowledged records and a prefix of the others.
 func TestCrashesLoseNothingAcknowledged(t *testing.T) {
-	for seed := range uint64(15) {
+	seeds := uint64(15)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			fs := vfs.NewCrashableMem()

@@ -133,6 +133,8 @@ func TestAnUnusableCheckpointIsSkipped(t *testing.T) {
 		}
 	}
 	want := undisturbed(t)
+	saved := t.TempDir()
+	next := begun(t, saved)
 	for name, c := range map[string]struct {
 		damage  func(*testing.T, string)
 		ignored bool
@@ -201,7 +203,9 @@ func TestAnUnusableCheckpointIsSkipped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			next := begun(t, dir)
+			if err := os.CopyFS(dir, os.DirFS(saved)); err != nil {
+				t.Fatal(err)
+			}
 			for _, file := range checkpointFiles(t, dir) {
 				c.damage(t, file)
 			}

@@ -10,6 +10,7 @@ import pathlib
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
 
 HERE = pathlib.Path(__file__).resolve().parent
 ENDLESS = 1 << 40
@@ -64,15 +65,14 @@ def stream_of(count: tf.Tensor, step: tf.Tensor, bad: tf.Tensor) -> tf.data.Data
     return tf.data.Dataset.range(0, count, step).map(refuse, num_parallel_calls=2).shuffle(4, seed=count)
 
 
-def hold(i: tf.Tensor) -> tf.Tensor:
-    """Takes about a millisecond."""
-    end = tf.while_loop(lambda n: n < 300, lambda n: n + 1, [tf.constant(0)], parallel_iterations=1)[0]
-    return i + tf.cast(end, tf.int64) - 300
+def slow(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Each element takes a millisecond. The time is a wait, so that tests of slow streams leave the cores to others."""
+    return dataset.apply(testing.sleep(1000))
 
 
-def hold_and_refuse(i: tf.Tensor) -> tf.Tensor:
+def refuse_37(i: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(37, tf.int64), message="37 is refused")]):
-        return hold(i)
+        return tf.identity(i)
 
 
 def long_string(i: tf.Tensor) -> tf.Tensor:
@@ -126,8 +126,8 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "rebatched": source(24).batch(4).rebatch(3),
         "padded": source(24).map(lambda i: tf.fill([i % 5], i)).padded_batch(4),
         "joined": source(12).concatenate(source(100, 112)).prefetch(2),
-        "slow_shuffle": as_a_stream(source(4000).map(hold).shuffle(16, seed=3)),
-        "failing_shuffle": as_a_stream(source(1200).shuffle(1, seed=3).map(hold_and_refuse).batch(4)),
+        "slow_shuffle": as_a_stream(slow(source(4000)).shuffle(16, seed=3)),
+        "failing_shuffle": as_a_stream(slow(source(1200).shuffle(1, seed=3)).map(refuse_37).batch(4)),
         "pooled": as_a_stream(source(1 << 62).map(lambda i: (i, i, i)).flat_map(stream_of)),
         "ragged": source(200).map(lambda i: (tf.range(i), i)),
         "wordy": source(1).map(no_number),

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
@@ -15,14 +16,20 @@ func (s *script) singles(record *pecanv1.Record) []*pecanv1.Record {
 	if record.GetWorkerNamed() != nil || record.GetWorkerForgotten() != nil {
 		return nil
 	}
-	lists := journaltest.NewLists(nil)
-	for _, earlier := range s.records {
-		singles, err := lists.Next(earlier)
+	if s.lists == nil {
+		s.lists = journaltest.NewLists(nil)
+	}
+	for _, next := range s.records[len(s.listed):] {
+		singles, err := s.lists.Next(next)
 		if err != nil {
 			s.t.Fatal(err)
 		}
+		s.listed = append(s.listed, singles)
+	}
+	// Most callers ask for one of the last records.
+	for i, earlier := range slices.Backward(s.records) {
 		if proto.Equal(earlier, record) {
-			return singles
+			return s.listed[i]
 		}
 	}
 	s.t.Fatalf("the journal lacks %v", record)

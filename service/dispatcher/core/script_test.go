@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/journaltest"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
@@ -96,7 +97,10 @@ type script struct {
 	core    *core.Core
 	now     time.Duration
 	records []*pecanv1.Record
-	jobs    int
+	// lists has read the records, and listed has what singles returns for each of them.
+	lists  *journaltest.Lists
+	listed [][]*pecanv1.Record
+	jobs   int
 	// commons has what sessions know of epochs.
 	commons map[commonKey]*pecanv1.StartStream
 	// watched has the workers that updates have named, by watch.
