@@ -47,8 +47,9 @@ CONCURRENT_GO = $(filter-out ./service/cmd/pecan-dispatcher,$(filter $(call dire
 LONG_GO = $(filter $(call directories,git grep -l 'testing[.]Short()' -- '*_test.go'),$(GO_PACKAGES))
 # directories has the directories of the files that a command lists.
 directories = $(shell $(1) | xargs -n1 dirname | sort -u | sed 's,^,./,')
-# The longest package comes first. It runs on one core, and would run alone if it came last.
-GO_PACKAGES = ./tests/sim $(filter-out ./tests/sim,$(ALL_GO))
+# The longest packages come first. Each runs on one core, and would run alone if it came last.
+LONGEST_GO := ./tests/sim ./service/worker ./service/dispatcher/core ./service/dispatcher ./native/client
+GO_PACKAGES = $(LONGEST_GO) $(filter-out $(LONGEST_GO),$(ALL_GO))
 # tests/k8s is a module of its own.
 ALL_GO = $(call directories,git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) ':!tests/k8s/')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
@@ -91,9 +92,10 @@ e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at
 	$(call process_tests,$(QUICK),$(PARALLEL))
 
 slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its mutants
-	$(call process_tests,slow,2)
-	$(WITH_TENSORFLOW) go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
-	$(WITH_TENSORFLOW) go $(GOTEST) ./tests/sim -seeds 200 -mutants
+	$(call process_tests,slow,$(PARALLEL))
+	@# The simulation computes on one core, beside the other packages.
+	$(WITH_TENSORFLOW) sh -c 'go $(GOTEST) ./tests/sim -seeds 200 -mutants & simulation=$$!; \
+	  go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO)); others=$$?; wait $$simulation && exit $$others'
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

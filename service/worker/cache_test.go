@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -47,6 +48,8 @@ func withCache(t *testing.T) (*Worker, string) {
 	w := startWorker(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter })
 	// No dispatcher has welcomed this worker.
 	w.streams.Caches.Cluster = func() string { return "c-1" }
+	// So no acknowledgement comes.
+	w.streams.Caches.AckWait = 50 * time.Millisecond
 	return w, path
 }
 

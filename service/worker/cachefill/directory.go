@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// ackWait bounds how long the end of a stream waits for the acknowledgement of its segment. The next epoch
-	// then finds it.
+	// ackWait is the default of Directory.AckWait.
 	ackWait = 2 * time.Second
 	// collectPeriod is the longest time between two searches for unneeded files.
 	collectPeriod = time.Minute
@@ -42,8 +41,10 @@ type Directory struct {
 	Worker string
 	// OrphanAfter is the age at which a file that no cache needs is removed.
 	OrphanAfter time.Duration
-	dir         *cache.Dir
-	path        string
+	// AckWait bounds how long the end of a stream waits for the acknowledgement of its segments. The next epoch then finds them.
+	AckWait time.Duration
+	dir     *cache.Dir
+	path    string
 	// Runtime returns the context of the graphs downstream of cached steps. They wait for the upstream graph, and
 	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
@@ -76,7 +77,7 @@ func Open(path string, bytes int64) (*Directory, error) {
 	if err != nil {
 		return nil, reason.New(reason.CacheUnsafe, "--cache-dir %s: %w", path, err)
 	}
-	return &Directory{dir: dir, path: path, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
+	return &Directory{AckWait: ackWait, dir: dir, path: path, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
 }
 
 // Close frees the context.

@@ -40,7 +40,7 @@ func (s *Source) AwaitAck() {
 	s.reports.mu.Lock()
 	acknowledged := s.reports.acknowledged
 	s.reports.mu.Unlock()
-	timeout := time.NewTimer(ackWait)
+	timeout := time.NewTimer(s.Directory.AckWait)
 	defer timeout.Stop()
 	for _, each := range acknowledged {
 		select {
