@@ -44,10 +44,11 @@ def status(target: str) -> dict:
     return json.loads(shown.stdout)
 
 
-def eventually(condition, what: str):
+def eventually(condition, what: str, log: pathlib.Path | None = None):
+    """Waits until a condition holds. If it does not, the failure shows the last decisions in the dispatcher's log."""
     end = time.monotonic() + WAIT_S
     while not (found := condition()):
-        assert time.monotonic() < end, f"not within {WAIT_S} s: {what}"
+        assert time.monotonic() < end, f"not within {WAIT_S} s: {what}\n{log.read_text()[-4000:] if log else ''}"
         time.sleep(0.2)
     return found
 
@@ -106,7 +107,7 @@ def test_workers_come_with_a_trainer_and_leave_after_it(tmp_path: pathlib.Path):
         assert "provider of workers" in table
         # A slow trainer needs one worker. The others leave while it reads.
         trainer.step_s = 0.1
-        eventually(lambda: 'msg="worker left"' in log.read_text(), "a worker leaves while the trainer reads")
+        eventually(lambda: 'msg="worker left"' in log.read_text(), "a worker leaves while the trainer reads", log)
         assert trainer.is_alive() and workers(target)
         trainer.complete()
         eventually(lambda: not workers(target), "all workers have left")
