@@ -92,7 +92,8 @@ def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data
             assert f"stream {stream} of epoch 0" in words
             assert re.search(rf"3 workers died in a row while they computed its element {index} ", words), (words, index)
             named = [path for path in data.files if path in words]
-            assert data.file_of(number) in named and len(named) <= 4, (data.file_of(number), words)
+            # The worker names those files of the stream that it has open. The other job reads two of them, and each may be opening a next one.
+            assert data.file_of(number) in named and len(named) <= 6, (data.file_of(number), words)
             assert number not in seen and len(seen) == len(set(seen))
             other.note_fault("a worker died of another job's element")
             other.finish()
