@@ -92,7 +92,7 @@ e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at
 	$(call process_tests,$(QUICK),$(PARALLEL))
 
 slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its mutants
-	$(call process_tests,slow,$(PARALLEL))
+	$(call process_tests,slow,2)
 	@# The simulation computes on one core, beside the other packages.
 	$(WITH_TENSORFLOW) sh -c 'go $(GOTEST) ./tests/sim -seeds 200 -mutants & simulation=$$!; \
 	  go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO)); others=$$?; wait $$simulation && exit $$others'
