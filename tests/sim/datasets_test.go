@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -248,6 +251,11 @@ func (d *dataset) recordOrders(t *testing.T, epochs int) {
 			orders[v.epoch] = append(orders[v.epoch], v.ids...)
 		}
 		c.ledger.audit(d, exactly, epochs)
+		for epoch := range uint64(epochs) {
+			if len(orders[epoch]) == 0 {
+				t.Errorf("a run without faults read no epoch %d, but %v, in %v. The journal: %v", epoch, slices.Sorted(maps.Keys(orders)), time.Since(c.began), c.journal())
+			}
+		}
 	})
 	d.orders = orders
 }
