@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/client/epoch"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -369,5 +370,28 @@ func TestAThousandIterationsLeakNothing(t *testing.T) {
 	}
 	if after := openFiles(t); after > before+10 {
 		t.Errorf("%d files open, %d before", after, before)
+	}
+}
+
+// The order of a deterministic epoch follows from its number. So iterations have the numbers in which they began, although each
+// opens its epoch in the background.
+func TestIterationsOfADeterministicJobAreNumberedAsTheyBegin(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	job := open(t, d)
+	job.consumer.Options = &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}
+	var iterations []*Iteration
+	for range 32 {
+		iterations = append(iterations, job.Open(IterOptions{NoPrefetch: true}))
+	}
+	eventually(t, "all are open", func() bool { return look(d, func() int { return len(d.opened) }) == len(iterations) })
+	for i, it := range iterations {
+		eventually(t, "the client has the answer", func() bool { return !epoch.Unanswered(it.current.Answered) })
+		if got := it.current.Number(); got != uint64(i) {
+			t.Errorf("iteration %d reads epoch %d", i, got)
+		}
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -76,7 +76,7 @@ func (e *Epoch) run() {
 // epoch was closed.
 func (e *Epoch) open(pause *wait.Backoff) (follow bool) {
 	ctx := e.ctx
-	if e.Consumer.Shared() || e.overFiles() {
+	if e.Consumer.Shared() || e.overFiles() || e.Consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		if !e.awaitTurn() {
 			return false
 		}
@@ -119,9 +119,9 @@ func Unanswered(answered <-chan struct{}) bool {
 // there, which is open only once.
 func (e *Epoch) overFiles() bool { return e.Consumer.Plan.GetWritesFiles() || e.ResumeAt != nil }
 
-// awaitTurn opens epochs one after the other, because passes of a shared job are numbered. Where passes write files, the
-// dispatcher must also know that earlier ones are closed. It returns false if the epoch was closed meanwhile; the dispatcher
-// then never receives it.
+// awaitTurn opens epochs one after the other, because passes of a shared job are numbered, and the order of a
+// deterministic epoch follows from its number. Where passes write files, the dispatcher must also know that earlier ones
+// are closed. It returns false if the epoch was closed meanwhile; the dispatcher then never receives it.
 func (e *Epoch) awaitTurn() bool {
 	wait := func(ctx context.Context, c <-chan struct{}) {
 		select {
