@@ -197,9 +197,12 @@ def test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end(cluster):
 
 
 def _scaled(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums and products that round. A mean before them gives nearly the same values."""
+    """Sums and products that round. A mean before them gives nearly the same values.
+
+    The values keep half of their range, because a trial compares the differences with the range.
+    """
     for _ in range(ROUNDS // 2):
-        x = x * 0.9 + 0.1
+        x = x * 0.99 + 0.01
     return i, x
 
 
@@ -216,6 +219,7 @@ def test_the_explanation_and_the_log_say_once_what_a_wider_tolerance_would_save(
             assert time.monotonic() < end, _job(link, name)["order"]
     found = pecan.explain(dataset)
     assert found.state == "kept", found.why
+    assert said, found.response
     assert found.advice and found.advice in said[0] and "of CPU instead of" in found.advice
     wider = found.response["wider"]
     assert wider["tolerance"] == "ORDER_TOLERANCE_APPROXIMATE"
