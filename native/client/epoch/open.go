@@ -76,7 +76,7 @@ func (e *Epoch) run() {
 // epoch was closed.
 func (e *Epoch) open(pause *wait.Backoff) (follow bool) {
 	ctx := e.ctx
-	if e.Consumer.Shared() || e.overFiles() || e.Consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	if e.opensInTurn() {
 		if !e.awaitTurn() {
 			return false
 		}
@@ -119,9 +119,14 @@ func Unanswered(answered <-chan struct{}) bool {
 // there, which is open only once.
 func (e *Epoch) overFiles() bool { return e.Consumer.Plan.GetWritesFiles() || e.ResumeAt != nil }
 
-// awaitTurn opens epochs one after the other, because passes of a shared job are numbered, and the order of a
-// deterministic epoch follows from its number. Where passes write files, the dispatcher must also know that earlier ones
-// are closed. It returns false if the epoch was closed meanwhile; the dispatcher then never receives it.
+// opensInTurn reports whether the epochs of the job are opened one after the other. The passes of a shared job are numbered,
+// and the order of a deterministic epoch follows from its number.
+func (e *Epoch) opensInTurn() bool {
+	return e.Consumer.Shared() || e.overFiles() || e.Consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
+}
+
+// awaitTurn waits until the epochs before this one are opened. Where passes write files, it also waits until the dispatcher
+// knows that they are closed. It returns false if the epoch was closed meanwhile; the dispatcher then never receives it.
 func (e *Epoch) awaitTurn() bool {
 	wait := func(ctx context.Context, c <-chan struct{}) {
 		select {

@@ -34,6 +34,9 @@ func (t *Totals) addTotals(other *Totals) {
 	t.OrderedFailed += other.OrderedFailed
 }
 
+// FailsInRegisteredOrder reports whether elements failed in streams that run in the registered order.
+func (t *Totals) FailsInRegisteredOrder() bool { return t.Failed > t.OrderedFailed }
+
 // Registered returns the metrics of streams that run in the registered order.
 func (t *Totals) Registered() []*pecanv1.NodeMetrics {
 	sum := Profile{}

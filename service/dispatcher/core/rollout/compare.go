@@ -73,7 +73,7 @@ func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job,
 		return ""
 	}
 	now := r.host.Metrics(job.JobId)
-	if now.OrderedFailed <= from.OrderedFailed || now.Failed > now.OrderedFailed {
+	if now.OrderedFailed <= from.OrderedFailed || now.FailsInRegisteredOrder() {
 		return ""
 	}
 	return fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)

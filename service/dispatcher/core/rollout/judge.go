@@ -118,12 +118,6 @@ func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
 	return last.GetError() != nil && !last.GetFailedInOrder()
 }
 
-// failsInRegisteredOrder reports whether elements of a job have failed in the registered order.
-func (r *Rollouts) failsInRegisteredOrder(job *durable.Job) bool {
-	now := r.host.Metrics(job.JobId)
-	return now.Failed > now.OrderedFailed
-}
-
 // EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an order again
 // that was rolled back because of a failed stream, once an epoch in the registered order has ended without one. The failure may
 // have had another cause, such as a missing file. A second failure is final. An order that was rolled back because of failed
@@ -137,7 +131,7 @@ func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 			return
 		}
 	}
-	if decided.MayBeExcused() && r.failsInRegisteredOrder(job) {
+	if decided.MayBeExcused() && r.host.Metrics(job.JobId).FailsInRegisteredOrder() {
 		why := fmt.Sprintf("it runs again, because elements of job %s failed in the registered order too; it was rolled back before: %s", job.JobId, decided.Why)
 		r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
 		return
