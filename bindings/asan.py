@@ -1,8 +1,8 @@
 """Runs the code where Go and C meet under AddressSanitizer, with real TensorFlow: `make asan`.
 
-It runs the Go tests of the packages with C in them. Then it runs end-to-end tests in a Python whose shared object and
-workers are built with the sanitizer (bindings/build.py --asan). A report in any process fails the run. The reports are
-files, because a trainer's tests may pass although a worker died of one.
+It runs the Go tests of the packages with C in them. Beside them, it runs end-to-end tests in a Python whose shared
+object and workers are built with the sanitizer (bindings/build.py --asan). A report in any process fails the run. The
+reports are files, because a trainer's tests may pass although a worker died of one.
 
 TensorFlow itself is built without the sanitizer. The sanitizer replaces malloc in the whole process, so it checks each
 access of our C and Go code to TensorFlow's memory too. It does not report leaks, because TensorFlow's singletons would
@@ -84,17 +84,19 @@ def main() -> int:
     REPORTS.mkdir(parents=True)
     package = build.build_asan()
     chosen = sys.argv[1:]
-    failed = False
+    go_tests = []
     if not chosen:
+        # The tests of service/worker wait half of their time, so the end-to-end tests run beside the Go tests.
         command = ["go", "test", "-asan", "-short", "-trimpath", "-vet=off", "-p", "2", "-timeout", "10m", *GO_TESTS]
         env = build.environment(CGO_CFLAGS=build.ASAN_CFLAGS, **variables())
-        failed = subprocess.run(command, cwd=build.ROOT, env=env).returncode != 0
+        go_tests.append(subprocess.Popen(command, cwd=build.ROOT, env=env))
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
     command += ["-o", f"pythonpath={package} tests/e2e"]
     command += chosen or list(E2E_TESTS)
     env = dict(os.environ, **variables(), LD_PRELOAD=" ".join(map(library, PRELOADED)))
     env["PYTHONPATH"] = str(package)
-    failed = subprocess.run(command, cwd=build.ROOT, env=env).returncode != 0 or failed
+    failed = subprocess.run(command, cwd=build.ROOT, env=env).returncode != 0
+    failed = any([run.wait() != 0 for run in go_tests]) or failed
     for report in reports():
         sys.stderr.write(f"\n{report.name}\n{report.read_text(errors='replace')}\n")
     return 1 if failed or reports() else 0

@@ -75,6 +75,8 @@ const (
 	mostBackoff  = 320
 	// keptWindows bounds the observations that are kept.
 	keptWindows = 64
+	// strideFrom is the number of remote workers from which a search does not compare each number.
+	strideFrom = 100
 	// tie is the relative value of one worker less between equal scores.
 	tie = 1e-4
 )
@@ -249,16 +251,28 @@ func (s *Search) candidate(m *model) autoscale.Configuration {
 			return at
 		}
 	}
-	for remote := l.Min.Remote; remote <= l.Max.Remote; remote++ {
-		for local := l.Min.Local; local <= l.Max.Local; local++ {
-			c := autoscale.Configuration{Remote: remote, Local: local}
-			if score := s.score(m, c); score < lowest && !slices.Contains(s.refuted, c) {
-				at, lowest = c, score
-			}
+	compare := func(remote, local int) {
+		c := autoscale.Configuration{Remote: remote, Local: local}
+		if score := s.score(m, c); score < lowest && !slices.Contains(s.refuted, c) {
+			at, lowest = c, score
 		}
+	}
+	for remote := l.Min.Remote; remote <= l.Max.Remote; remote += stride(remote) {
+		for local := l.Min.Local; local <= l.Max.Local; local++ {
+			compare(remote, local)
+		}
+	}
+	// The best number of workers lies between the neighbours of the best number that was compared.
+	near, local := stride(at.Remote), at.Local
+	for remote := max(at.Remote-near, l.Min.Remote); near > 1 && remote <= min(at.Remote+near, l.Max.Remote); remote++ {
+		compare(remote, local)
 	}
 	return at
 }
+
+// stride returns the distance to the next number of remote workers that a search compares. Scores change slowly with thousands of
+// workers, and there are many configurations.
+func stride(remote int) int { return 1 + remote/strideFrom }
 
 // step chooses the next probe, or ends the search.
 func (s *Search) step(m *model) string {

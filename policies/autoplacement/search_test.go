@@ -179,9 +179,23 @@ func TestWorkersThatLeaveAreAwaited(t *testing.T) {
 	}
 }
 
+func TestASearchAmongThousandsOfWorkersEndsNearTheBestPrice(t *testing.T) {
+	for _, enough := range []int{99, 101, 737, 2000, 9999} {
+		j, g, at := job{demand: 1 / float64(enough), remote: 1, local: 0.01}, cheapest, workers(1, 1)
+		// The trainer is so expensive that the best price is at its full speed.
+		g.Limits.Max, g.Prices.Trainer = workers(10_000, 8), 1e5
+		price := func(c configuration) float64 {
+			return g.PerHour(c) * max(j.demand, 1/(j.remote*float64(c.Remote)+j.local*float64(c.Local)))
+		}
+		if d := j.run(autoplacement.NewSearch(), g, &at, 12); !d.Converged || price(d.Target) > 1.02*price(workers(enough, 0)) {
+			t.Errorf("ends at %v (%s: %s), want about %d remote workers", d.Target, d.State, d.Reason, enough)
+		}
+	}
+}
+
 func BenchmarkADecisionAmongManyConfigurations(b *testing.B) {
 	j, g := job{demand: 0.001, remote: 2, local: 1}, cheapest
-	g.Limits.Max = workers(1000, 20)
+	g.Limits.Max = workers(10_000, 8)
 	for b.Loop() {
 		at := workers(1, 1)
 		j.run(autoplacement.NewSearch(), g, &at, 10)
