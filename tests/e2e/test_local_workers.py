@@ -119,7 +119,9 @@ def test_the_dispatcher_starts_local_workers_and_gives_them_back(tmp_path: pathl
 # The processor time of an element and of a step of the trainer. A step also sleeps, as for an accelerator.
 HEAVY_S, COMPUTE_S, SLEEP_S = 0.06, 0.025, 0.075
 HEAVY_COUNT = 700
-# Two busy threads for each processor, at the priority of the trainer. A local worker has a lower one.
+# Two busy threads for each processor, at the priority of the trainer. A local worker has a lower one. Kernels that divide the
+# processors among sessions give each busy session the same part, however many threads it has.
+BUSY_SESSIONS = 3
 BUSY = """
 import hashlib, os, threading
 block = bytes(1 << 20)
@@ -175,7 +177,7 @@ def test_local_workers_are_given_back_while_the_host_is_busy(tmp_path: pathlib.P
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: USD\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: 0.4}}\nlocal_share: 0.25\n")
     programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--prices", str(prices))]
-    target, busy = programs[0].address, None
+    target, busy = programs[0].address, []
     try:
         programs.append(Program("pecan-worker", "--dispatcher", target, "--window-bytes", str(WINDOW)))
         limits = {"remote": (0, 1), "local": (0, 1)}
@@ -201,7 +203,8 @@ def test_local_workers_are_given_back_while_the_host_is_busy(tmp_path: pathlib.P
 
         wait_for("the local worker serves the trainer alone", only_local, placed)
         assert any(each["streams"] for each in workers(target, "local"))
-        busy = subprocess.Popen([sys.executable, "-c", BUSY])
+        for _ in range(BUSY_SESSIONS):
+            busy.append(subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True))
         loads.clear()
 
         def only_remote() -> bool:
@@ -212,15 +215,16 @@ def test_local_workers_are_given_back_while_the_host_is_busy(tmp_path: pathlib.P
         assert any(each["streams"] for each in workers(target, "remote"))
         assert max(loads) > BUSY_LOAD, "the trainer reported no load of its host"
         assert trainer.is_alive(), "the trainer ended before the local worker was given back"
-        busy.kill()
+        for process in busy:
+            process.kill()
         trainer.step_s = 0.0
         trainer.join(300)
         assert trainer.failure is None and not trainer.is_alive(), trainer.failure
         assert sorted(trainer.taken) == list(range(HEAVY_COUNT))
     finally:
-        if busy is not None:
-            busy.kill()
-            busy.wait(180)
+        for process in busy:
+            process.kill()
+            process.wait(180)
         for program in programs:
             program.process.kill()
         for program in programs:
