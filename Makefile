@@ -93,9 +93,10 @@ e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at
 
 slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its mutants
 	$(call process_tests,slow,2)
-	@# The simulation computes on one core, beside the other packages.
-	$(WITH_TENSORFLOW) sh -c 'go $(GOTEST) ./tests/sim -seeds 200 -mutants & simulation=$$!; \
-	  go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO)); others=$$?; wait $$simulation && exit $$others'
+	@# The simulation computes on one core, beside its mutants and the other packages.
+	$(WITH_TENSORFLOW) sh -c 'go $(GOTEST) ./tests/sim -run "^TestSimulation$$" -seeds 200 & seeds=$$!; \
+	  go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO)) && go $(GOTEST) ./tests/sim -skip "^TestSimulation$$" -mutants; \
+	  others=$$?; wait $$seeds && exit $$others'
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
