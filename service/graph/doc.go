@@ -4,13 +4,13 @@
 // *reason.Error. A Graph never changes after Parse, so many goroutines may use one Graph. Equal pipelines
 // have equal fingerprints.
 //
-// The 16 files form four groups. The type and its look-ups: graph.go, spec.go (components of elements),
-// steps.go (the tree of dataset steps) and marks.go (steps that the author marked).
+// The package has 16 files because all checks read an unfinished Graph, which no other package may see. The files form four
+// groups. The type and its look-ups: graph.go, spec.go (components of elements), steps.go (the tree of dataset steps) and
+// marks.go (steps that the author marked).
 //
 // From bytes to a Graph: parse.go calls all checks within the limits of limits.go. The checks are policy.go
 // (allowed ops), structure.go (nodes and edges), functions.go (functions and calls), numbers.go (sizes) and
-// state.go (variables, tables and handles). They take a third of the lines, and stay in this package because
-// they read an unfinished Graph, which no other package may see.
+// state.go (variables, tables and handles). They take a third of the lines.
 //
 // Results about a whole Graph: variables.go (which functions change which variables) and fingerprint.go. The body of a
 // function as a Graph: body.go. A changed copy: editor.go.

@@ -100,7 +100,7 @@ func TestAllDatasetsDiffer(t *testing.T) {
 	}
 }
 
-func TestSpecs(t *testing.T) {
+func TestASpecMustFitTheDataset(t *testing.T) {
 	spec := func(dtype tf.DataType, dims ...int64) *graph.ComponentSpec {
 		return &pecanv1.ComponentSpec{Dtype: int32(dtype), Dims: dims}
 	}

@@ -71,6 +71,8 @@ func (g *Graph) checkCallDepth() error {
 	return nil
 }
 
+// checkFunction refuses a function whose nodes have equal names, inputs that do not exist, the wrong number of inputs, or
+// cycles. Later passes rely on that.
 func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 	name := f.GetSignature().GetName()
 	bad := func(format string, args ...any) error {

@@ -107,9 +107,9 @@ const (
 type CacheMark struct {
 	// Name is the user's name for the step, "" for pecan.cache().
 	Name string
-	// Forced: the mark is pecan.cache().
+	// Forced is set if the mark is pecan.cache().
 	Forced bool
-	// Freezes: random steps upstream leave the epoch out of their seeds, whether anything is cached or not.
+	// Freezes is set if random steps upstream leave the epoch out of their seeds, whether anything is cached or not.
 	Freezes bool
 }
 

@@ -87,6 +87,7 @@ func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.Attr
 	return nil
 }
 
+// checkTensor refuses a constant whose values take too much memory, or do not fit its shape.
 func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
 	count, ok := nodedef.ElementCount(t.GetTensorShape())
 	if !ok || len(t.GetTensorShape().GetDim()) > 254 {
@@ -123,6 +124,7 @@ type bound struct {
 	special   int64
 }
 
+// bounds returns the allowed range of an argument of a dataset op; false if the argument has no bound.
 func (g *Graph) bounds(op, arg string) (bound, bool) {
 	const huge = int64(1)<<62 - 1
 	switch arg {

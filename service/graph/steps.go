@@ -63,6 +63,8 @@ func (g *Graph) Steps() (root *Step, ok bool) {
 	return steps[g.root.GetName()], ok
 }
 
+// newStep makes the step of a node. Datasets that a step reads are in In. Datasets that its function captures are in
+// Captured.
 func (g *Graph) newStep(n *tf.NodeDef, steps map[string]*Step) *Step {
 	s := &Step{Node: n, Rule: g.RuleOf(n), OutputOf: n}
 	at := 0

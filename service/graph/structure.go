@@ -110,6 +110,7 @@ func (g *Graph) checkAttrs(n *tf.NodeDef, path string, why reason.Reason) error 
 	return nil
 }
 
+// kindFits reports whether the value of an attribute is of the kind that the op declares.
 func kindFits(v *tf.AttrValue, kind string) bool {
 	if list, ok := strings.CutPrefix(kind, "list("); ok {
 		l, isList := v.GetValue().(*tf.AttrValue_List)

@@ -10,13 +10,13 @@ import (
 
 // Use says what a dataset's functions do with a variable that they receive.
 type Use struct {
-	// Writes: they change its value.
+	// Writes is set if they change its value.
 	Writes bool
-	// valueUsed: its value has another use than to seed stateless random ops.
+	// valueUsed is set if its value has another use than to seed stateless random ops.
 	valueUsed bool
-	// Generator: it is the state of a tf.random.Generator, whose own ops draw from it.
+	// Generator is set if it is the state of a tf.random.Generator, whose own ops draw from it.
 	Generator bool
-	// returned: a function returns the handle to its caller.
+	// returned is set if a function returns the handle to its caller.
 	returned bool
 }
 

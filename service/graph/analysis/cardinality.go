@@ -198,6 +198,7 @@ func (a *Analysis) countWindow(s *graph.Step) int64 {
 	return (n-span)/shift + 1
 }
 
+// countPosition counts the elements of a take, skip or shard.
 func (a *Analysis) countPosition(s *graph.Step) int64 {
 	n := a.Cardinality(s.In[0])
 	switch s.Node.GetOp() {

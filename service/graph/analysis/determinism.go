@@ -14,7 +14,7 @@ import (
 // obstacle is a reason why a dataset, run in some mode, is not of class B.
 type obstacle struct {
 	class pecanv1.DeterminismClass
-	// listing: nothing is random, but the dataset lists files while it runs, and files may be added.
+	// listing is set if nothing is random, but the dataset lists files while it runs, and files may be added.
 	listing bool
 	at      *graph.Step
 	text    string

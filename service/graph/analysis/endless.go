@@ -11,6 +11,8 @@ func (a *Analysis) MayBeEndless(s *graph.Step) bool {
 	return answer(a.ends, s, a.mayNotEnd)
 }
 
+// mayNotEnd is MayBeEndless without the memory of earlier answers. An unknown number counts as endless if tf.data allows
+// it.
 func (a *Analysis) mayNotEnd(s *graph.Step) bool {
 	if n := a.Cardinality(s); n != Unknown {
 		return n == Infinite || n > 1<<60

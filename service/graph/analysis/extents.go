@@ -32,6 +32,9 @@ func (a *Analysis) ExtentRuns(s *graph.Step) []int64 {
 	return nil
 }
 
+// extentRuns divides the records of a list of extents into blocks of equal size. each is the number of records of a block,
+// total is the number of all records, and starts has the first extent of each block. It returns no starts if extents do not
+// begin at the bounds of blocks.
 func (a *Analysis) extentRuns(s *graph.Step) (each, total int64, starts []int64) {
 	counts := a.extentCounts(s)
 	if len(counts) == 0 || a.listOfExtents(s) != s.In[0] || s.Node.GetOp() != "FlatMapDataset" {

@@ -10,36 +10,36 @@ import (
 // Facts describes a function and all functions that it calls, as far as planning needs it.
 type Facts struct {
 	ops int
-	// expensive: decoding, parsing, images, linear algebra or loops. Such work is worth dividing among
-	// streams.
+	// expensive is set if the function decodes, parses, processes images, does linear algebra or loops. Such work is worth
+	// dividing among streams.
 	expensive bool
-	// ReadsFiles: opens record files.
+	// ReadsFiles is set if the function opens record files.
 	ReadsFiles bool
-	// Endless: creates a dataset that may not end.
+	// Endless is set if the function creates a dataset that may not end.
 	Endless bool
-	// Random: uses a random op whose generator advances from call to call, so the values depend on the order
-	// of the calls.
+	// Random is set if the function uses a random op whose generator advances from call to call, so the values depend on
+	// the order of the calls.
 	Random bool
-	// parallel: creates a dataset that computes several elements at once.
+	// parallel is set if the function creates a dataset that computes several elements at once.
 	parallel bool
-	// unsequenceable: creates a parallel dataset that has no sequential form.
+	// unsequenceable is set if the function creates a parallel dataset that has no sequential form.
 	unsequenceable bool
-	// decidesCount: the values that it draws may decide how many elements its dataset gives, or whether an
-	// element is kept.
+	// decidesCount is set if the values that the function draws may decide how many elements its dataset gives, or whether
+	// an element is kept.
 	decidesCount bool
-	// Seeded: has random ops or datasets with seeds that Pecan sets.
+	// Seeded is set if the function has random ops or datasets with seeds that Pecan sets.
 	Seeded bool
-	// Unrepeatable: gives other values in each run, whatever the seeds are.
+	// Unrepeatable is set if the function gives other values in each run, whatever the seeds are.
 	Unrepeatable bool
-	// CachesElements: creates a dataset that caches elements.
+	// CachesElements is set if the function creates a dataset that caches elements.
 	CachesElements bool
-	// Stateful: depends on other state, or changes it.
+	// Stateful is set if the function depends on other state, or changes it.
 	Stateful bool
-	// Identity: returns its arguments unchanged.
+	// Identity is set if the function returns its arguments unchanged.
 	Identity bool
-	// WritesVariables: changes a variable that is more than the state of a random generator.
+	// WritesVariables is set if the function changes a variable that is more than the state of a random generator.
 	WritesVariables bool
-	// ListsFiles: lists files while the dataset runs.
+	// ListsFiles is set if the function lists files while the dataset runs.
 	ListsFiles bool
 }
 

@@ -52,6 +52,8 @@ func (a *Analysis) FunctionFacts(name string) *Facts {
 	return facts
 }
 
+// addNode adds what one node of a function does. An op without a rule here makes the function stateful if TensorFlow
+// declares the op stateful.
 func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.NodeDef) {
 	op := n.GetOp()
 	switch op {

@@ -44,8 +44,8 @@ func (a *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
 	}
 	counts := map[*graph.Step]bool{}
 	a.eachCounted(root, func(s *graph.Step, counted bool) { counts[s] = counted && a.races(s) })
-	var below func(s *graph.Step)
-	below = func(s *graph.Step) {
+	var visitUpstream func(s *graph.Step)
+	visitUpstream = func(s *graph.Step) {
 		if (mode == pecanv1.Mode_MODE_DETERMINISTIC || a.KeyAll || counts[s]) && a.Keyable(s) {
 			a.Keyed[s.Node.GetName()] = true
 		}
@@ -53,10 +53,10 @@ func (a *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
 			return
 		}
 		for _, in := range s.In {
-			below(in)
+			visitUpstream(in)
 		}
 	}
-	below(root)
+	visitUpstream(root)
 }
 
 // PassesIndex reports whether a step can return the index of an element as an additional component.

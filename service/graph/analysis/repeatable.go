@@ -10,18 +10,18 @@ import (
 // WalkCounted visits a step and all steps upstream of it. counted is true if the values of a step downstream
 // decide how many elements there are. It is always true in a captured dataset.
 func WalkCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
-	var below func(s *graph.Step, counted bool)
-	below = func(s *graph.Step, counted bool) {
+	var visitUpstream func(s *graph.Step, counted bool)
+	visitUpstream = func(s *graph.Step, counted bool) {
 		visit(s, counted)
 		counted = counted || ChangesCount(s)
 		for _, in := range s.In {
-			below(in, counted)
+			visitUpstream(in, counted)
 		}
 		for _, c := range s.Captured {
-			below(c, true)
+			visitUpstream(c, true)
 		}
 	}
-	below(root, false)
+	visitUpstream(root, false)
 }
 
 // eachCounted visits all steps. counted is true if the random values of a step's functions decide how many

@@ -52,9 +52,9 @@ type Candidate struct {
 	*pecanv1.CacheCandidate
 	// Step is nil for a mark inside a function.
 	Step *graph.Step
-	// AfterBatch: its elements come after the batch whose short last elements are joined.
+	// AfterBatch is set if its elements come after the batch whose short last elements are joined.
 	AfterBatch bool
-	// end: the elements are those of the dataset.
+	// end is set if the elements are the elements of the dataset.
 	end bool
 	// spent is the CPU of all steps up to this one.
 	spent float64
@@ -76,7 +76,7 @@ func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate
 	for _, n := range q.Profile {
 		f.cpu[n.GetNode()] += n.GetSelfCpuS()
 	}
-	f.visit(root, place{refusal: q.Refusal, below: q.Batch == nil, end: true})
+	f.visit(root, place{refusal: q.Refusal, joinsDownstream: q.Batch == nil, end: true})
 	nested := r.g.NestedCacheMarks()
 	for _, path := range slices.Sorted(maps.Keys(nested)) {
 		c := marked(nested[path], path)
@@ -92,13 +92,13 @@ func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate
 type place struct {
 	// refusal is why nothing from here on upstream can be cached.
 	refusal Refusal
-	// below: the batch whose short last elements are joined is downstream, or there is none.
-	below bool
-	// end: the dataset has the elements of this step, without a mark in between.
+	// joinsDownstream is set if the batch whose short last elements are joined is downstream, or if there is none.
+	joinsDownstream bool
+	// end is set if the dataset has the elements of this step, without a mark in between.
 	end bool
-	// marked: a mark downstream has the elements of this step.
+	// marked is set if a mark downstream has the elements of this step.
 	marked bool
-	// indexed: a step downstream draws random values by the index of these elements.
+	// indexed is set if a step downstream draws random values by the index of these elements.
 	indexed bool
 }
 
@@ -106,7 +106,7 @@ type place struct {
 type finder struct {
 	*Rules
 	Request
-	// cpu is the CPU of each step, spent the sum of the steps that were visited.
+	// cpu is the CPU of each step. spent is the sum of the steps that were visited.
 	cpu   map[string]float64
 	spent float64
 	found []*Candidate
@@ -123,7 +123,7 @@ func (f *finder) visit(s *graph.Step, at place) {
 	if mark != nil || !passes {
 		up.end, up.marked = false, mark != nil
 	}
-	up.below = at.below || s == f.Batch
+	up.joinsDownstream = at.joinsDownstream || s == f.Batch
 	through := at.indexed && f.passesIndex(s)
 	up.indexed = through || f.Keyed[name]
 	partial := refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_PARTIAL, "it comes before %s, which may read it more than once, or not to its end. Move it after that step", name)
@@ -161,8 +161,8 @@ func (f *finder) passesIndex(s *graph.Step) bool {
 	return !cut && s != f.Batch && !f.g.Freezes(s.Node) && analysis.PassesIndex(s)
 }
 
-// shiftsIndex returns the first step, from this one upstream, after which the index of an element is not its number; nil
-// if there is none before the index begins. Cached elements have no index, only numbers.
+// shiftsIndex returns the first step, from this one upstream, after which the index of an element is not its number. It
+// returns nil if there is none before the index begins. Cached elements have no index, only numbers.
 func (f *finder) shiftsIndex(s *graph.Step) *graph.Step {
 	for ; f.passesIndex(s) && len(s.In) == 1; s = s.In[0] {
 		if !analysis.KeepsIndex(s) {
@@ -197,7 +197,7 @@ func marked(mark *graph.CacheMark, node string) *Candidate {
 
 func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	c := marked(mark, s.Node.GetName())
-	c.Step, c.AfterBatch, c.end, c.spent = s, !at.below, at.end, f.spent
+	c.Step, c.AfterBatch, c.end, c.spent = s, !at.joinsDownstream, at.end, f.spent
 	why := at.refusal
 	if why.None() {
 		why = f.refusal(s, f.Request, mark.Freezes)
@@ -217,7 +217,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 	if !wanted || !at.refusal.None() && !at.end || f.CostOfHead(s) == 0 {
 		return
 	}
-	c := &Candidate{Step: s, AfterBatch: !at.below, end: at.end, spent: f.spent,
+	c := &Candidate{Step: s, AfterBatch: !at.joinsDownstream, end: at.end, spent: f.spent,
 		CacheCandidate: &pecanv1.CacheCandidate{Node: s.Node.GetName(), Origin: pecanv1.CacheCandidate_FOUND}}
 	why := at.refusal
 	if why.None() {

@@ -114,7 +114,7 @@ func TestMarksAreLegalOrHaveAReason(t *testing.T) {
 }
 
 // Changed files are noticed only if the graph has their names.
-func TestFilesWithComputedNamesAreToldApart(t *testing.T) {
+func TestFilesWithComputedNamesAreDistinguished(t *testing.T) {
 	for name, computed := range map[string]bool{
 		"cached_computed_files": true, "cached_named_files": false, "cached_records": false, "cached": false,
 	} {

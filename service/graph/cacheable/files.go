@@ -53,6 +53,8 @@ func (r *Rules) constantNames(s *graph.Step) []bool {
 	return known
 }
 
+// findConstants returns which components of a step's elements are constants of the graph, such as listed names of files. It
+// returns nil if none is known to be.
 func (r *Rules) findConstants(s *graph.Step) (known []bool) {
 	calls := nodedef.CalledFunctions(s.Node)
 	switch s.Rule.Kind {
@@ -201,8 +203,7 @@ func (b *body) findConstant(input string) bool {
 	return joining[n.GetOp()] && b.areConstant(n)
 }
 
-// repeatsInput reports whether the elements of a dataset are those of its only input, or some of them, in any order and in
-// batches.
+// repeatsInput reports whether a dataset has the elements of its only input, or some of them, in any order and in batches.
 func (b *body) repeatsInput(n *tf.NodeDef) bool {
 	if !b.g.Ops().IsDataset(n.GetOp()) || len(nodedef.CalledFunctions(n)) > 0 {
 		return false

@@ -20,7 +20,7 @@ var ordersBy = []string{
 type Hasher struct {
 	*graph.Hasher
 	g *graph.Graph
-	// mixed: the parts of the source are samples of a list that is shuffled.
+	// mixed is set if the parts of the source are samples of a list that is shuffled.
 	mixed bool
 }
 
@@ -37,10 +37,10 @@ func NewHasher(g *graph.Graph, plan *pecanv1.Plan) *Hasher {
 	return &Hasher{graph.NewHasherWithout(g, free), g, mixed}
 }
 
-// Key hashes everything that decides which elements pass a cached step in a part of the source, except the contents of the
-// source files and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. Steps that
-// only order have the same key in any order that they give. If steps draw from seeds, the key covers the whole dataset,
-// because seeds depend on the names of nodes.
+// Key hashes everything that decides which elements pass a cached step in a part of the source. The contents of the source
+// files and the job's seed are exceptions. Graphs that are equal up to that step have the same key, whatever follows it.
+// Steps that only order have the same key in any order that they give. If steps draw from seeds, the key covers the whole
+// dataset, because seeds depend on the names of nodes.
 func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan) string {
 	sum := sha256.New()
 	graph.WriteHashPart(sum, []byte("pecan cache 2"))

@@ -12,8 +12,8 @@ import (
 // and the cached step gives the elements of a part from that part alone, in any job. Steps that only order are left out of
 // the streams, and their effect comes after reading: parts are read in another order.
 
-// OnParts says what a step does with parts. orders: it only orders. why is why its elements do not come from one part after
-// another, empty if they do. listed: its input is a constant list of strings, in any order.
+// OnParts says what a step does with parts. orders is true if the step only orders. why is the reason why the step mixes
+// parts; it is "" if the step does not. listed is true if the input is a constant list of strings, in any order.
 func (r *Rules) OnParts(s *graph.Step, listed bool) (orders bool, why string) {
 	f, name := r.Facts(s), s.Node.GetName()
 	switch s.Rule.Kind {

@@ -33,7 +33,7 @@ func New(g *graph.Graph, a *analysis.Analysis) *Rules {
 	return &Rules{Analysis: a, g: g, constants: map[*graph.Step][]bool{}, opened: map[calledFunction]bool{}}
 }
 
-// refusal returns why the elements of a step cannot be cached. freezes: random steps upstream repeat their values.
+// refusal returns why the elements of a step cannot be cached. freezes is true if random steps upstream repeat their values.
 func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	for _, t := range r.g.OutputTypes(step.OutputOf) {
 		if stored := t == tf.DataType_DT_STRING || frame.Width(uint32(t)) > 0 || t == tf.DataType_DT_VARIANT && r.WritesVariants(); !stored {

@@ -9,23 +9,22 @@ import (
 
 // Change says what a step does to the values of one component that it writes, as seen from that component.
 // All other inputs of the result (other components, constants, random values) are among the step's reads, or
-// they are fixed. Dimensions and positions are those of the component before the step.
+// they are fixed. Dimensions and positions refer to the component before the step.
 type Change struct {
 	Component int
 	// Opaque says why nothing else is known. If it is "", the other fields hold.
 	Opaque string
-	// Computes: the result has values that the component did not have. Otherwise each value of the result is
-	// one of the component's, or a constant of Inserts.
+	// Computes is set if the result has values that the component did not have. Otherwise each value of the result is one
+	// of the component's, or a constant of Inserts.
 	Computes bool
-	// Arithmetic: the new values come from arithmetic, whose result depends on the type.
+	// Arithmetic is set if the new values come from arithmetic, whose result depends on the type.
 	Arithmetic bool
-	// AlignmentDependent: the last bits of a value that is computed point by point may depend on its position
-	// in memory. Functions such as the logarithm process several values at once, and the few left at the end
-	// in another way.
+	// AlignmentDependent is set if the last bits of a value that is computed point by point may depend on its position in
+	// memory. Functions such as the logarithm process several values at once, and the few left at the end in another way.
 	AlignmentDependent bool
 	// Inserts has the constants that the step adds to the component's values. A step that adds other values computes.
 	Inserts []float64
-	// Affine: the new values are sums of the component's values with fixed weights, plus something fixed.
+	// Affine is set if the new values are sums of the component's values with fixed weights, plus something fixed.
 	Affine bool
 	// PositionDependent contains the dimensions along which the computation differs from position to
 	// position. For example, the subtraction of a mean per channel differs along the last dimension.
@@ -48,8 +47,8 @@ type Change struct {
 	Sizes Dims
 	// After has the sizes after the step, -1 for an unknown one. It is empty if the change is opaque.
 	After []int64
-	// value follows a number through the computation.
-	value follow
+	// value computes what the computation returns for one number.
+	value scalarFunction
 }
 
 // PerValue reports whether a map computes each value from the value at the same position and keeps all sizes.

@@ -8,13 +8,14 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// This file follows one number through the ops that compute value by value. A step that inserts a constant may pass a
-// step that returns the same constant for it, to the last bit.
+// This file evaluates single numbers through the ops that compute value by value (constant propagation). A step that
+// inserts a constant may pass a step that returns the same constant for it, to the last bit.
 
-// follow returns what a step computes from a number; false if that is not certain. nil is never certain.
-type follow func(v float64) (float64, bool)
+// scalarFunction computes what a step returns for one number; false if that is not certain. A nil scalarFunction is never
+// certain.
+type scalarFunction func(v float64) (float64, bool)
 
-func (f follow) of(v float64) (float64, bool) {
+func (f scalarFunction) of(v float64) (float64, bool) {
 	if f == nil {
 		return 0, false
 	}
@@ -31,8 +32,8 @@ func (c Change) keeps(v float64) bool {
 
 func sameBits(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
-// agree follows a number through two branches that must return the same.
-func agree(a, b follow) follow {
+// agree evaluates two branches that must return the same number.
+func agree(a, b scalarFunction) scalarFunction {
 	return func(v float64) (float64, bool) {
 		x, known := a.of(v)
 		y, also := b.of(v)
@@ -42,7 +43,7 @@ func agree(a, b follow) follow {
 
 // computed notes that values are computed, and what a number becomes. A step that computes has no constants that another step
 // could keep.
-func (c *Change) computed(value follow) {
+func (c *Change) computed(value scalarFunction) {
 	c.Computes, c.Arithmetic, c.Inserts, c.value = true, true, nil, value
 }
 
@@ -111,9 +112,9 @@ func integerRange(of tf.DataType) (low, high float64, is bool) {
 	return 0, 0, false
 }
 
-// unary follows a number through an op with one argument. A float64 has more than twice the bits of a float32, so rounding
-// its result gives that of the op.
-func (f follow) unary(n *tf.NodeDef) follow {
+// unary evaluates an op with one argument. A float64 has more than twice the bits of a float32, so rounding the result of
+// a float64 gives the result of the op.
+func (f scalarFunction) unary(n *tf.NodeDef) scalarFunction {
 	return func(v float64) (float64, bool) {
 		v, certain := f.of(v)
 		from, to := n.GetAttr()["T"].GetType(), n.GetAttr()["T"].GetType()
@@ -147,7 +148,7 @@ func (f follow) unary(n *tf.NodeDef) follow {
 	}
 }
 
-// binary follows numbers through an op with two arguments.
+// binary evaluates an op with two arguments.
 func binary(n *tf.NodeDef, a, b float64) (float64, bool) {
 	of := n.GetAttr()["T"].GetType()
 	var v float64
@@ -182,9 +183,9 @@ func binary(n *tf.NodeDef, a, b float64) (float64, bool) {
 	return inType(v, of)
 }
 
-// with follows a number through an op whose other argument has fixed numbers. All of them must give the same. first says that
-// the other argument comes first.
-func (f follow) with(n *tf.NodeDef, fixed []float64, first bool) follow {
+// with evaluates an op whose other argument has fixed numbers. All of them must give the same result. first says that the
+// other argument comes first.
+func (f scalarFunction) with(n *tf.NodeDef, fixed []float64, first bool) scalarFunction {
 	return func(v float64) (result float64, certain bool) {
 		v, certain = f.of(v)
 		if !certain || len(fixed) == 0 {
@@ -205,8 +206,8 @@ func (f follow) with(n *tf.NodeDef, fixed []float64, first bool) follow {
 	}
 }
 
-// both follows a number through an op with two arguments that are computed from it.
-func both(n *tf.NodeDef, a, b follow) follow {
+// both evaluates an op with two arguments that are computed from one number.
+func both(n *tf.NodeDef, a, b scalarFunction) scalarFunction {
 	return func(v float64) (float64, bool) {
 		x, known := a.of(v)
 		y, also := b.of(v)
@@ -217,8 +218,8 @@ func both(n *tf.NodeDef, a, b follow) follow {
 	}
 }
 
-// clipped follows a number through a clip to fixed bounds.
-func (f follow) clipped(of tf.DataType, low, high []float64) follow {
+// clipped evaluates a clip to fixed bounds.
+func (f scalarFunction) clipped(of tf.DataType, low, high []float64) scalarFunction {
 	return func(v float64) (float64, bool) {
 		v, certain := f.of(v)
 		outside := func(bound float64) bool { return bound == v && !sameBits(bound, v) }

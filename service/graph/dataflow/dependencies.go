@@ -162,8 +162,8 @@ func (b *functionBody) node(n *tf.NodeDef) ArgSet {
 	return from
 }
 
-// call returns the dependencies of the function that a node calls, and the number of the result that input
-// refers to, if input is not "". It returns nil if the node calls no function, or calls it in a way that the
+// call returns the dependencies of the function that a node calls. If input is not "", it also returns the number of the
+// result that input refers to. It returns nil if the node calls no function, or calls it in a way that the
 // analysis does not support.
 func (b *functionBody) call(n *tf.NodeDef, input string) (called *Dependencies, result int) {
 	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {

@@ -6,7 +6,7 @@
 // dependencies.go finds which results depend on which arguments. change.go is the result of a value analysis,
 // and function.go runs one for a step's function. values.go and tensor.go hold the state of an analysis, with
 // symbolic shapes. transfer.go lists the transfer functions, one for each op; pointwise.go, branches.go,
-// reshape.go, slice.go and image.go define them. constants.go follows one number through a step.
+// reshape.go, slice.go and image.go define them. constants.go computes what a step returns for one number.
 //
 // An op without a transfer function is opaque. Add one only with a proof that it holds to the last bit.
 package dataflow

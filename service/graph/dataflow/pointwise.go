@@ -13,11 +13,11 @@ type linearity int
 
 const (
 	never linearity = iota
-	// sums: always.
+	// sums means that the op is always affine.
 	sums
-	// scales: if one of the arguments is fixed.
+	// scales means that the op is affine if one of the arguments is fixed.
 	scales
-	// divides: if the right argument is fixed.
+	// divides means that the op is affine if the right argument is fixed.
 	divides
 )
 
@@ -158,8 +158,8 @@ func (s *scope) binary(n *tf.NodeDef, affine linearity, a, b *tensor) *tensor {
 	return t
 }
 
-// broadcast computes value by value with a tensor that does not depend on the component's values. value follows a number.
-func broadcast(x, other *tensor, affine bool, value follow) *tensor {
+// broadcast computes value by value with a tensor that does not depend on the component's values. value evaluates one number.
+func broadcast(x, other *tensor, affine bool, value scalarFunction) *tensor {
 	if !other.ranked || !x.ranked || len(other.axes) > len(x.axes) {
 		return opaqueTensor("the shape of the other operand is not known")
 	}

@@ -8,13 +8,13 @@ import (
 type valueKind int
 
 const (
-	// independent: it does not depend on the component.
+	// independent means that it does not depend on the component.
 	independent valueKind = iota
-	// sizeOnly: it depends only on the component's sizes.
+	// sizeOnly means that it depends only on the component's sizes.
 	sizeOnly
-	// derived: it is computed from the component, as its change says.
+	// derived means that it is computed from the component, as its change says.
 	derived
-	// opaque: it depends on the component in a way that the analysis does not understand.
+	// opaque means that it depends on the component in a way that the analysis does not understand.
 	opaque
 )
 

@@ -14,8 +14,8 @@ import (
 const prefix = "pecan_extents/"
 
 // Divide returns the graph of a dataset whose record files are divided into extents, and the number of extents. It returns
-// nil in three cases: the dataset reads no large uncompressed TFRecord files, the files alone make enough streams, or a file
-// has no index. It fails only if the context ends before the indexes are read.
+// nil if the dataset reads no large uncompressed TFRecord files, if the files alone make enough streams, or if a file has no
+// index. It fails only if the context ends before the indexes are read.
 func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err error) {
 	root, isTree := g.Steps()
 	if !isTree {
@@ -45,7 +45,7 @@ type division struct {
 	g     *graph.Graph
 	a     *analysis.Analysis
 	users map[*graph.Step]*graph.Step
-	// top is the name of the root, and total the number of extents.
+	// top is the name of the root. total is the number of extents.
 	top   string
 	total int
 }
@@ -95,7 +95,7 @@ func (d *division) write(src source, rows []extent) {
 		}
 		return
 	}
-	// The order of one file is that of its extents, whatever the step does with several files.
+	// One file has the order of its extents, whatever the step does with several files.
 	n.Op, n.Input = "FlatMapDataset", []string{src.list.Node.GetName()}
 	attrs := nodedef.DatasetAttrs(d.g.OutputTypes(src.step.Node), d.g.OutputShapes(src.step.Node))
 	attrs["f"], attrs["Targuments"] = n.Attr["f"], n.Attr["Targuments"]

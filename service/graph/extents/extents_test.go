@@ -195,7 +195,7 @@ func TestBatchesOfExtentsAreThoseOfALocalRun(t *testing.T) {
 	}
 }
 
-// sparse returns the name of a record file whose data are holes. Its index and its size are those of real records.
+// sparse returns the name of a record file whose data are holes. It has the index and the size of real records.
 func sparse(t *testing.T, records, length int) string {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file.tfrecord"))

@@ -104,7 +104,7 @@ type headerReader struct {
 	f     io.ReaderAt
 	start int64
 	read  []byte
-	// short: the record before was short, so the next headers are near.
+	// short is set if the record before was short, so the next headers are near.
 	short bool
 }
 

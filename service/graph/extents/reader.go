@@ -72,6 +72,8 @@ func readerOfOne(f *tf.FunctionDef) string {
 	return ""
 }
 
+// opensRecords reports whether a function returns the records of the file that its argument names, without compression and
+// without other steps.
 func opensRecords(f *tf.FunctionDef) bool {
 	sig := f.GetSignature()
 	if len(sig.GetInputArg()) != 1 || len(sig.GetOutputArg()) != 1 || sig.GetInputArg()[0].GetType() != tf.DataType_DT_STRING {

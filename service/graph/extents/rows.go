@@ -27,7 +27,7 @@ type extent struct {
 }
 
 // extentsOf lists the extents of some records of the files of a step. It returns nil if a file has no index, or if the
-// files are not worth dividing. counted: steps downstream count the records. It fails only if the context ends.
+// files are not worth dividing. counted is true if steps downstream count the records. It fails only if the context ends.
 func extentsOf(ctx context.Context, src source, used Range, counted bool) ([]extent, error) {
 	size := int64(0)
 	for _, name := range src.names {

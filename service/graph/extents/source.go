@@ -15,7 +15,7 @@ type source struct {
 	between []*graph.Step
 	reader  *tf.FunctionDef
 	names   [][]byte
-	// cycle is how many files the step reads at a time. shuffled: the order of the files is that of a shuffle.
+	// cycle is how many files the step reads at a time. shuffled is set if a shuffle orders the files.
 	cycle    int
 	shuffled bool
 }

@@ -54,8 +54,8 @@ func SplitInput(input string) (node string, index string, control bool) {
 	return node, index, false
 }
 
-// TopLevelInput returns the form outside of functions of an input inside a function: "node:output:1" is "node:3" if first says
-// that the output's first result is number 2 of the node. It is "" if first returns -1.
+// TopLevelInput rewrites an input from its form in a function to its form outside. For example, "node:output:1" becomes
+// "node:3" if first returns 2, the number of the output's first result. TopLevelInput returns "" if first returns -1.
 func TopLevelInput(input string, first func(node, output string) int) string {
 	parts, at := strings.Split(input, ":"), 0
 	if len(parts) > 1 {

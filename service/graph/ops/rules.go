@@ -4,33 +4,33 @@ package ops
 type kind int
 
 const (
-	// Undivided: the output depends on earlier elements, so the cut is downstream of the op.
+	// Undivided means that the output depends on earlier elements, so the cut is downstream of the op.
 	Undivided kind = iota
-	// Source: reads no other dataset.
+	// A Source step reads no other dataset.
 	Source
-	// OneToOne: output element p is computed from input element p.
+	// OneToOne means that output element p is computed from input element p.
 	OneToOne
-	// PassThrough: returns its input unchanged (prefetch, options).
+	// A PassThrough step returns its input unchanged (prefetch, options).
 	PassThrough
-	// PerElement: each input element gives zero or more output elements (filter, flat_map, interleave,
+	// PerElement means that each input element gives zero or more output elements (filter, flat_map, interleave,
 	// unbatch).
 	PerElement
-	// Shuffled: returns the same elements in another order.
+	// A Shuffled step returns the same elements in another order.
 	Shuffled
 	Zipped
 	Concatenated
 	Repeated
-	// Batched: groups consecutive elements.
+	// A Batched step groups consecutive elements.
 	Batched
-	// Rebatched: groups rows again, regardless of the sizes of the input batches.
+	// A Rebatched step groups rows again, regardless of the sizes of the input batches.
 	Rebatched
 	Windowed
-	// Positional: take, skip and shard.
+	// Positional steps are take, skip and shard.
 	Positional
 	Cached
-	// Asserted: assert_cardinality.
+	// The Asserted step is assert_cardinality.
 	Asserted
-	// Directed: selects its inputs by a selector dataset.
+	// A Directed step selects its inputs by a selector dataset.
 	Directed
 )
 
@@ -40,7 +40,7 @@ type Rule struct {
 	// Cost is the cost of reading from a source. It is 0 if elements are computed from an index, 2 for records of files, and
 	// 3 for more than that. It is 3 for a step that is slow without a function.
 	Cost int
-	// Mixes: the order of the outputs depends on several inputs at once (interleave).
+	// Mixes is set if the order of the outputs depends on several inputs at once (interleave).
 	Mixes bool
 }
 

@@ -22,9 +22,9 @@ import (
 //
 // The new graph keeps the fingerprint of the old one, because its plan and jobs know the dataset by it.
 //
-// Reorder does not check that the elements stay the same: the caller decides that from the traits. It returns an error in
-// two cases: a step would compute with a type that it does not support, or its function has a constant size that differs at
-// the new place.
+// Reorder does not check that the elements stay the same: the caller decides that from the traits. It returns an error if a
+// step would compute with a type that it does not support. It also returns an error if a function has a constant size that
+// differs at the new place.
 func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 	c := newChain(g)
 	if c == nil {

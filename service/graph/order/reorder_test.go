@@ -46,7 +46,7 @@ func TestNoStepLeavesItsBranch(t *testing.T) {
 	for name, g := range graphtest.All(t) {
 		traits, names := order.TraitsOf(g), order.Names(g)
 		for i := 1; i < len(traits); i++ {
-			// The last step of a branch and the first one of the next one.
+			// The two steps are the last step of a branch and the first step of the next branch.
 			if traits[i].Begins && traits[i].Inside == "" && traits[i-1].Barrier == "" && traits[i].Barrier == "" {
 				swapped := slices.Clone(names)
 				swapped[i-1], swapped[i] = swapped[i], swapped[i-1]

@@ -64,8 +64,8 @@ func (r *reader) chainOf(g *graph.Graph, function string) *chain {
 	return c
 }
 
-// datasetFunction returns the function of an interleave or flat_map, which returns a dataset for each element; "" for other
-// steps, and if the author fixed the function.
+// datasetFunction returns the function of an interleave or flat_map, which returns a dataset for each element. It returns ""
+// for other steps, and if the author fixed the function.
 func datasetFunction(g *graph.Graph, s *graph.Step) string {
 	called := nodedef.CalledFunctions(s.Node)
 	if s.Rule.Kind != ops.PerElement || ops.FunctionAttr(s.Node.GetOp()) != "f" || len(called) != 1 || graph.KeepsPosition(g.Function(called[0])) {
@@ -111,8 +111,8 @@ func (c *chain) names(inside string) (names []string) {
 	return names
 }
 
-// Outermost returns the name of the step whose function has a step, and which is in no function itself; the step's own name if it
-// is in none.
+// Outermost returns the name of the step that is in no function and whose function has the given step, directly or through
+// other functions. For a step outside of functions, it returns the step's own name.
 func Outermost(name string) string {
 	name, _, _ = strings.Cut(name, InFunction)
 	return name

@@ -14,8 +14,8 @@ import (
 
 // Traits are the properties of a step that decide where it may move. They follow from the step's op and function.
 type Traits struct {
-	// Node is the step's node, Op its op, and Input the node that it reads. Label is the author's name for the
-	// step, often empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
+	// Node is the step's node. Op is its op. Input is the node that it reads. Label is the author's name for the step, often
+	// empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
 	Node, Op, Label, Input string
 	// Inside is the step in whose function the step is; "" outside of functions. The name of the step begins with it. Example:
 	// "InterleaveDataset/_3" for the step "InterleaveDataset/_3:MapDataset".
@@ -26,11 +26,12 @@ type Traits struct {
 	// Barrier is the reason why the step cannot move and no step moves past it; empty if it may move. Then all
 	// further fields hold. Example: shuffle is a barrier, because it changes the sequence of elements.
 	Barrier string
-	// Begins: the step reads a source, not the step before it in the list. Example: the first step of each dataset below a zip.
+	// Begins is set if the step reads a source, not the step before it in the list. Example: the first step of each dataset
+	// below a zip.
 	Begins bool
-	// Joins: the step reads several datasets, so its components have other numbers than theirs.
+	// Joins is set if the step reads several datasets, so its components have other numbers than theirs.
 	Joins bool
-	// Passes: the step returns the elements of its input unchanged and in their sequence, and other steps move
+	// Passes is set if the step returns the elements of its input unchanged and in their sequence, and other steps move
 	// past it freely. Example: prefetch.
 	Passes bool
 	// Reads are the components on which the step's results, checks or decisions depend. Example: 1 for a filter
@@ -45,15 +46,15 @@ type Traits struct {
 	// Changes are the effects of a map on the values of the components in Writes, one per entry. Example: a
 	// crop changes the sizes of dimensions 0 and 1 and computes nothing.
 	Changes []dataflow.Change
-	// Drops: the step may leave elements out. Example: filter.
+	// Drops is set if the step may leave elements out. Example: filter.
 	Drops bool
-	// Decides: the number of the step's elements, or their selection, may depend on values. Example: filter and
-	// flat_map, but not unbatch. Calls: the step calls functions.
+	// Decides is set if the number of the step's elements, or their selection, may depend on values. Example: filter and
+	// flat_map, but not unbatch. Calls is set if the step calls functions.
 	Decides, Calls bool
-	// Batches: the step combines consecutive elements into one. Example: batch, but not padded_batch.
+	// Batches is set if the step combines consecutive elements into one. Example: batch, but not padded_batch.
 	Batches bool
-	// Random: the step draws random values. Keyable: stateless ops can draw them from the element's index.
-	// Example: both hold for tf.random.uniform in a map. Stateful: its results or effects depend on earlier
+	// Random is set if the step draws random values. Keyable is set if stateless ops can draw them from the element's
+	// index. Example: both hold for tf.random.uniform in a map. Stateful is set if its results or effects depend on earlier
 	// calls. Example: a counter.
 	Random, Keyable, Stateful bool
 	// CanFail is an op that can fail for some elements, Checks an op whose purpose is to fail; empty without one.
@@ -81,8 +82,8 @@ type traitAnalysis struct {
 }
 
 // TraitsOf returns the traits of the steps of a dataset, the step after the source first. If a step joins several datasets, the
-// steps of each come before it, one dataset after the other. So do the steps in the function of an interleave or flat_map, if
-// they have more than one order.
+// steps of each come before it, one dataset after the other. The steps in the function of an interleave or flat_map also come
+// before it, if they have more than one order.
 func TraitsOf(g *graph.Graph) []Traits {
 	c := newChain(g)
 	if c == nil {
@@ -152,6 +153,7 @@ func (a *traitAnalysis) markVariableUsers(steps []Traits) {
 	}
 }
 
+// traits returns the traits of one step. A step that the analysis does not understand is a barrier.
 func (a *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyAnalysis) Traits {
 	t := Traits{
 		Node: s.Node.GetName(), Op: s.Node.GetOp(), Label: label(s.Node), Input: s.In[0].Node.GetName(),
@@ -213,6 +215,7 @@ func (a *traitAnalysis) stepFunction(s *graph.Step, dependencies *dataflow.Depen
 	return function, components
 }
 
+// mapTraits adds which components a map reads and writes, and how it changes each of them.
 func (a *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
 	function, components := a.stepFunction(s, dependencies)
 	switch {

@@ -39,6 +39,8 @@ var controls = ops.Names(`
 // WhyNotInline returns why the steps cannot run inline; nil if they can.
 func (t *Template) WhyNotInline() error { return t.notInline }
 
+// whyNotInline allows only steps that compute in the thread that fetches, with functions that cannot wait. A template
+// without a map gains nothing from running inline.
 func (t *Template) whyNotInline() error {
 	if t.options.GetThreadingOptions() != nil {
 		return errors.New("the options set threads")

@@ -21,7 +21,7 @@ type Template struct {
 	arguments []argument
 	// needs are the arguments that each function gets.
 	needs map[string]map[int]bool
-	// resources are the nodes of tables and variables. captured are those that return a handle to the dataset, and handles
+	// resources are the nodes of tables and variables. captured are those that return a handle to the dataset. handles are
 	// the names of these handles in the stream's function.
 	resources map[string]bool
 	captured  []string
@@ -94,7 +94,7 @@ type Names struct {
 	Elements int64
 	// Meters is the name under which the meters count.
 	Meters string
-	// Inline: the steps run inline. Set it only if WhyNotInline returns nil.
+	// Inline is set if the steps run inline. Set it only if WhyNotInline returns nil.
 	Inline bool
 }
 

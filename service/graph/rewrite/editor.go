@@ -19,17 +19,21 @@ type editor struct {
 	index indexColumn
 	// sequenced are the steps that compute one element at a time, so that they draw random values in order.
 	sequenced map[string]bool
-	// serial: the functions of such a step are being written.
+	// serial is set while the functions of such a step are written.
 	serial bool
-	// cached is the step at which the graph is divided; nil if it is not divided. upstreamGraph is the graph upstream,
-	// stored and names are StreamGraphs.StoredTypes and FileNames. stop is the cached step, and stopOutput the node that replaces its output.
-	cached        *pecanv1.CachePlan
+	// cached is the plan of the cache at whose step the graph is divided; nil if it is not divided.
+	cached *pecanv1.CachePlan
+	// upstreamGraph is the graph upstream of the cached step.
 	upstreamGraph []byte
-	// parts are those of the stream, in order.
-	parts      []uint32
-	stored     []tf.DataType
-	names      func(part uint32) []string
-	stop       *graph.Step
+	// parts are the parts of the stream, in order.
+	parts []uint32
+	// stored is StreamGraphs.StoredTypes.
+	stored []tf.DataType
+	// names is StreamGraphs.FileNames.
+	names func(part uint32) []string
+	// stop is the cached step.
+	stop *graph.Step
+	// stopOutput is the node that replaces the output of stop.
 	stopOutput string
 	// shared are the tables and variables that streams share by their names.
 	shared []Shared
@@ -53,14 +57,14 @@ type planFacts struct {
 	division split.Division
 	// parts are those that the stream has at the cached step, in no order.
 	parts []uint32
-	// share is what the stream reads of the dataset. cut is that of the plan.
+	// share is what the stream reads of the dataset. cut is the cut of the plan.
 	share split.Share
 	cut   *pecanv1.Cut
-	// frozen are the late shuffles whose order is that of the first epoch.
+	// frozen are the late shuffles that keep the order of the first epoch.
 	frozen map[string]bool
 	hint   bool
 	off    bool
-	// carry: the rows that do not fill a batch in the last closing stream belong to the next epoch.
+	// carry is set if the rows that do not fill a batch in the last closing stream belong to the next epoch.
 	carry bool
 }
 

@@ -28,7 +28,7 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 
 // deriveGeneratorState sets the first state of a generator. Generators with equal states in the trainer have
 // equal states in every stream, so layers with one seed stay aligned. A graph without a cut keeps the user's
-// state in the first epoch, so its values are those of a local run.
+// state in the first epoch, so it has the values of a local run.
 func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at position) {
 	state := e.g.NodeOf(assign.GetInput()[1])
 	values, ok := nodedef.Ints(state)

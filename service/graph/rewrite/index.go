@@ -14,9 +14,9 @@ import (
 // column begins as close to the cut as possible and ends at the last step with keyed randomness. A filter
 // between them does not change the values that such a step draws, because the index stays with its element.
 type indexColumn struct {
-	// in and out: the step gets the index column, and returns it.
+	// in has the steps that get the index column. out has the steps that return it.
 	in, out map[*graph.Step]bool
-	// number: the index column begins after the step, and after the cut if the cut is there.
+	// number has the steps after which the index column begins. If the cut is there, the column begins after the cut.
 	number map[*graph.Step]bool
 	// skipped is the number of elements that are skipped after the step, in a stream that begins at an index.
 	skipped map[*graph.Step]int64

@@ -360,7 +360,7 @@ func TestEveryStreamIsTheWholeDatasetWithShardingOff(t *testing.T) {
 	}
 }
 
-func TestOriginalNodes(t *testing.T) {
+func TestOriginalNodeFindsTheNodeOfTheRegisteredGraph(t *testing.T) {
 	for name, want := range map[string]string{
 		"MapDataset/_3": "MapDataset/_3", "pecan_cut/FilterDataset/_4/shard": "FilterDataset/_4", "pecan_pull/range": "", "pecan_options": "",
 	} {

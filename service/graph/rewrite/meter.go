@@ -92,7 +92,7 @@ type metering struct {
 	// wakes are the nodes of wakesPerElement and all nodes downstream of them. counts are the nodes downstream
 	// of a meter whose resource is not yet added.
 	wakes, counts map[string]bool
-	// resourceUpstream: no meter is needed downstream of a node of wakes, so the resource can be upstream of all
+	// resourceUpstream is set if no meter is needed downstream of a node of wakes, so the resource can be upstream of all
 	// of them.
 	resourceUpstream bool
 	// resources is the number of nodes that pass the resource to their inputs.
@@ -151,7 +151,7 @@ func (m *metering) passResource(name string) string {
 		Attr:  nodedef.DatasetAttrs(e.g.OutputTypes(top), e.g.OutputShapes(top))})
 }
 
-// addMeters adds meters for a node and all nodes upstream. vanishes: the model may forget the node.
+// addMeters adds meters for a node and all nodes upstream. vanishes is true if the model may forget the node.
 func (m *metering) addMeters(name string, vanishes bool) string {
 	if known, ok := m.of[name]; ok {
 		return known

@@ -7,9 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// In a plan by parts, a stream gives the elements of one part after another, whether it computes them or reads them. The steps
-// that only order are therefore not run: the shuffle of a list decides the order of the parts, and an interleave reads one
-// dataset after another. Shuffles of records run after the cached step (split.Arrange).
+// In a plan by parts, a stream gives the elements of one part after another, whether it computes them or reads them. The stream
+// therefore does not run steps that only order. The shuffle of a list decides the order of the parts, and an interleave reads
+// one dataset after another. Shuffles of records run after the cached step (split.Arrange).
 
 // orderParts puts the stream's parts into the order that the shuffle of the list decides. root is the tree that is cut.
 func (e *editor) orderParts(root *graph.Step) {

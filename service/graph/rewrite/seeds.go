@@ -44,9 +44,9 @@ func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path st
 
 // position is the position of a seeded op in a stream graph.
 type position struct {
-	// upstreamOfCut: the op is upstream of the cut, where all streams must draw the same values.
+	// upstreamOfCut is set if the op is upstream of the cut, where all streams must draw the same values.
 	upstreamOfCut bool
-	// upstreamOfCache: the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
+	// upstreamOfCache is set if the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
 	upstreamOfCache bool
 	// start is the index at which the stream begins, for a step that does not get earlier elements. It changes
 	// the seeds. With the same seeds, random ops would draw the values of the first elements again.
@@ -62,7 +62,7 @@ type seedSource struct {
 
 // seeds derives the two seeds of an op. The user's seeds are hashed with the stream and the epoch, never with
 // the op's path, so that two shuffles with equal seeds stay aligned. Upstream of the cut and in the first epoch
-// the user's seeds stay, so the values are those of a local run. Without seeds of the user, the job's seed and
+// the user's seeds stay, so a local run has the same values. Without seeds of the user, the job's seed and
 // the op's path are hashed. The path does not change with the order of the steps. fixed excludes the epoch
 // (reshuffle_each_iteration=False).
 func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {

@@ -55,7 +55,7 @@ func only(t *testing.T, found map[string][2]int64) [2]int64 {
 	return [2]int64{}
 }
 
-func TestSeeds(t *testing.T) {
+func TestSeedsDependOnEpochStreamAndJob(t *testing.T) {
 	seeds := func(name string, at rewrite.At) [2]int64 { return only(t, seedsOf(t, stateful(t, name, at))) }
 	base := rewrite.At{Stream: 1, Epoch: 1, Seed: 5}
 	with := func(change func(*rewrite.At)) rewrite.At {
@@ -153,7 +153,7 @@ func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string)
 	return states, names
 }
 
-func TestGeneratorStates(t *testing.T) {
+func TestGeneratorStatesDependOnEpochAndStream(t *testing.T) {
 	first, names := statesOf(t, graphtest.Stream(t, "seed_generator", rewrite.At{Stream: 1, Epoch: 1, Seed: 5}))
 	if len(names) != 1 || names[0] != ops.AnonymousVariable {
 		t.Errorf("a changing variable is shared by the name %q", names)

@@ -90,8 +90,8 @@ func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cachea
 	c.Plan = step
 }
 
-// keyWithMoves adds to the key of a cached step what the steps downstream of it change upstream: a take moves there, and an
-// outer repeat is removed. Otherwise datasets that differ only downstream would have one key, and other elements.
+// keyWithMoves adds to the key of a cached step what the steps downstream change upstream of it. A take moves upstream, and
+// an outer repeat is removed. Otherwise datasets that differ only downstream would have one key and different elements.
 func (p *Planner) keyWithMoves(key string, h *cacheable.Hasher, cached *graph.Step) string {
 	registered := map[string]bool{}
 	root, _ := p.g.Steps()

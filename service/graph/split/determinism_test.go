@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-func TestDeterminismClasses(t *testing.T) {
+func TestTheDeterminismClassFollowsFromGraphAndMode(t *testing.T) {
 	for name, want := range map[string]struct {
 		graph string
 		mode  pecanv1.Mode

@@ -14,13 +14,13 @@ import (
 type need int
 
 const (
-	// needRows: elements are batches, and only their rows matter, not how rows are grouped.
+	// needRows means that elements are batches, and only their rows matter, not how rows are grouped.
 	needRows need = iota
-	// needElements: every element is in exactly one stream.
+	// needElements means that every element is in exactly one stream.
 	needElements
-	// needCounts: in addition, in all streams but one the number of elements is a multiple of the block.
+	// needCounts means needElements, and that in all streams but one the number of elements is a multiple of the block.
 	needCounts
-	// needPositions: in addition, stream s has exactly the positions p with (p div block) mod S = s, in
+	// needPositions means needCounts, and that stream s has exactly the positions p with (p div block) mod S = s, in
 	// order.
 	needPositions
 )

@@ -11,13 +11,14 @@ import (
 type Edge struct {
 	at    *graph.Step
 	block int64
-	// files: the elements are names of files that a downstream step opens.
+	// files is set if the elements are names of files that a downstream step opens.
 	files bool
-	// extents: they are files that have a name for each of their extents.
+	// extents is set if they are files that have a name for each of their extents.
 	extents bool
 	// runs has the rows of each split of a list of extents, nil if each extent is one.
 	runs [][][2]int64
-	// mixed: the list is shuffled downstream, so its rows are taken in a fixed random order. Each part is then a sample.
+	// mixed is set if the list is shuffled downstream, so its rows are taken in a fixed random order. Each part is then a
+	// sample.
 	mixed bool
 }
 
@@ -74,8 +75,9 @@ type Division struct {
 	Batch *graph.Step
 	// Cuts maps a step to the index of its edge.
 	Cuts map[*graph.Step]int
-	// part is the number of blocks of a part, if the source is divided by parts; 0 if it is not. ordering are the steps that
-	// only order, which streams do not run then. late are shuffles that run after the step lateAfter.
+	// part is the number of blocks of a part; 0 if the source is not divided by parts. ordering are the steps that only
+	// order. If the source is divided by parts, streams do not run them. late are the shuffles that run after the step
+	// lateAfter.
 	part           int64
 	ordering, late []string
 	lateAfter      string

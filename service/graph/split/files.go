@@ -41,7 +41,7 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 
 // List is a constant list of strings at an edge of a cut. A share has some of its rows.
 type List struct {
-	// Node is the step that slices the list, and Input the number of its input that has the list.
+	// Node is the step that slices the list. Input is the number of its input that has the list.
 	Node   *tf.NodeDef
 	Input  int
 	values [][]byte

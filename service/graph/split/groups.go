@@ -20,7 +20,7 @@ const defaultGroup = 16
 // Share is what one stream reads of a dataset: the blocks First, First+Step, and so on, below Stop.
 type Share struct {
 	First, Step, Stop int64
-	// Mixed: the blocks come in an order that Key decides.
+	// Mixed is set if the blocks come in an order that Key decides.
 	Mixed bool
 	Key   uint64
 }

@@ -83,8 +83,8 @@ func (p *Planner) lateBuffer(s *graph.Step) int64 {
 	return max(size, 0)
 }
 
-// lateShuffles are the shuffles of records upstream of a step. Their buffers hold so many elements. computed: a step after the
-// first one computes other elements.
+// lateShuffles are the shuffles of records upstream of a step. Their buffers hold so many elements. computed is true if a
+// step after the first one computes other elements.
 type lateShuffles struct {
 	names    []string
 	buffered int64

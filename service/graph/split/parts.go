@@ -88,8 +88,8 @@ func (p *Planner) byParts(w Division, cut *pecanv1.Cut) Division {
 	return w
 }
 
-// prefix is the steps from the source on whose elements come from one part after another: those of a part do not depend on
-// other parts.
+// prefix has the steps from the source on whose elements come from one part after another. The elements of a part do not
+// depend on other parts.
 type prefix struct {
 	steps map[*graph.Step]place
 	// ordering are the steps that only order, and late are the shuffles of records, which also run downstream.

@@ -56,6 +56,8 @@ func keyedPlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, carry bool) (*
 	return makePlan(g, opts, env, false, carry)
 }
 
+// makePlan makes a plan. With keyAll, it keys every step that can be keyed. With carry, it may remove an endless repeat
+// upstream of a batch.
 func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry bool) (*pecanv1.Plan, error) {
 	p := NewPlanner(g)
 	p.KeyAll, p.Carry = keyAll, carry

@@ -26,7 +26,7 @@ const (
 	dynamic    = pecanv1.Sharding_SHARDING_DYNAMIC
 )
 
-func TestPlans(t *testing.T) {
+func TestAPlanFollowsFromGraphAndOptions(t *testing.T) {
 	const (
 		elements, blocks, files = pecanv1.Cut_ELEMENTS, pecanv1.Cut_BLOCKS, pecanv1.Cut_FILES
 		exact                   = pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT

@@ -9,12 +9,12 @@ import (
 type Planner struct {
 	*analysis.Analysis
 	g *graph.Graph
-	// wholeFiles: the splits of a list of extents are its files.
+	// wholeFiles is set if the splits of a list of extents are its files.
 	wholeFiles bool
 	// CachedStep is the step at which the graph is divided for a cache, "" without a cache.
 	CachedStep string
-	// Carry allows an endless repeat upstream of a batch to be removed: the next epoch sends the rows that are left in one
-	// epoch. carried: such a repeat was removed.
+	// Carry allows the planner to remove an endless repeat upstream of a batch: the next epoch sends the rows that are left
+	// in one epoch. carried is set if such a repeat was removed.
 	Carry   bool
 	carried bool
 }

@@ -40,6 +40,7 @@ func orderHash(plan *pecanv1.Plan) string {
 	return PlanHash(bare)
 }
 
+// writeCut writes a division into a plan, with the reasons for people.
 func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 	plan.NumStreams, plan.Group = int32(n.streams), int32(n.group)
 	plan.Cut.Kind = pecanv1.Cut_ELEMENTS

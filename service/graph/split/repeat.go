@@ -99,11 +99,11 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	}
 }
 
-// batchesFit reports whether every batch downstream of a repeat ends where a pass ends. Only then do separate
-// passes give the batches that local execution gives across passes.
+// batchesFit reports whether every batch downstream of a repeat ends where a pass ends. Otherwise separate passes give
+// other batches than local execution, whose batches span passes.
 func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 	single := p.removeStep(root, repeat)
-	for s, above := single, root; above != repeat; s, above = s.In[0], above.In[0] {
+	for s, original := single, root; original != repeat; s, original = s.In[0], original.In[0] {
 		if s.Rule.Kind != ops.Batched {
 			continue
 		}
@@ -116,8 +116,8 @@ func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 	return true
 }
 
-// planWithCarry returns a plan in which batches go on from one epoch to the next; nil if there is none, or if an epoch is
-// too little work. without is the plan in which the endless repeat stays, and with it one stream.
+// planWithCarry returns a plan in which an epoch joins the last rows of the epoch before. It returns nil if there is none,
+// or if an epoch is too little work. without is the plan with the endless repeat and therefore one stream.
 func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *pecanv1.Plan) *pecanv1.Plan {
 	switch without.GetMode() {
 	case pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_DETERMINISTIC:
@@ -147,12 +147,12 @@ func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *p
 	return plan
 }
 
-// carryStreams is how many streams' worth of work an epoch of a plan with a carry has at least. Opening an epoch and
-// joining its rows takes tens of milliseconds, which a pass over less data must not cost.
+// carryStreams is the least work of an epoch in a plan with a carry, in multiples of the least work of a stream. Opening an
+// epoch and joining its rows takes tens of milliseconds, which is too much for a pass over less data.
 const carryStreams = 4
 
-// setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. It leaves the plan
-// without a carry, and so unused, in two cases: the rows that are left could not be moved, or an epoch is too little work.
+// setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. In two cases it sets no
+// carry, and the plan is not used: the rows that are left could not be moved, or an epoch is too little work.
 func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
 		return

@@ -17,24 +17,24 @@ func (p *Planner) PushPositionsUpstream(s *graph.Step) *graph.Step {
 	if c.Rule.Kind != ops.Positional {
 		return &c
 	}
-	var above []*graph.Step
-	below := c.In[0]
-	for below.Rule.Kind == ops.PassThrough || (below.Rule.Kind == ops.OneToOne && p.Facts(below).Pure()) {
-		above = append(above, below)
-		below = below.In[0]
+	var downstream []*graph.Step
+	upstream := c.In[0]
+	for upstream.Rule.Kind == ops.PassThrough || (upstream.Rule.Kind == ops.OneToOne && p.Facts(upstream).Pure()) {
+		downstream = append(downstream, upstream)
+		upstream = upstream.In[0]
 	}
-	if len(above) == 0 {
+	if len(downstream) == 0 {
 		return &c
 	}
-	c.In = []*graph.Step{below}
-	c.OutputOf = below.OutputOf
-	top := &c
-	for i := len(above) - 1; i >= 0; i-- {
-		moved := *above[i]
-		moved.In = append([]*graph.Step{top}, moved.In[1:]...)
-		top = &moved
+	c.In = []*graph.Step{upstream}
+	c.OutputOf = upstream.OutputOf
+	last := &c
+	for i := len(downstream) - 1; i >= 0; i-- {
+		moved := *downstream[i]
+		moved.In = append([]*graph.Step{last}, moved.In[1:]...)
+		last = &moved
 	}
-	return top
+	return last
 }
 
 // rootAssert returns the number that an assert_cardinality at the end of the pipeline asserts, unknown

@@ -71,8 +71,8 @@ func (p *Planner) skipPassesThrough(s *graph.Step, ordered bool) (factor int64, 
 	return 0, false
 }
 
-// VisitSkips visits the steps from a root down to the steps where the skip stops, and
-// passes rests = true for those. more is how many elements of a step are left out for each of the root's.
+// VisitSkips visits the steps from a root upstream to the steps where the skip stops. rests is true for a step where the
+// skip stops. more is the number of elements of the step that are skipped for each skipped element of the root.
 func (p *Planner) VisitSkips(s *graph.Step, w Division, ordered bool, more int64, visit func(s *graph.Step, more int64, rests bool)) {
 	factor, ok := p.skipPassesThrough(s, ordered)
 	if _, cut := w.Cuts[s]; cut || !ok || s.Node.GetName() == p.CachedStep || more > math.MaxInt32/factor {

@@ -15,9 +15,9 @@ import (
 // streamCount is the number of streams that a division gets.
 type streamCount struct {
 	streams, group int64
-	// most is the largest number that the division can have. 1: it cannot be divided.
+	// most is the largest number that the division can have. It is 1 if the source cannot be divided.
 	most int64
-	// where says where the cut is. reason is a sentence about the whole division, and why one about the number.
+	// where says where the cut is. reason is a sentence about the whole division, and why is a sentence about the number.
 	where, reason, why string
 }
 

@@ -37,7 +37,7 @@ type workload struct {
 	elements int64
 	// weight is the heaviest work downstream of the cut.
 	weight int
-	// files: the splits are files, with fileBytes bytes, 0 if that is not known.
+	// files is set if the splits are files, with fileBytes bytes, 0 if that is not known.
 	files     bool
 	fileBytes int64
 	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
@@ -45,7 +45,7 @@ type workload struct {
 	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
 	// number of its elements, 0 if it is not known.
 	buffer, shuffled int64
-	// passes: a stream reads the elements of the other streams at the cut, and drops them.
+	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
 	// private is a step for which every stream needs an iterator of its own, "" without one.
@@ -156,7 +156,7 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 
 func name(s *graph.Step) string { return s.Node.GetName() }
 
-// scaleOf returns by how much an epoch is larger than what a profile measured. 0: that is not known.
+// scaleOf returns by how much an epoch is larger than what a profile measured; 0 if that is not known.
 func (p *Planner) scaleOf(root *graph.Step, profile []*pecanv1.NodeMetrics) (scale float64) {
 	elements := map[string]uint64{}
 	for _, n := range profile {
