@@ -249,7 +249,7 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-func TestWidths(t *testing.T) {
+func TestWidthReturnsTheBytesOfEachDtype(t *testing.T) {
 	t.Parallel()
 	for dtype, want := range map[uint32]uint64{0: 0, 1: 4, 2: 8, 7: 0, 9: 8, 10: 1, 14: 2, 18: 16, 19: 2, 20: 0, 21: 0, 24: 1, 25: 1, 29: 1, 34: 0, 101: 0} {
 		if got := Width(dtype); got != want {

@@ -2,7 +2,7 @@ package hostid
 
 import "testing"
 
-func TestGet(t *testing.T) {
+func TestTheHostIdStaysTheSame(t *testing.T) {
 	t.Parallel()
 	first, err := Get()
 	if err != nil {
@@ -17,7 +17,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-func TestJoin(t *testing.T) {
+func TestTheHostIdFollowsFromBootAndNamespace(t *testing.T) {
 	t.Parallel()
 	base, err := join("b1\n", "net:[1]")
 	if err != nil {

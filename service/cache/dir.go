@@ -66,8 +66,8 @@ type Dir struct {
 	limit  limit
 
 	mu sync.Mutex
-	// used is the size of all files, as this process knows it: the last scan plus its own writes. since is what it wrote after that scan.
-	// scanned is false if the next reservation must scan the directory.
+	// used is the size of all files: the last scan plus this process's later writes (since). scanned is false if the next
+	// reservation must scan the directory.
 	used, since int64
 	scanned     bool
 }

@@ -2,16 +2,16 @@
 // bytes of an element mean, nor which segments belong together; the worker and the dispatcher know.
 //
 // The magic at the start of a file has the version. Give it a new number if a reader of the old version would misread a
-// file: readers refuse other versions, and their streams compute the elements again.
+// file. Readers refuse other versions, and their streams compute the elements again.
 //
 // Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it,
 // renames it and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against
 // checksums. The checksum of the footer is not in the file but comes from the caller, so that no other file can replace
 // the segment. A mismatch is errInvalid, and never becomes elements.
 //
-// Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and
-// reader.go the access, limit.go the bound of the writing speed, patience.go that of the time for which a caller waits.
-// docs/formats/cache.md describes the format, docs/design/0008-cache.md the reasons.
+// dir.go has names, the budget and the directory. files.go has the file system. format.go has the bytes, which writer.go
+// writes and reader.go reads. limit.go bounds the writing speed, and patience.go bounds the time for which a caller waits.
+// docs/formats/cache.md describes the format, and docs/design/0008-cache.md gives the reasons.
 //
 // All file operations go through FileSystem, so that tests can make each of them fail or crash.
 package cache

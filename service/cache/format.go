@@ -29,7 +29,7 @@ type ID struct {
 type footer struct {
 	ID
 	elements uint64
-	// dtypes are those of an element's tensors.
+	// dtypes are the dtypes of an element's tensors.
 	dtypes []uint32
 	blocks []block
 }
@@ -58,7 +58,7 @@ const (
 	tailBytes   = 12
 	chunkHeader = 24
 	entryBytes  = 32
-	// alignment is that of the first chunk of a block in the file, of chunks in a block, and of payloads. Zeros fill the gaps.
+	// The first chunk of a block in the file, chunks in a block, and payloads have this alignment. Zeros fill the gaps.
 	alignment = 64
 	// blockBytes is the size at which a block is full. A block with one larger chunk is larger.
 	blockBytes = 1 << 20

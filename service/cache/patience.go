@@ -10,12 +10,12 @@ import (
 const (
 	// mostWait is how long a caller waits for a call of the host's file system.
 	mostWait = 3 * time.Second
-	// longer is how many times longer calls may take that take long on a healthy file system: those that make files durable,
-	// and lists of many files. restFor is for how many times as long nothing is asked after a call that took too long.
+	// longer times the wait is the bound of calls that make files durable or list the directory, because they take long on a
+	// healthy file system. restFor times the wait is the pause after a call that took too long.
 	longer, restFor = 10, 3
 )
 
-// ErrSlow is the error for a call that takes too long, and for those that are not made because an earlier one did.
+// ErrSlow is the error of a call that takes too long, and of a call that is not made because an earlier one took too long.
 var ErrSlow = errors.New("the cache directory does not answer in time")
 
 // patience bounds the time for which a caller waits for a file system. A call that takes longer goes on alone, and its result is

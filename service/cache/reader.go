@@ -19,7 +19,7 @@ type Reader struct {
 	next   int
 	stored []byte
 	raw    []byte
-	// rest has the unread bytes of the block, left the number of elements in them.
+	// rest has the unread bytes of the block. left is the number of elements in them.
 	rest []byte
 	left uint64
 }
@@ -53,6 +53,7 @@ func (r *Reader) invalid(format string, args ...any) error {
 	return err
 }
 
+// check reads header and footer, and refuses a file that is not exactly the segment that its writer described.
 func (r *Reader) check(s Segment) error {
 	if r.size != s.Bytes || r.size < int64(len(header)+tailBytes) {
 		return r.invalid("it has %d bytes, %d were written", r.size, s.Bytes)

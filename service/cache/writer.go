@@ -20,8 +20,8 @@ type Writer struct {
 	name   string
 	id     ID
 	dtypes []uint32
-	// compressAbove is the speed of the compressor, in bytes per second, from which on blocks are compressed. The first block is the
-	// sample that measures it. raw: the others are not compressed.
+	// compressAbove is the speed of the compressor, in bytes per second, from which on blocks are compressed. The first
+	// block is the sample that measures it. raw is set if the others are not compressed.
 	compressAbove float64
 	raw           bool
 	file          File
@@ -162,6 +162,7 @@ func (w *Writer) Commit() (Segment, error) {
 	return out, nil
 }
 
+// commit makes the segment durable before it has its final name, and the name durable before it returns.
 func (w *Writer) commit() (out Segment, err error) {
 	if err := w.flush(); err != nil {
 		return out, err

@@ -70,7 +70,7 @@ func TestD5AFullDiskBlocksNewWorkUntilThereIsSpace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.beat()
+	w.heartbeat()
 	if _, err := s.client.ClientHeartbeat(s.ctx(), &pecanv1.ClientHeartbeatRequest{ClientId: "c1", JobIds: []string{job.JobId}}); err != nil {
 		t.Fatalf("a heartbeat: %v", err)
 	}

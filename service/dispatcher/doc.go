@@ -5,10 +5,10 @@
 // many decisions at a time, and then releases replies and effects in the order of decisions. So a crash loses no
 // announced decision. When the store fails, the dispatcher stops.
 //
-// Files in the order of a request: config.go (settings and what the caller provides), server.go and connections.go
-// (gRPC), rpc_*.go (one file per subject: datasets, jobs, epochs, streams, explain, status, caches, the worker's
-// session), dispatcher.go (submit, decide), commit.go (write, release, perform effects), outgoing.go and updates.go
-// (commands and updates on their way).
+// These files are in the order of a request. config.go has the settings and what the caller provides. server.go and
+// connections.go are for gRPC. rpc_*.go have one subject each: datasets, jobs, epochs, streams, explain, status, caches, the
+// worker's session. dispatcher.go submits and decides. commit.go writes records, releases replies, and performs effects.
+// outgoing.go sends commands, and updates.go sends updates.
 //
 // These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go divides them.
 // order_plans.go plans orders, placements.go places jobs on workers and cachings.go decides what is cached, all by
@@ -18,5 +18,5 @@
 //
 // The package has more than 15 files because each subject of the API and each request of the core has its own.
 //
-// Nothing here decides about jobs, leases or streams: that is the core's.
+// Do not decide about jobs, leases or streams here: the core decides.
 package dispatcher

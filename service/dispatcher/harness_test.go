@@ -270,7 +270,7 @@ func refusal(refused []*pecanv1.RefusedStream, err error) error {
 type watch struct {
 	s      *service
 	stream grpc.ServerStreamingClient[pecanv1.EpochUpdate]
-	// streams are those that were listed, as they were last, and workers those that were named.
+	// streams are those that were listed, as they were last. workers are those that were named.
 	streams map[uint32]*pecanv1.ConsumerStream
 	workers []*pecanv1.WorkerAddress
 }

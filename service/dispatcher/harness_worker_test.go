@@ -70,7 +70,7 @@ func (w *worker) send(message *pecanv1.WorkerMessage) {
 	}
 }
 
-func (w *worker) beat() {
+func (w *worker) heartbeat() {
 	w.s.t.Helper()
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{}}})
 }

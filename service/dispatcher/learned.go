@@ -67,7 +67,8 @@ func (d *Dispatcher) keepLearned(ctx context.Context) {
 	}
 }
 
-// nextPause returns the time to the next write. more: something was learned in the last pause, or could not be written.
+// nextPause returns the time to the next write. more is true if something was learned in the last pause, or could not be
+// written.
 func nextPause(pause time.Duration, more bool) time.Duration {
 	if !more {
 		return keepFirst

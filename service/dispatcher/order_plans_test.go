@@ -60,7 +60,7 @@ func (w *worker) until(what string, wanted func(*pecanv1.OrderStatus) bool) {
 			s.t.Fatal(err)
 		}
 		s.clock.Advance(200 * time.Millisecond)
-		w.beat()
+		w.heartbeat()
 	}
 }
 
@@ -338,7 +338,7 @@ func TestAnInvalidTrialResultIsAnAnswer(t *testing.T) {
 		Components: []*pecanv1.OrderDifference{{MaxDifference: nan}}}}} {
 		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: reported}})
 	}
-	w.beat()
+	w.heartbeat()
 	if status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil || status.Workers[0].State != "connected" {
 		t.Fatalf("%v %v", status, err)
 	}

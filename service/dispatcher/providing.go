@@ -12,7 +12,7 @@ import (
 const (
 	// providerTimeout bounds one call of the provider.
 	providerTimeout = 30 * time.Second
-	// movingPeriod is the time between two calls while workers come or go, stablePeriod the time otherwise.
+	// movingPeriod is the time between two calls while workers come or go. stablePeriod is the time otherwise.
 	movingPeriod = time.Second
 	stablePeriod = 5 * time.Second
 	// firstRetry is the pause after a failed call. It doubles up to lastRetry.

@@ -84,8 +84,8 @@ func (d *Dispatcher) plan(needed core.PlanNeeded, req *pecanv1.CreateJobRequest)
 // maxPlansForCache bounds the plans that are made to find a cache.
 const maxPlansForCache = 32
 
-// planForCache returns a plan with the number of streams of a complete cache that the job can then read; the given plan if
-// there is none. In mode deterministic, a cache must not change the order.
+// planForCache returns a plan with the number of streams of a complete cache, so that the job can read the cache. It returns
+// the given plan if there is no such cache. In mode deterministic, a cache must not change the order.
 func (d *Dispatcher) planForCache(graph []byte, req *pecanv1.CreateJobRequest, env split.Env, plan *pecanv1.Plan, caches map[string]int) (*pecanv1.Plan, error) {
 	byShare := slices.ContainsFunc(plan.CacheSteps(), func(step *pecanv1.CachePlan) bool { return step.GetParts() == 0 })
 	if !byShare || d.readsAny(plan, req.Options, caches) || env.Division != nil || req.Options.Streams > 0 || plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {

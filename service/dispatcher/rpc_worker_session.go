@@ -69,6 +69,7 @@ func (d *Dispatcher) sessionEnded(id core.SessionID) {
 	}()
 }
 
+// awaitHello returns the first message of a session. It waits a bounded time, so that a silent peer holds no session.
 func (d *Dispatcher) awaitHello(stream workerStream) (*pecanv1.WorkerHello, error) {
 	timeout := time.NewTimer(helloWait)
 	defer timeout.Stop()

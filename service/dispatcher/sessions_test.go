@@ -16,7 +16,7 @@ func (s *service) advance(by time.Duration, alive ...*worker) {
 	for ; by > 0; by -= 500 * time.Millisecond {
 		s.clock.Advance(500 * time.Millisecond)
 		for _, w := range alive {
-			w.beat()
+			w.heartbeat()
 		}
 		s.heardFrom(alive)
 	}

@@ -4,5 +4,5 @@
 // The format is in docs/formats/prices.md. Unknown fields, negative prices and unknown types are errors: a wrong
 // price leads to wrong decisions without any visible fault.
 //
-// Files: prices.go has the table, machine.go the names of machines, file.go reads a table again when its file has changed.
+// prices.go has the table. machine.go has the names of machines. file.go reads a table again when its file has changed.
 package prices

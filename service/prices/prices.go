@@ -32,7 +32,7 @@ type Price struct {
 	Zones map[string]Rate `yaml:"zones"`
 }
 
-// Rate is a price per hour. Spot is that of a machine which the provider may take back.
+// Rate is a price per hour. Spot is the price of a machine that the provider may take back.
 type Rate struct {
 	PerHour *float64 `yaml:"per_hour"`
 	Spot    *float64 `yaml:"spot"`

@@ -110,6 +110,8 @@ func (k *Kubernetes) Reconcile(ctx context.Context, desired int, leaving []Addre
 // Close does nothing: the workers stay.
 func (k *Kubernetes) Close() error { return nil }
 
+// apply makes the changes in an order in which no wrong pod is removed: marks first, then the number of replicas, then pods
+// by name.
 func (k *Kubernetes) apply(ctx context.Context, o *observed, act actions, now time.Time) error {
 	var failed []error
 	for _, name := range act.mark {

@@ -22,7 +22,7 @@ type machine struct {
 	hosts   []string
 	phase   phase
 	created time.Time
-	// marked is the time at which the machine was marked as one that leaves. Zero: it is not marked.
+	// marked is the time at which the machine was marked as one that leaves; zero if it is not marked.
 	marked time.Time
 	// stuck is why the provider cannot start it.
 	stuck string
@@ -48,9 +48,9 @@ type observed struct {
 	machines []machine
 	// refused is why the provider does not create machines.
 	refused string
-	// shortSince is the time since which machines are requested that do not exist. Zero: none are.
+	// shortSince is the time since which machines are requested that do not exist; zero if there are none.
 	shortSince time.Time
-	// ordered: only the machine with the highest ordinal can be removed.
+	// ordered is set if only the machine with the highest ordinal can be removed.
 	ordered bool
 }
 

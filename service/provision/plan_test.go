@@ -13,8 +13,8 @@ var (
 	two = rules{settle: 2 * time.Second, patience: time.Minute}
 )
 
-// pods reads machines from words. A name is followed by "?" if it is pending, "-" if it is ending, and "!" or "~" if it was
-// marked long ago or just now. Later machines are newer.
+// pods reads machines from words. A "?" after a name means that the machine is pending, and a "-" that it is ending. A "!"
+// means that it was marked long ago, and a "~" that it was marked just now. Later machines are newer.
 func pods(words string) []machine {
 	var all []machine
 	for i, word := range strings.Fields(words) {
@@ -45,7 +45,7 @@ func addresses(names string) []Address {
 	return all
 }
 
-func TestPlan(t *testing.T) {
+func TestAPlanBringsMachinesToTheDesiredNumber(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		replicas      int

@@ -21,8 +21,9 @@
 // After a failed write or fsync every later call returns ErrFailed, because the state of the disk is unknown. On a
 // nearly full disk (Options.Reserve) a write returns ErrFull before it starts, and may be tried again.
 //
-// Files: store.go has the journal and the snapshot, blobs.go the graphs, mark.go the mark and the ownership of a
-// directory, tail.go the end of pebble's log, reader.go read-only access for pecanctl, memory.go the store without a
-// directory, disk.go free space and the file system, failed.go the failed state, errors.go the errors, pebblelog.go
-// pebble's messages, sync_mode.go when a write returns. A write goes only through Store.guard.
+// store.go has the journal and the snapshot, and blobs.go has the graphs. mark.go has the mark and the ownership of a
+// directory. tail.go reads the end of pebble's log. reader.go gives pecanctl read-only access. memory.go has the store
+// without a directory. disk.go has free space and the file system. failed.go has the failed state, and errors.go has the
+// errors. pebblelog.go passes on pebble's messages. sync_mode.go says when a write returns. A write goes only through
+// Store.guard.
 package store

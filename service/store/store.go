@@ -130,6 +130,8 @@ func prepareDir(dir string, reserve int64) (string, error) {
 	return dir, nil
 }
 
+// open opens pebble's database, and checks that no other process wrote to it meanwhile. If a step fails, it closes the
+// database.
 func (s *Store) open(opts Options) error {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()

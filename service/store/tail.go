@@ -14,9 +14,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's log is a sequence of blocks, and a record is one or more chunks. A chunk has these parts: checksum (4 bytes),
-// length of the payload (2), kind (1), number of the log (4), an offset that is already on disk (8, newer form only),
-// payload. Chunks do not cross blocks. The unused end of a block is zero.
+// Pebble's log is a sequence of blocks, and a record is one or more chunks. Chunks do not cross blocks. The unused end of a
+// block is zero. A chunk has these parts:
+//
+//   - the checksum (4 bytes)
+//   - the length of the payload (2 bytes)
+//   - the kind (1 byte)
+//   - the number of the log (4 bytes)
+//   - an offset that is already on disk (8 bytes, newer form only)
+//   - the payload
 const (
 	logBlock    = 32 << 10
 	sectorBytes = 512

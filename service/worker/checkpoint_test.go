@@ -21,7 +21,8 @@ func TestAStreamContinuesFromItsCheckpoint(t *testing.T) {
 	type change = func(*testing.T, *pecanv1.StartStream)
 	for name, c := range map[string]struct {
 		change
-		// pooled: the first worker has a pooled iterator. replaced: the checkpoint is that of another kind of iterator.
+		// pooled is set if the first worker has a pooled iterator. replaced is set if another kind of iterator wrote the
+		// checkpoint.
 		pooled, replaced bool
 	}{
 		"of its own iterator":   {change: func(*testing.T, *pecanv1.StartStream) {}},

@@ -19,10 +19,10 @@ import (
 // commander is the dispatcher's end of a session, driven by a test.
 type commander struct {
 	pecanv1.UnimplementedDispatcherServer
-	cluster string
-	ttl     float64
-	beat    float64
-	graphs  string
+	cluster   string
+	ttl       float64
+	heartbeat float64
+	graphs    string
 
 	hellos   chan *pecanv1.WorkerHello
 	messages chan *pecanv1.WorkerMessage
@@ -33,7 +33,7 @@ type commander struct {
 
 func newCommander() *commander {
 	return &commander{
-		cluster: "c1", ttl: 30, beat: 0.02, graphs: filepath.Join("..", "..", "native", "tf", "testdata"), hellos: make(chan *pecanv1.WorkerHello, 16),
+		cluster: "c1", ttl: 30, heartbeat: 0.02, graphs: filepath.Join("..", "..", "native", "tf", "testdata"), hellos: make(chan *pecanv1.WorkerHello, 16),
 		messages: make(chan *pecanv1.WorkerMessage, 4096), commands: make(chan *pecanv1.WorkerCommand, 16),
 	}
 }
@@ -49,7 +49,7 @@ func (c *commander) WorkerSession(stream grpc.BidiStreamingServer[pecanv1.Worker
 		return reason.New(reason.ClusterMismatch, "this is %s", c.cluster)
 	}
 	welcome := &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
-		ClusterId: c.cluster, HeartbeatS: c.beat, LeaseTtlS: c.ttl}}}
+		ClusterId: c.cluster, HeartbeatS: c.heartbeat, LeaseTtlS: c.ttl}}}
 	if err := stream.Send(welcome); err != nil {
 		return err
 	}

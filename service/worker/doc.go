@@ -4,14 +4,14 @@
 // The parts are packages below this one. identity says who the worker is. dataset fetches and parses graphs. run runs
 // streams: one goroutine per run fetches elements from TensorFlow and appends them to the stream's window. window keeps
 // the ready elements until the reader acknowledges them. payload lays elements out for the wire. serve is the data plane:
-// it takes elements from windows and sends them to readers (docs/formats/frame.md). cachefill writes and reads the
-// segments of cached steps, checkpoint stores the state of iterators, trial compares two orders of a dataset's steps, and
-// profile counts what each step did. The parts do not import this package.
+// it takes elements from windows and sends them to readers (docs/formats/frame.md). cachefill writes and reads the segments
+// of cached steps. checkpoint stores the state of iterators. trial compares two orders of a dataset's steps. profile counts
+// what each step did. The parts do not import this package.
 //
-// Files: worker.go starts and closes the parts; config.go is the configuration; session.go keeps the session,
-// handshake.go opens it, heartbeat.go is what it sends each period, stream_lists.go starts, stops and reports many streams
-// at once, and lease_expiry.go says when leases are over; drain.go prepares a planned departure; fetch.go reads graphs from
-// the dispatcher; crashreport.go reports a crash; collector.go exports metrics to Prometheus.
+// worker.go starts and closes the parts. config.go has the configuration. session.go keeps the session, and handshake.go
+// opens it. heartbeat.go makes the heartbeats. stream_lists.go starts, stops and reports many streams at once.
+// lease_expiry.go says when leases are over. drain.go prepares a planned departure. fetch.go reads graphs from the
+// dispatcher. crashreport.go reports a crash. collector.go exports metrics to Prometheus.
 //
 // Locks are taken in this order: a stream, its window, a connection. No lock is held while a message is sent to the
 // dispatcher: session.Send only queues it.

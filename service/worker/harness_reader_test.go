@@ -32,7 +32,7 @@ type reader struct {
 	frames *frame.Reader
 	slots  map[uint64][]byte
 	fds    []int
-	// keep: shared memory slots are not returned.
+	// keep is set if shared memory slots are not returned.
 	keep bool
 	// scratch, if set, is used for payloads instead of new memory.
 	scratch []byte

@@ -155,7 +155,7 @@ func TestMetricsOfAnotherOrderAreSeparate(t *testing.T) {
 // was due.
 func TestTheFirstFailedElementIsReportedAtOnce(t *testing.T) {
 	c := newCommander()
-	c.graphs, c.ttl, c.beat = "testdata", 200_000, 60_000
+	c.graphs, c.ttl, c.heartbeat = "testdata", 200_000, 60_000
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
 	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})

@@ -94,17 +94,17 @@ func TestStepsInFunctionsAreMeasured(t *testing.T) {
 		t.Log(node)
 		inside[strings.TrimPrefix(node.GetNode(), caller.GetNode()+":")], sum = node, sum+node.GetSelfCpuS()
 	}
-	costly, crop := inside["ParallelMapDatasetV2"], inside["MapDataset_1"]
-	if len(inside) != 4 || costly == nil || crop == nil {
+	expensive, crop := inside["ParallelMapDatasetV2"], inside["MapDataset_1"]
+	if len(inside) != 4 || expensive == nil || crop == nil {
 		t.Fatalf("the steps are %v", inside)
 	}
-	if crop.GetElements() != caller.GetInsideElements() || costly.GetElements() < crop.GetElements() {
-		t.Errorf("%d costly elements and %d crops; %d of %d elements were read", costly.GetElements(), crop.GetElements(), caller.GetInsideElements(), caller.GetElements())
+	if crop.GetElements() != caller.GetInsideElements() || expensive.GetElements() < crop.GetElements() {
+		t.Errorf("%d expensive elements and %d crops; %d of %d elements were read", expensive.GetElements(), crop.GetElements(), caller.GetInsideElements(), caller.GetElements())
 	}
-	if costly.GetSelfCpuS() < 2*crop.GetSelfCpuS() || caller.GetSelfCpuS() < sum {
-		t.Errorf("the costly step took %.4g s, the crop %.4g s, all of them %.4g s, the interleave with them %.4g s", costly.GetSelfCpuS(), crop.GetSelfCpuS(), sum, caller.GetSelfCpuS())
+	if expensive.GetSelfCpuS() < 2*crop.GetSelfCpuS() || caller.GetSelfCpuS() < sum {
+		t.Errorf("the expensive step took %.4g s, the crop %.4g s, all of them %.4g s, the interleave with them %.4g s", expensive.GetSelfCpuS(), crop.GetSelfCpuS(), sum, caller.GetSelfCpuS())
 	}
-	if each := costly.GetBytesOut() / costly.GetElements(); each < 96*96*3*4 {
-		t.Errorf("a costly element has %d bytes", each)
+	if each := expensive.GetBytesOut() / expensive.GetElements(); each < 96*96*3*4 {
+		t.Errorf("an expensive element has %d bytes", each)
 	}
 }

@@ -188,7 +188,7 @@ func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 	}
 }
 
-func TestLeases(t *testing.T) {
+func TestReadersOfAnOldLeaseAreRefused(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)

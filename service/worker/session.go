@@ -53,7 +53,7 @@ type session struct {
 	connected bool
 	signal    chan struct{}
 
-	// commons has what the streams of each epoch have in common, and closings the newest command of each closing stream.
+	// commons has what the streams of each epoch have in common. closings has the newest command of each closing stream.
 	// Only the goroutine that receives commands uses them.
 	commons  map[epochKey]*pecanv1.StartStream
 	closings map[pecanv1.StreamKey]*pecanv1.StartStream
@@ -288,8 +288,8 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 			due = time.Now().Add(period)
 			timer.Reset(period)
 			s.worker.streams.ReportMetrics()
-			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
-			if stream.Send(beat) != nil {
+			heartbeat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
+			if stream.Send(heartbeat) != nil {
 				return
 			}
 		}

@@ -41,8 +41,8 @@ func TestTheDispatchersTimesHoldOrAreRefused(t *testing.T) {
 	for name, change := range map[string]func(*commander){
 		"no lease": func(c *commander) { c.ttl = 0 }, "a negative lease": func(c *commander) { c.ttl = -1 }, "a lease of NaN": func(c *commander) { c.ttl = math.NaN() },
 		"a lease without end": func(c *commander) { c.ttl = math.Inf(1) }, "a lease of 2^63 s": func(c *commander) { c.ttl = 1 << 63 },
-		"no heartbeat": func(c *commander) { c.beat = 0 }, "a heartbeat of NaN": func(c *commander) { c.beat = math.NaN() },
-		"no end of heartbeats": func(c *commander) { c.beat = math.Inf(1) }, "a negative heartbeat": func(c *commander) { c.beat = -0.02 },
+		"no heartbeat": func(c *commander) { c.heartbeat = 0 }, "a heartbeat of NaN": func(c *commander) { c.heartbeat = math.NaN() },
+		"no end of heartbeats": func(c *commander) { c.heartbeat = math.Inf(1) }, "a negative heartbeat": func(c *commander) { c.heartbeat = -0.02 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCommander()
@@ -80,11 +80,11 @@ func TestASessionReportsTheStateOfStreams(t *testing.T) {
 	if end.GetCount() != 10 || end.GetRemainderRows() != 3 {
 		t.Fatalf("%v", end)
 	}
-	beat := await(t, c, "a heartbeat with the stream", func(m *pecanv1.WorkerMessage) (*pecanv1.WorkerHeartbeat, bool) {
+	heartbeat := await(t, c, "a heartbeat with the stream", func(m *pecanv1.WorkerMessage) (*pecanv1.WorkerHeartbeat, bool) {
 		return m.GetHeartbeat(), len(m.GetHeartbeat().GetStreams()) == 1
 	})
-	if beat.GetCpuS() <= 0 || beat.GetResidentBytes() < 1<<20 || !slices.Equal(beat.GetStreams()[0].GetProduced(), []uint64{10}) {
-		t.Fatalf("%v", beat)
+	if heartbeat.GetCpuS() <= 0 || heartbeat.GetResidentBytes() < 1<<20 || !slices.Equal(heartbeat.GetStreams()[0].GetProduced(), []uint64{10}) {
+		t.Fatalf("%v", heartbeat)
 	}
 	bad := startCommand("no such graph")
 	bad.Id.Stream = 1
@@ -229,7 +229,7 @@ func TestConfigReportsAllErrors(t *testing.T) {
 
 func TestTheDispatcherChangesThePeriodOfHeartbeats(t *testing.T) {
 	c := newCommander()
-	c.beat = 600
+	c.heartbeat = 600
 	withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
 	for _, period := range []float64{-1, math.NaN(), 0.02} {

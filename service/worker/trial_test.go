@@ -48,7 +48,7 @@ func tryer(t *testing.T, name string, places ...int) (*commander, *Worker, *peca
 }
 
 func TestATrialIsAnsweredOnce(t *testing.T) {
-	c, w, command := tryer(t, "costly_crop", 0, 2, 1)
+	c, w, command := tryer(t, "expensive_crop", 0, 2, 1)
 	spin := proto.Clone(command).(*pecanv1.TryOrder)
 	spin.Id, spin.CpuS = "another", 0.05
 	send(c, command)

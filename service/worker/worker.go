@@ -43,7 +43,7 @@ type Worker struct {
 	session *session
 	trials  *trial.Queue
 
-	// departing: the worker is about to say goodbye. departure begins that once.
+	// departing is set if the worker is about to say goodbye. departure begins that once.
 	departing atomic.Bool
 	departure sync.Once
 	// leaving is the context of the session. leave ends it.

@@ -39,9 +39,9 @@ func (h *StoredHistory) learnedKey() learnedKey { return learnedKey{fingerprint:
 
 func (j *PastJob) learnedKey() learnedKey { return learnedKey{rest: j.GetJobId()} }
 
-// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions: of an order, a rollback
-// and failures that mine does not know count, and histories are united. Lists of the result ascend by key. It shares memory with
-// both.
+// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions. A rollback of an
+// order and its failures count if only found has them. Histories are united. The lists of the result ascend by key. The
+// result shares memory with both.
 func MergeLearned(mine, found *Learned) *Learned { return MergeLearnedBy(mine, found, laterJudgement) }
 
 // MergeLearnedBy is MergeLearned with a choice between two orders with one key.

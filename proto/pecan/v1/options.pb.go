@@ -326,8 +326,8 @@ const (
 	Cache_CACHE_CANDIDATES Cache = 1
 	// Also those that the planner finds.
 	Cache_CACHE_AUTO Cache = 2
-	// As auto, but the planner finds only the candidates of Cachew (USENIX ATC 2022): the first step after the source, and the
-	// end of the pipeline.
+	// As auto, but the planner finds only the two candidates of Cachew (USENIX ATC 2022). These are the first step after the
+	// source and the end of the pipeline.
 	Cache_CACHE_PAPER Cache = 3
 	// None: even pecan.cache() only passes elements on.
 	Cache_CACHE_OFF Cache = 4

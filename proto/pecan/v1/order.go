@@ -54,7 +54,7 @@ func (o *EpochOrder) Names(plan *Plan, steps []string) ([]string, error) {
 	return order, nil
 }
 
-// Published reports whether the order is that of the published policy, with our guards or without them.
+// Published reports whether the published policy made the order, with our guards or without them.
 func (x Order) Published() bool {
 	return x == Order_ORDER_PAPER || x == Order_ORDER_PAPER_UNGUARDED
 }
@@ -92,8 +92,8 @@ func (w *WiderTolerance) Advice() string {
 		Word(w.GetTolerance(), "ORDER_TOLERANCE_"), trial.GetElements(), 1000*trial.GetOrderedS(), 1000*trial.GetOriginalS(), changes)
 }
 
-// MayReturn reports whether an order is piloted again after an epoch without a failure: a stream failed in it once, and the reason may
-// have another cause.
+// MayReturn reports whether an order is piloted again after an epoch without a failure. An order may return after one failed
+// stream, because the failure may have another cause.
 func (o *StoredOrder) MayReturn() bool {
 	return o.isRolledBack() && !o.GetElementsFailed() && o.GetSuspicions() == 1
 }

@@ -719,11 +719,11 @@ type Cut struct {
 	Block int64    `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
 	// A split is a whole file, although the list has several extents of a file.
 	WholeFiles bool `protobuf:"varint,4,opt,name=whole_files,json=wholeFiles,proto3" json:"whole_files,omitempty"`
-	// The source is divided by parts, so that segments of caches do not depend on S: how many of the blocks that the steps
-	// need are in a part. `block` is then the size of a part. 0: it is not.
+	// The number of blocks in a part. It is set if the source is divided by parts, so that cache segments do not depend on S.
+	// `block` is then the size of a part.
 	Part int64 `protobuf:"varint,120,opt,name=part,proto3" json:"part,omitempty"`
-	// Steps that only order: the streams of such a plan do not run them. The shuffle of a list decides the order of the parts
-	// in a stream, and an interleave reads one dataset after another.
+	// Steps that only order. The streams of such a plan do not run them. Instead, the shuffle of a list decides the order of
+	// the parts in a stream, and an interleave reads one dataset after another.
 	Ordering []string `protobuf:"bytes,121,rep,name=ordering,proto3" json:"ordering,omitempty"`
 	// Shuffles that run after the step `late_after`, which is downstream of them in the registered graph.
 	LateShuffles  []string `protobuf:"bytes,122,rep,name=late_shuffles,json=lateShuffles,proto3" json:"late_shuffles,omitempty"`

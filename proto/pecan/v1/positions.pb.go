@@ -444,7 +444,7 @@ type Checkpoint struct {
 	TensorflowVersion string `protobuf:"bytes,11,opt,name=tensorflow_version,json=tensorflowVersion,proto3" json:"tensorflow_version,omitempty"`
 	// No element below this index failed. At most `index`. 0: unknown.
 	CleanBelow uint64 `protobuf:"varint,12,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
-	// The state is that of a pooled iterator.
+	// A pooled iterator wrote the state.
 	Pooled        bool `protobuf:"varint,13,opt,name=pooled,proto3" json:"pooled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

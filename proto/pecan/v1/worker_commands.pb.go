@@ -346,12 +346,12 @@ type TryOrder struct {
 	// CPU seconds that the trial may use.
 	CpuS       float64          `protobuf:"fixed64,6,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	Components []*ComponentSpec `protobuf:"bytes,7,rep,name=components,proto3" json:"components,omitempty"`
-	// The last step of either order before the two orders are equal again. The trial does not run the steps downstream of
-	// it. Empty: the trial runs all steps.
-	RegisteredTop string `protobuf:"bytes,8,opt,name=registered_top,json=registeredTop,proto3" json:"registered_top,omitempty"`
-	OrderedTop    string `protobuf:"bytes,9,opt,name=ordered_top,json=orderedTop,proto3" json:"ordered_top,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The last step that differs, in each order. The trial does not run the steps downstream of it. If the fields are empty,
+	// the trial runs all steps.
+	RegisteredLast string `protobuf:"bytes,8,opt,name=registered_last,json=registeredLast,proto3" json:"registered_last,omitempty"`
+	OrderedLast    string `protobuf:"bytes,9,opt,name=ordered_last,json=orderedLast,proto3" json:"ordered_last,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TryOrder) Reset() {
@@ -433,16 +433,16 @@ func (x *TryOrder) GetComponents() []*ComponentSpec {
 	return nil
 }
 
-func (x *TryOrder) GetRegisteredTop() string {
+func (x *TryOrder) GetRegisteredLast() string {
 	if x != nil {
-		return x.RegisteredTop
+		return x.RegisteredLast
 	}
 	return ""
 }
 
-func (x *TryOrder) GetOrderedTop() string {
+func (x *TryOrder) GetOrderedLast() string {
 	if x != nil {
-		return x.OrderedTop
+		return x.OrderedLast
 	}
 	return ""
 }
@@ -1275,7 +1275,7 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\x03why\x18\x01 \x01(\tR\x03why\x12&\n" +
 	"\x0fdrain_timeout_s\x18\x02 \x01(\x01R\rdrainTimeoutS\")\n" +
 	"\fSetHeartbeat\x12\x19\n" +
-	"\bperiod_s\x18\x01 \x01(\x01R\aperiodS\"\xbc\x02\n" +
+	"\bperiod_s\x18\x01 \x01(\x01R\aperiodS\"\xc0\x02\n" +
 	"\bTryOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\"\n" +
@@ -1285,10 +1285,9 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\x05cpu_s\x18\x06 \x01(\x01R\x04cpuS\x127\n" +
 	"\n" +
 	"components\x18\a \x03(\v2\x17.pecan.v1.ComponentSpecR\n" +
-	"components\x12%\n" +
-	"\x0eregistered_top\x18\b \x01(\tR\rregisteredTop\x12\x1f\n" +
-	"\vordered_top\x18\t \x01(\tR\n" +
-	"orderedTop\"A\n" +
+	"components\x12'\n" +
+	"\x0fregistered_last\x18\b \x01(\tR\x0eregisteredLast\x12!\n" +
+	"\fordered_last\x18\t \x01(\tR\vorderedLast\"A\n" +
 	"\x0fCacheSegmentAck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\baccepted\x18\x02 \x01(\bR\baccepted\"$\n" +

@@ -1,7 +1,7 @@
 // Command pecan-dispatcher serves datasets, jobs and leases to trainers and workers.
 //
-// Files: main.go starts it, options.go has its flags and makes the dispatcher and its store, and provider.go has the flags
-// of the workers' provider and opens the provider.
+// main.go starts it. options.go has its flags, and makes the dispatcher and its store. provider.go has the flags of the
+// workers' provider, and opens the provider.
 //
 // The command reads and checks flags and connects parts. It decides nothing about jobs or workers.
 package main

@@ -24,8 +24,9 @@ const examples = `
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:6060 --advertise worker-3.example:6060`
 
-// trainerVariable is the environment variable with the id of the trainer that started this local worker, and that it serves. It
-// is no flag, because every user of the host sees the flags of a process, and the id is enough to read files with the worker's rights.
+// trainerVariable is the environment variable with the id of the trainer that started this local worker. The worker serves
+// this trainer. The id is no flag, because every user of the host sees the flags of a process. The id is enough to read files
+// with the worker's rights.
 const trainerVariable = "PECAN_TRAINER_ID"
 
 type options struct {

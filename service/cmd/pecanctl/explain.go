@@ -16,7 +16,8 @@ import (
 const (
 	// widest and narrowest bound the width of lines, whatever the terminal's width is.
 	widest, narrowest = 120, 40
-	// longestName is the most columns of a step's name, shortestName the same in a narrow terminal. JSON has the whole name.
+	// longestName is the most columns of a step's name. shortestName is the same in a narrow terminal. JSON has the whole
+	// name.
 	longestName, shortestName = 40, 12
 )
 
@@ -164,7 +165,7 @@ func positionsOf(steps []*pecanv1.ExplainedStep) []int {
 // moves. The steps that stay are a longest increasing subsequence of the positions.
 func movedOf(positions []int) []bool {
 	moved := make([]bool, len(positions))
-	// length is the length of the longest increasing subsequence that ends at a step, before the step before it there.
+	// length is the length of the longest increasing subsequence that ends at a step. before is the step before it there.
 	length, before := make([]int, len(positions)), make([]int, len(positions))
 	last := -1
 	for i, position := range positions {

@@ -82,13 +82,13 @@ type options struct {
 	dispatcher string
 	json       bool
 	timeout    time.Duration
-	// interval and once are those of "top".
+	// interval and once are flags of "top".
 	interval time.Duration
 	once     bool
-	// provider, kubeconfig and wait are those of "scale".
+	// provider, kubeconfig and wait are flags of "scale".
 	provider, kubeconfig string
 	wait                 time.Duration
-	// cluster is that of "cache rm".
+	// cluster is a flag of "cache rm".
 	cluster string
 	// oldNames: "cache rm" removes the files whose names have no cluster.
 	oldNames bool

@@ -14,7 +14,7 @@ import (
 )
 
 // decoding is a pipeline of read, decode, a mark, shuffle and batch. Decoding takes 20 ms. The trainer takes 32 elements in
-// 40 ms. The numbers are those of a run in the middle of the first epoch, in which the shuffle holds 1,000 elements.
+// 40 ms. The numbers come from a run in the middle of the first epoch, in which the shuffle holds 1,000 elements.
 func decoding() measure.Caching {
 	decoded := &pecanv1.CacheCandidate{Name: "decoded", Node: "mark", Plan: &pecanv1.CachePlan{Node: "mark", Upstream: []string{"mark", "decode", "read"}}}
 	read := &pecanv1.CacheCandidate{Node: "read", Plan: &pecanv1.CachePlan{Node: "read", Upstream: []string{"read"}}}
@@ -71,7 +71,7 @@ func TestTheCostsOfAnEpochDoNotDependOnFullBuffers(t *testing.T) {
 		t.Errorf("chosen %q: %s", d.Node, d.Why)
 	}
 	mark := d.Candidates[1]
-	// The mark has no metrics of its own. Its elements are those of the step before it.
+	// The mark has no metrics of its own. It has the elements of the step before it.
 	if !near(mark.Bytes, 32000*150e3) || mark.Share != 1 || !near(mark.Get.Seconds, 1000*0.04) || mark.Get.Bound != "the trainers" {
 		t.Errorf("the mark: %v", mark)
 	}

@@ -30,8 +30,8 @@ func covers(decided *pecanv1.StoredOrder, node *pecanv1.NodeMetrics) bool {
 		slices.ContainsFunc(node.GetInside(), func(inner *pecanv1.NodeMetrics) bool { return covers(decided, inner) })
 }
 
-// costRatio returns what the covered steps of an order cost, relative to the registered order: as production measured it, else as
-// it was predicted for all steps together.
+// costRatio returns what the covered steps of an order cost, relative to the registered order. It returns the ratio that
+// production measured. Without one, it returns the ratio that was predicted for all steps together.
 func costRatio(decided *pecanv1.StoredOrder, nodes []*pecanv1.NodeMetrics) float64 {
 	if p := decided.GetProduction(); p.GetRegisteredS() > 0 && p.GetOrderedS() > 0 {
 		return p.OrderedS / p.RegisteredS

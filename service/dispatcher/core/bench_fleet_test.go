@@ -59,7 +59,7 @@ type fleetJob struct {
 	subs        uint64
 	elements    uint64
 	epoch       uint64
-	// ahead: the next epoch is open.
+	// ahead is set if the next epoch is open.
 	ahead bool
 	// left are the streams of the epoch that are not delivered.
 	left int
@@ -222,10 +222,10 @@ func (f *largeFleet) second() {
 		f.now += 100 * time.Millisecond
 		f.decide("tick", core.Tick{})
 		for w := tenth; w < len(f.runs); w += 10 {
-			f.workerBeat(w)
+			f.workerHeartbeat(w)
 		}
 		for n := tenth; n < len(f.jobs); n += 10 {
-			f.clientBeat(f.jobs[n])
+			f.clientHeartbeat(f.jobs[n])
 		}
 		for w := range f.runs {
 			f.endStreams(w)
@@ -239,30 +239,30 @@ func (f *largeFleet) second() {
 	}
 }
 
-func (f *largeFleet) workerBeat(w int) {
-	beat := &pecanv1.WorkerHeartbeat{UptimeS: f.now.Seconds(), ComputedS: f.now.Seconds() * 3, BlockedS: f.now.Seconds(), CpuS: f.now.Seconds() * 2}
+func (f *largeFleet) workerHeartbeat(w int) {
+	heartbeat := &pecanv1.WorkerHeartbeat{UptimeS: f.now.Seconds(), ComputedS: f.now.Seconds() * 3, BlockedS: f.now.Seconds(), CpuS: f.now.Seconds() * 2}
 	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
 	for key, run := range f.runs[w] {
 		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: key.ID(), Lease: run.start.Lease, Opened: true, Produced: uint64(f.now.Seconds() * 10), Acked: uint64(f.now.Seconds() * 9)})
 	}
-	beat.Streams = pecanv1.PackLoads(loads)
-	f.decide("heartbeat", core.FromWorker{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
+	heartbeat.Streams = pecanv1.PackLoads(loads)
+	f.decide("heartbeat", core.FromWorker{Session: core.SessionID(w + 1), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}}})
 }
 
-func (f *largeFleet) clientBeat(j *fleetJob) {
+func (f *largeFleet) clientHeartbeat(j *fleetJob) {
 	j.heartbeats++
 	j.elements += 100
-	beat := &pecanv1.ClientHeartbeatRequest{ClientId: j.client, JobIds: []string{j.job}, Number: j.heartbeats, HostId: j.client}
+	heartbeat := &pecanv1.ClientHeartbeatRequest{ClientId: j.client, JobIds: []string{j.job}, Number: j.heartbeats, HostId: j.client}
 	// A heartbeat repeats the sub-windows of earlier ones.
 	j.subs += 2
 	for n := j.subs - min(j.subs, 8) + 1; n <= j.subs; n++ {
-		beat.SubWindows = append(beat.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: 0.5 * float64(j.subs-n), Seconds: 0.5, Elements: 50, WaitedS: 0.1, Queue: 3})
+		heartbeat.SubWindows = append(heartbeat.SubWindows, &pecanv1.SubWindow{Number: n, AgeS: 0.5 * float64(j.subs-n), Seconds: 0.5, Elements: 50, WaitedS: 0.1, Queue: 3})
 	}
-	beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: j.job, Epoch: j.epoch, Elements: j.elements, Starved: f.rng.IntN(10) == 0})
+	heartbeat.Passes = append(heartbeat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: j.job, Epoch: j.epoch, Elements: j.elements, Starved: f.rng.IntN(10) == 0})
 	if j.ahead {
-		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: j.job, Epoch: j.epoch + 1})
+		heartbeat.Passes = append(heartbeat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: j.job, Epoch: j.epoch + 1})
 	}
-	f.decide("heartbeat", beat)
+	f.decide("heartbeat", heartbeat)
 }
 
 // endStreams ends the streams of a worker whose time is over. Their trainers have read them by then.

@@ -19,8 +19,8 @@ import (
 // measuredRatio is by how much a figure must change to be recorded again.
 const measuredRatio = 1.3
 
-// benefit returns what autocache.Evict compares. job is that of cacheJobs. measured is false before the steps of a job with
-// this cache were measured.
+// benefit returns what autocache.Evict compares. job is the job that cacheJobs names for the cache. measured is false
+// before the steps of a job with this cache were measured.
 func (c *Core) benefit(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
 	seconds, measured = c.savedSeconds(cache, job)
 	seconds *= growth(cache, job) / c.threads()
@@ -50,8 +50,8 @@ func (c *Core) predictedBenefit(cache *pecanv1.StoredCache, job *durable.Job) *f
 	return cache.BenefitS
 }
 
-// expectedReads returns how many epochs are expected to read a cache: those of the job that uses it, which may be nil, and
-// those of later jobs.
+// expectedReads returns how many epochs are expected to read a cache. It counts epochs of the job that uses the cache, which
+// may be nil, and epochs of later jobs.
 func (c *Core) expectedReads(cache *pecanv1.StoredCache, job *durable.Job) float64 {
 	jobs, own := c.state.History(cache.Fingerprint), 0.0
 	if job != nil {
@@ -75,8 +75,8 @@ func (c *Core) threads() float64 {
 	return float64(max(sum, 1))
 }
 
-// savedSeconds returns the CPU seconds that an epoch saves if it reads the segments that a cache has. job is that of cacheJobs.
-// measured is false before the steps of a job with this cache were measured.
+// savedSeconds returns the CPU seconds that an epoch saves if it reads the segments that a cache has. job is the job that
+// cacheJobs names for the cache. measured is false before the steps of a job with this cache were measured.
 func (c *Core) savedSeconds(cache *pecanv1.StoredCache, job *durable.Job) (seconds float64, measured bool) {
 	elements := float64(c.state.CacheSize(cache.Key).Elements)
 	if job != nil {

@@ -12,8 +12,8 @@ func usesCaches(job *durable.Job) bool {
 	return len(job.Plan.CacheSteps()) > 0
 }
 
-// candidatesProblem says why nothing can be cached at the candidates of a job, and how to change that; empty if something
-// can, and while no worker is registered.
+// candidatesProblem says why nothing can be cached at the candidates of a job, and how to change that. It returns "" if
+// something can be cached, and while no worker is registered.
 func (c *Core) candidatesProblem(job *durable.Job) string {
 	if !usesCaches(job) {
 		return ""

@@ -24,8 +24,8 @@ import (
 // decision records. So a dispatcher that restarts continues with the same step.
 
 const (
-	// decisionElements is how many elements of the busiest step are measured before a decision, decisionCPU how many CPU
-	// seconds of all steps.
+	// decisionElements is the least number of measured elements of the busiest step before a decision. decisionCPU is the
+	// least number of measured CPU seconds of all steps.
 	decisionElements = 300
 	decisionCPU      = 0.05
 	// decisionPeriod is the time between two looks at a job.
@@ -106,8 +106,8 @@ func (c *Core) decisionWaitsFor(job *durable.Job) string {
 	return wait
 }
 
-// CacheToDecide asks which step is cached in the epoch that a request is about to open; nil if there is nothing to decide,
-// or too little is known.
+// CacheToDecide asks which step is cached in the epoch that a request is about to open. It returns nil if there is nothing to
+// decide, or if too little is known.
 func (c *Core) CacheToDecide(req *pecanv1.OpenEpochRequest) *CachingRequest {
 	job := c.state.Job(req.GetJobId())
 	if job == nil || !decidesCache(job) {
@@ -185,8 +185,8 @@ func (c *Core) cachedFacts(job *durable.Job, order []string) (steps []measure.Ca
 	return steps
 }
 
-// elementsOf returns how many elements an epoch of a job has: as the plan says, as an earlier epoch had, or as the streams
-// that have ended let expect; 0 if nothing is known.
+// elementsOf returns how many elements an epoch of a job has. The plan may say it, or an earlier epoch may have had them.
+// Otherwise the ended streams give an estimate. It returns 0 if nothing is known.
 func (c *Core) elementsOf(job *durable.Job, kept *pecanv1.StoredProfile) uint64 {
 	if n := job.Plan.GetCardinality(); n > 0 {
 		return uint64(n)

@@ -32,9 +32,11 @@ type cachesState struct {
 	// record of used caches; recorded is the time of that record.
 	read, used map[string]bool
 	recorded   time.Duration
-	// useUnrecorded: the next tick records which caches were used, because a cache that is recorded as unused is used again.
+	// useUnrecorded is set if the next tick records which caches were used, because a cache that is recorded as unused is
+	// used again.
 	useUnrecorded bool
-	// due: the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not wait.
+	// due is set if the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not
+	// wait.
 	due        bool
 	waitsSince time.Duration
 	// unwanted has caches that are not written, because the quotas keep others, and why.
@@ -202,7 +204,7 @@ func (c *Core) evictAll(all []autocache.Cache, e autocache.Eviction, jobs map[st
 	c.removeFiles(files)
 }
 
-// isWritten reports whether an open epoch writes a cache. job is that of cacheJobs.
+// isWritten reports whether an open epoch writes a cache. job is the job that cacheJobs names for the cache.
 func isWritten(cache *pecanv1.StoredCache, job *durable.Job) bool {
 	return reads(job) && cache.Manifest == ""
 }

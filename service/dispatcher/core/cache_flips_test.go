@@ -12,7 +12,7 @@ import (
 // startedStream matches a command that starts a stream: epoch, stream, lease, what it does at the cached step, and its order.
 var startedStream = regexp.MustCompile(`^session (\d+): start j1/(\d+)/(\d+) lease=(\d+)(?: (write|read) (\S+))?( order .*)?$`)
 
-// decidedOrder is the other order of a job's steps, and orderedKey the key of the cache in it.
+// decidedOrder is the other order of a job's steps. orderedKey is the key of the cache in it.
 const (
 	decidedOrder = "Map_decoded,Crop,Jitter,Take_decoded"
 	orderedKey   = "2e9a758df7754d245b7c85a31ee2f7a2227bb179c5c62995405e7f771f1a0a5c"
@@ -26,13 +26,14 @@ type flips struct {
 	*script
 	rng     *rand.Rand
 	session int
-	// step is the step of the newest decision, and opened that of the open epoch.
+	// step is the step of the newest decision. opened is the step of the open epoch.
 	step, opened string
 	epoch        int
-	// leases has the newest lease of each stream, does what it does with it, and keys the key of its cache.
+	// leases has the newest lease of each stream. does says what the worker does with the stream. keys has the key of its
+	// cache.
 	leases, does, keys map[string]string
 	did                map[string]int
-	// ordered: the steps may have another order.
+	// ordered is set if the steps may have another order.
 	ordered bool
 }
 

@@ -75,7 +75,7 @@ func isWrittenIn(epoch *durable.Epoch, step *pecanv1.CachePlan) bool {
 }
 
 // orderOfEpoch returns the order of an epoch that is opened with a cached step: that of the cache. A position keeps its order.
-// whole: all streams have the order.
+// whole is true if all streams have the order.
 func orderOfEpoch(job *durable.Job, position *pecanv1.Position, order []string) (chosen []string, whole bool) {
 	cached := job.CacheDecision.GetNode()
 	if cached == "" || position.GetOrder() != nil {

@@ -24,8 +24,8 @@ type sharedCache struct {
 	listed   time.Duration
 }
 
-// computedElsewhere returns which streams of an epoch have a part that a worker computes for another epoch with the same cache;
-// nil if no other epoch has it.
+// computedElsewhere returns which streams of an epoch have a part that a worker computes for another epoch with the same
+// cache. It returns nil if no other epoch has the cache.
 func (c *Core) computedElsewhere(epoch *durable.Epoch) func(stream uint32) bool {
 	if cachedStep(epoch) == nil || c.cfg.CacheMode != CacheAuto {
 		return nil

@@ -15,15 +15,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// A cache holds the elements at a cached step of a dataset, one segment for each part of its source. If the plan does not store
-// a step by parts, the share of each stream is one. A worker writes segments where its StartStream says so, and reports each one
-// when it is durable. The core records the segment, and commits the cache with the last one. A part whose segment is recorded is
-// read, whether the cache is committed or not. The files belong to the workers: when one reports an unusable segment, the core
-// removes its record, and the next stream with that part writes it again.
+// A cache holds the elements at a cached step of a dataset, one segment for each part of its source. If the plan does not
+// store a step by parts, the share of each stream is one. A worker writes segments where its StartStream says so, and
+// reports each one when it is durable. The core records the segment, and commits the cache with the last one. A part whose
+// segment is recorded is read, whether the cache is committed or not. The files belong to the workers. When a worker
+// reports an unusable segment, the core removes its record, and the next stream with that part writes the segment again.
 
 const (
-	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name, and maxSegmentBytes the size of a file. The sum of
-	// a cache's segments fits into an int64.
+	// maxCaches bounds the recorded caches. maxSegmentName bounds the length of a file name. maxSegmentBytes bounds the
+	// size of a file. The sum of a cache's segments fits into an int64.
 	maxCaches       = 1000
 	maxSegmentName  = 200
 	maxSegmentBytes = 1 << 45
@@ -128,6 +128,8 @@ func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 	}}})
 }
 
+// recordSegment records a segment that a worker wrote, and commits the cache with the last one. It returns false if the
+// worker may delete the segment: it fits no cache, or the cache has another one for the part.
 func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
 	job := c.jobOfCache(segment.GetKey())
 	switch {

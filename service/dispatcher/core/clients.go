@@ -48,6 +48,8 @@ func (c *Core) unknownClient(what, clientID string) error {
 	return reason.New(reason.ClientUnknown, "%s: client %q is not known; it said goodbye, was silent for more than %v, or the dispatcher restarted without a work directory. Create the dataset's iterator again", what, clientID, c.cfg.ClientTimeout)
 }
 
+// clientHeartbeat notes that a client lives, and what its passes have read. It fails if the client no longer holds one of
+// the named jobs, so that the client rejoins.
 func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
 	client := c.clients[req.ClientId]
 	if client == nil || c.state.Client(req.ClientId) == nil {

@@ -49,7 +49,7 @@ type Config struct {
 	CacheTTL   time.Duration
 	// CacheMode is what streams do at cached steps.
 	CacheMode CacheMode
-	// CacheShared: jobs read caches that jobs of other tenants wrote.
+	// CacheShared is set if jobs read caches that jobs of other tenants wrote.
 	CacheShared bool
 	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.
 	Tenants map[string]schedule.Tenant

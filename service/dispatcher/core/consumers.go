@@ -26,7 +26,7 @@ func (c *Core) assignConsumers() {
 type consumerLoad struct {
 	client string
 	count  int
-	// ready: the client adopted the epoch, or no client did. idle: the client has stopped reading.
+	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading.
 	ready, idle bool
 	// active returns the active streams. Those from last on are not the client's, or it was asked to release them.
 	active func() []*pecanv1.StoredStream
@@ -35,6 +35,8 @@ type consumerLoad struct {
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
+// balanceEpoch divides the streams of an epoch among its consumers. Streams without a consumer go to the client with the
+// fewest. After that, clients with more streams release some, one at a time.
 func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	loads := c.consumerLoads(job, epoch)
 	ready := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })

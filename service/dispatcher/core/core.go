@@ -25,7 +25,8 @@ type Core struct {
 
 	clients map[string]*clientState
 	workers map[string]*workerState
-	// heartbeatPeriod is that of all workers. Until slowerUntil, some may not have sent a heartbeat since it was slowerPeriod.
+	// heartbeatPeriod is the period of all workers. Until slowerUntil, some may not have sent a heartbeat since it was
+	// slowerPeriod.
 	heartbeatPeriod, slowerPeriod, slowerUntil time.Duration
 	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
 	lastOrder uint64
@@ -118,6 +119,7 @@ func (c *Core) advance(now time.Duration) {
 	c.now = max(c.now, now-c.paused)
 }
 
+// handle calls the function for an input. It returns the reply.
 func (c *Core) handle(input any) (any, error) {
 	switch in := input.(type) {
 	case Start:

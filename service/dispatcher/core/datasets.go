@@ -9,6 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
+// addDataset registers a dataset under the first free id. If the dataset is registered already, it returns the known id.
 func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, error) {
 	ids := in.DerivedIDs
 	if in.WantedID != "" {

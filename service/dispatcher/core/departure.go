@@ -11,9 +11,10 @@ import (
 // departure is the planned departure of a worker.
 type departure struct {
 	since time.Duration
-	// asked: the dispatcher asked for it.
+	// asked is set if the dispatcher asked for it.
 	asked bool
-	// hadAtIndex: the worker had streams that can begin at any index. The last of them left after atIndex, if goneAtIndex.
+	// hadAtIndex is set if the worker had streams that can begin at any index. The last of them left after atIndex, if
+	// goneAtIndex.
 	hadAtIndex, goneAtIndex bool
 	atIndex                 time.Duration
 }

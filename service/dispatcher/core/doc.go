@@ -10,9 +10,10 @@
 // There are two kinds of state. Durable state (package durable) is the sum of the records. Volatile state (volatile.go)
 // is what workers and clients report again after a restart: addresses, heartbeats, loads, progress.
 //
-// The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
-// crashguard (does a stream kill workers), jobmetrics (sums of metrics), measure (how fast trainers and workers are),
-// fleet (how many workers a provider is asked for), placement (which workers serve a job), rollout (orders of steps).
+// The separable subjects are packages of their own. durable has the records. schedule decides which worker gets which
+// stream. crashguard decides whether a stream kills workers. jobmetrics sums metrics. measure says how fast trainers and
+// workers are. fleet decides how many workers a provider is asked for. placement decides which workers serve a job. rollout
+// takes orders of steps to production.
 //
 // The rest is one state machine: each command may end epochs, leases and watches of all other commands. The package has
 // more files and lines than others because all commands share the volatile state. Each command and record has one file:
@@ -67,7 +68,9 @@
 // carry.go keeps the rows with which batches go on in the next epoch.
 //
 // The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new
-// lease. truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the
+// lease. Only nextLease makes the number of a lease. Before another worker can get the stream, a record LeaseLost is
+// durable. Only loseLease, loseLeaseWithWorker and markElements (crashes.go) write it. A worker's lease time is LeaseTTL
+// (config.go). truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the
 // files of the last run are closed. waiting.go and status.go report why a stream or job waits, cache_candidates.go
 // which steps it may cache.
 //

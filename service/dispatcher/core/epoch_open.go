@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// openEpoch lets a client read an epoch of its job: the requested one, or a new one. A repeated request gets the first answer.
 func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	req := in.Request
 	job, err := c.member("open epoch", req.ClientId, req.JobId)
@@ -126,6 +127,7 @@ func checkPosition(job *durable.Job, position *pecanv1.Position) error {
 	return nil
 }
 
+// openNewEpoch opens an epoch of a job, and ends the older epochs that nobody reads.
 func (c *Core) openNewEpoch(job *durable.Job, number uint64, position *pecanv1.Position, order []string, after *uint64) {
 	streams := durable.PlannedStreams(job)
 	// A half-read epoch that nobody reads ends when the second epoch after it begins.

@@ -55,7 +55,7 @@ type (
 	// WorkerLeft reports the planned departure of a worker, after its goodbye.
 	WorkerLeft struct {
 		Worker, Tcp string
-		// Asked: the dispatcher asked for it.
+		// Asked is set if the dispatcher asked for it.
 		Asked bool
 		// AtIndex is the time until the streams had left that can begin at any index. Without such a stream it is 0, and
 		// HadAtIndex is false. All is the time until the goodbye.

@@ -12,6 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// createJob finds or creates a job, and adds the client to it. Without a plan, it asks the caller for one before it creates
+// the job.
 func (c *Core) createJob(in CreateJob) (any, error) {
 	req := in.Request
 	if job := c.jobOfRequest(req); job != nil {
@@ -120,6 +122,7 @@ func (c *Core) superseded(job *durable.Job, dataset *pecanv1.StoredDataset, req 
 	return finished || job.Error != nil || c.jobDifference(job, dataset, req.Options) != ""
 }
 
+// joinJob adds a client to a job.
 func (c *Core) joinJob(job *durable.Job, req *pecanv1.CreateJobRequest) {
 	if c.state.Client(req.ClientId) == nil {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{
@@ -160,6 +163,7 @@ func (c *Core) leaveJob(job *durable.Job, clientID string) {
 	}
 }
 
+// removeJob ends the epochs of a job and forgets the job.
 func (c *Core) removeJob(job *durable.Job, why string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		c.endEpoch(job, epoch)

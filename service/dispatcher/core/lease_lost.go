@@ -65,6 +65,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	c.failStream(job, epoch, key, detail)
 }
 
+// reportWorker notes that a client cannot reach a worker. If other facts or reports agree, the streams move to other workers.
 func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	job, epoch, stream, err := c.openStream("report worker", req.ClientId, req.Id)
 	if err != nil || stream == nil {
@@ -107,9 +108,9 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	return nil
 }
 
-// moveUnreadable moves a stream away from a worker that its client cannot reach, and with it the client's other streams there: to notice
-// it takes seconds for each. For a while, the epoch's streams go to other workers, and wait until one has room. A stream whose rest would
-// be lost stays until its client reports it.
+// moveUnreadable moves a stream away from a worker that its client cannot reach. It also moves the client's other streams
+// there, because the client needs seconds to notice each one. For a while, the epoch's streams go to other workers, and wait
+// until one has room. A stream whose rest would be lost stays until its client reports it.
 func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *pecanv1.StoredStream, req *pecanv1.ReportWorkerRequest) {
 	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
 	if state.unreachable == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
+// hello registers a worker, whose session begins. It compares the streams that the worker holds with the leases.
 func (c *Core) hello(in Hello) error {
 	msg := in.Message
 	id := msg.GetAddress().GetWorkerId()

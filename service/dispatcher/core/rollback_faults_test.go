@@ -114,7 +114,7 @@ func TestO10AWorkerDiesWhileItWritesForAnOrderThatIsRolledBack(t *testing.T) {
 	if removed := strings.Join(s.run("files session=2 names="+file), "\n"); !strings.Contains(removed, file) {
 		t.Errorf("the file of the dead worker stays: %s", removed)
 	}
-	s.runAll("beat session=2", "heartbeat client=a jobs=j1", "close client=a job=j1 epoch=0")
+	s.runAll("worker-heartbeat session=2", "heartbeat client=a jobs=j1", "close client=a job=j1 epoch=0")
 	if next := strings.Join(s.run("open client=a request=o1 job=j1"), "\n"); strings.Contains(next, orderedKey) || strings.Contains(next, " order ") {
 		t.Errorf("the next epoch:\n%s", next)
 	}

@@ -37,7 +37,7 @@ func (s *script) orderState(id string) string {
 func (s *script) open(client, job string) *durable.Epoch {
 	s.t.Helper()
 	s.run("heartbeat client=" + client + " jobs=" + job)
-	s.run("beat session=1")
+	s.run("worker-heartbeat session=1")
 	number := s.core.State().Job(job).NextEpoch
 	s.run(fmt.Sprintf("open client=%s request=open-%s-%d job=%s", client, job, number, job))
 	epoch := durable.FindEpoch(s.core.State().Job(job), number)
@@ -148,7 +148,8 @@ func TestAFailureInTheRegisteredOrderExcusesTheNextOneOnly(t *testing.T) {
 	s.checkReplay()
 }
 
-// An order is rolled back for good if elements fail only in it, or if it costs more: no epoch without a failure brings it back.
+// An order is rolled back for good if elements fail only in it, or if it costs more. No epoch without a failure brings it
+// back.
 func TestAnOrderThatIsRolledBackForACauseDoesNotReturn(t *testing.T) {
 	for name, cause := range map[string]string{
 		"failed elements": "metrics session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5 failed=1 ordered-failed=1",
@@ -239,7 +240,7 @@ func TestAJobThatEndsInATrialDecidesNothing(t *testing.T) {
 	if decided := s.core.State().Snapshot().Orders; len(decided) > 0 {
 		t.Fatalf("decided: %v", decided)
 	}
-	s.runAll("job client=b request=r2 dataset=f1 streams=2 order=auto hash=h cardinality=100000", "open client=b request=o1 job=j2", "beat session=1",
+	s.runAll("job client=b request=r2 dataset=f1 streams=2 order=auto hash=h cardinality=100000", "open client=b request=o1 job=j2", "worker-heartbeat session=1",
 		"metrics session=1 job=j2 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s")
 	shown := strings.Join(s.run(strings.Replace(plannedOrder, "asked=1", "asked=2", 1)), "\n")
 	if !strings.Contains(shown, "try 1-2") {

@@ -24,7 +24,7 @@ func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 			t.Fatalf("after %d deaths the order is %s", n-1, state)
 		}
 		lease := 2*n - 1
-		s.run(fmt.Sprintf("beat session=%d streams=j1/0/0:%d:5:0,j1/0/1:%d:5:0", n, lease, lease+1))
+		s.run(fmt.Sprintf("worker-heartbeat session=%d streams=j1/0/0:%d:5:0,j1/0/1:%d:5:0", n, lease, lease+1))
 		s.run(fmt.Sprintf("crashes worker=w%d running=j1/0/0:%d:5:0", n, lease))
 		s.run(fmt.Sprintf("broken session=%d", n))
 		s.run("wait 1100ms")

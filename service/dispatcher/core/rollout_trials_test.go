@@ -23,7 +23,7 @@ func newTrialJob(t *testing.T, cardinality int) *script {
 // measureTrialJob reports so many elements with so many seconds of CPU for each, and returns what follows in a second.
 func (s *script) measureTrialJob(done int, each float64) []string {
 	lines := s.run(fmt.Sprintf("metrics session=1 job=j1 nodes=Crop:%d:0,Jitter:%d:%g", done, done, each*float64(done)))
-	s.run("beat session=1")
+	s.run("worker-heartbeat session=1")
 	s.run("heartbeat client=a jobs=j1 passes=j1/0:0")
 	return append(lines, s.run("wait 1s")...)
 }
@@ -50,8 +50,8 @@ func tries(t *testing.T, each float64, cardinality, elements int, gain float64) 
 	return elements, 0
 }
 
-// An order that would save 30 % or more is tried within 3 s of work or 300 elements, whichever is later. A trial costs at most
-// 2 % of the work of a job whose length is known, whatever it finds, and at most a quarter of what it saves.
+// An order that would save 30 % or more is tried within 3 s of work or 300 elements, whichever is later. Whatever a trial
+// finds, it costs at most 2 % of the work of a job whose length is known. It also costs at most a quarter of what it saves.
 func TestATrialCostsWhatItsGainIsWorth(t *testing.T) {
 	for _, each := range []float64{0.0005, 0.003, 0.01, 0.04, 0.2} {
 		mark := int(max(300, 3/each))

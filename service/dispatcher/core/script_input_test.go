@@ -69,7 +69,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "close":
 		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"]}
 	case "heartbeat":
-		return clientBeat(a)
+		return clientHeartbeat(a)
 	case "placed":
 		placed := placement.Placed{Number: a.number("asked"), JobID: a["job"], Placement: &pecanv1.Placement{
 			Remote: uint32(a.number("remote")), Local: uint32(a.number("local")), State: a["state"], Converged: a["state"] == "monitor", Why: a["why"],
@@ -126,7 +126,7 @@ func position(a args) *pecanv1.Position {
 	return p
 }
 
-func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
+func clientHeartbeat(a args) *pecanv1.ClientHeartbeatRequest {
 	knows, _ := time.ParseDuration(a["timeout"])
 	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening"), HostId: a["host"], TrainerId: a["trainer"]}
 	if a.has("most") {
@@ -235,9 +235,9 @@ func (s *script) workerInput(command string, a args) any {
 			hello.Held = append(hello.Held, held(text))
 		}
 		return core.Hello{Session: session, Message: hello}
-	case "beat":
-		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: pecanv1.PackLoads(loads(a.list("streams"))), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
+	case "worker-heartbeat":
+		heartbeat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: pecanv1.PackLoads(loads(a.list("streams"))), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}})
 	case "started":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})
 	case "ended":

@@ -59,7 +59,7 @@ func (a args) float(name string) float64 {
 	return f
 }
 
-// nodes reads name:elements:seconds,... A name with a colon is that of a step in the function of the step before the colon. That
+// nodes reads name:elements:seconds,... A name with a colon names a step in the function of the step before the colon. That
 // step has seconds@elements, with the elements that its function has returned.
 func nodes(texts []string) (list []*pecanv1.NodeMetrics) {
 	for _, text := range texts {

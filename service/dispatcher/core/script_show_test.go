@@ -146,7 +146,7 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		return fmt.Sprintf("orphans %v", k.Names)
 	}
 	if k := command.GetTryOrder(); k != nil {
-		return fmt.Sprintf("try %s of %s: %v up to %s and %s for %.4g s within %v", k.Id, k.Fingerprint, k.Order, k.RegisteredTop, k.OrderedTop, k.CpuS, k.Options.OrderTolerance)
+		return fmt.Sprintf("try %s of %s: %v up to %s and %s for %.4g s within %v", k.Id, k.Fingerprint, k.Order, k.RegisteredLast, k.OrderedLast, k.CpuS, k.Options.OrderTolerance)
 	}
 	return command.String()
 }

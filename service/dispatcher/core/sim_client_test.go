@@ -20,7 +20,7 @@ type simClient struct {
 	current, ahead *simPass
 	// last was read to its end, and is closed when the next pass is open.
 	last *simPass
-	// stopped: its training loop reads nothing before this time. It still releases streams and sends heartbeats.
+	// stopped is the time before which its training loop reads nothing. It still releases streams and sends heartbeats.
 	stopped time.Duration
 	// taken counts its elements.
 	taken uint64
@@ -41,11 +41,11 @@ type simPass struct {
 	turn  map[uint32]uint64
 	lease map[uint32]uint64
 	done  map[uint32]bool
-	// joins has the rows of earlier epochs, carry those for the next one. wasCarried: the pass began at a position that
-	// has carry.
+	// joins has the rows of earlier epochs. carry has those for the next one. wasCarried is set if the pass began at a
+	// position that has carry.
 	joins, carry []*pecanv1.KeptRows
 	wasCarried   bool
-	// unreported: the pass was prefetched and is read now, and the dispatcher does not know that.
+	// unreported is set if the pass was prefetched and is read now, and the dispatcher does not know that.
 	unreported bool
 }
 
@@ -165,14 +165,14 @@ func sparse(position *pecanv1.Position) *pecanv1.Position {
 	return p
 }
 
-func (s *sim) clientBeat(c *simClient) {
-	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}, ClientTimeoutS: s.cfg.ClientTimeout.Seconds()}
+func (s *sim) clientHeartbeat(c *simClient) {
+	heartbeat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}, ClientTimeoutS: s.cfg.ClientTimeout.Seconds()}
 	for _, p := range c.passes() {
-		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{
+		heartbeat.Passes = append(heartbeat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{
 			JobId: c.job, Epoch: p.epoch, Elements: c.taken, Starved: p == c.current && s.rng.IntN(2) == 0 && c.stopped <= s.now,
 		})
 	}
-	if _, err := s.feed(beat); err != nil {
+	if _, err := s.feed(heartbeat); err != nil {
 		s.t.Fatalf("client %s: %v", c.id, err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 
 // X1: workers and trainers of the core die, leave, lose connections, restart and share jobs. Then the received
-// elements are compared with the mode's guarantee, for every fully read pass: exactly once unless a trainer died;
-// at least once; or at most once, with all missing elements counted.
+// elements of every fully read pass are compared with the mode's guarantee. It is exactly once unless a trainer died, at
+// least once, or at most once with all missing elements counted.
 func TestSimulation(t *testing.T) {
 	var truncated, belowWindow, carried, takenOver atomic.Int64
 	t.Cleanup(func() {
@@ -81,9 +81,9 @@ type sim struct {
 	closing bool
 	all     bool
 	plan    *pecanv1.Plan
-	// lists: workers send lists.
+	// lists is set if workers send lists.
 	lists bool
-	// mortal: trainers die too.
+	// mortal is set if trainers die too.
 	mortal   bool
 	workers  map[string]*simWorker
 	clients  map[string]*simClient
@@ -104,10 +104,11 @@ type sim struct {
 	healing  bool
 	// truncated counts streams that were truncated for a trainer.
 	truncated int
-	// resumed counts trainers that resumed after a kill, takenOver the streams that a trainer that had stopped released.
+	// resumed counts trainers that resumed after a kill. takenOver counts the streams that a trainer that had stopped
+	// released.
 	resumed, takenOver int
-	// lines has the line of each job, joins what the last closing stream of each pass joined. carried counts passes whose
-	// batches went on in the next one.
+	// lines has the line of each job. joins has what the last closing stream of each pass joined. carried counts passes
+	// whose batches went on in the next one.
 	lines   map[string]string
 	joins   map[string]*simJoin
 	carried int
@@ -229,7 +230,7 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 	}
 }
 
-// checkPrefetch: a prefetched epoch that is not adopted has at most one stream on a worker.
+// checkPrefetch checks that a prefetched epoch that is not adopted has at most one stream on a worker.
 func (s *sim) checkPrefetch(w *simWorker, start *pecanv1.StartStream) {
 	for _, h := range w.held {
 		if start.Prefetch && h.start.Prefetch && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
@@ -243,12 +244,12 @@ func (s *sim) step() {
 	s.feed(core.Tick{})
 	for _, w := range s.sortedWorkers() {
 		if s.live(w) {
-			s.workerBeat(w)
+			s.workerHeartbeat(w)
 			s.workerMarks(w)
 		}
 	}
 	for _, c := range s.sortedClients() {
-		s.clientBeat(c)
+		s.clientHeartbeat(c)
 	}
 	s.fault()
 	for range 3 {

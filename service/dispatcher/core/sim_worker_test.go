@@ -48,8 +48,8 @@ func (s *sim) leaveWorker() {
 			Drained: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
 		})
 	}
-	beat := &pecanv1.WorkerHeartbeat{Leaving: true, Streams: pecanv1.PackLoads(loads)}
-	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
+	heartbeat := &pecanv1.WorkerHeartbeat{Leaving: true, Streams: pecanv1.PackLoads(loads)}
+	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}}})
 	delete(s.workers, w.id)
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}})
 }
@@ -67,14 +67,14 @@ func (s *sim) hangUp() {
 	}
 }
 
-func (s *sim) workerBeat(w *simWorker) {
+func (s *sim) workerHeartbeat(w *simWorker) {
 	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
 		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked, Opened: true})
 	}
-	beat := &pecanv1.WorkerHeartbeat{Streams: pecanv1.PackLoads(loads)}
-	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
+	heartbeat := &pecanv1.WorkerHeartbeat{Streams: pecanv1.PackLoads(loads)}
+	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}}})
 }
 
 // workerMarks lets a worker compute an element of each guarded run, one of those at the last death exclusive.

@@ -42,6 +42,8 @@ func isLate(what string, job *durable.Job, stream *pecanv1.StoredStream, lease, 
 	return assignment < stream.Assignment || lease < stream.Lease && split.RestartsFromStart(job.Plan, job.Options), nil
 }
 
+// finishStream records that a client has received all elements of a stream, or has abandoned the rest. A late or repeated
+// call changes nothing.
 func (c *Core) finishStream(clientID string, id *pecanv1.StreamId, one *pecanv1.FinishedStream) error {
 	const what = "finish stream"
 	job, epoch, stream, err := c.openStream(what, clientID, id)
@@ -92,6 +94,8 @@ func (c *Core) deliver(job *durable.Job, epoch *durable.Epoch, end *pecanv1.Stre
 	}
 }
 
+// releaseStream takes a stream back from its consumer, so that the next consumer continues at the given index. If a new run
+// would repeat elements that the mode must not repeat, the rest is truncated.
 func (c *Core) releaseStream(clientID string, id *pecanv1.StreamId, one *pecanv1.ReleasedStream) error {
 	const what = "release stream"
 	job, epoch, stream, err := c.openStream(what, clientID, id)

@@ -13,15 +13,15 @@ import (
 type touches struct {
 	// epochs has the epochs with a change.
 	epochs map[*durable.Epoch]*touch
-	// workers: a worker came or left, or it became able or unable to take streams.
+	// workers is set if a worker came or left, or it became able or unable to take streams.
 	workers bool
-	// updates: something changed that all watches show.
+	// updates is set if something changed that all watches show.
 	updates bool
 }
 
 // touch is the change of one epoch.
 type touch struct {
-	// streams have changed. whole: all may have.
+	// streams have changed. whole is set if all may have.
 	streams map[uint32]bool
 	whole   bool
 }

@@ -11,7 +11,7 @@ import (
 // clientState is the volatile state of a live client.
 type clientState struct {
 	lastSeen time.Duration
-	// timeoutUnconfirmed: the client joined before a restart and has not confirmed that it knows the timeout. The
+	// timeoutUnconfirmed is set if the client joined before a restart and has not confirmed that it knows the timeout. The
 	// timeout may have been longer then.
 	timeoutUnconfirmed bool
 	// jobs has when the client last showed that it holds a job.
@@ -31,7 +31,7 @@ type passState struct {
 	starved bool
 	// report is the client's newest report with its metrics; nil before the first.
 	report *pecanv1.ClientHeartbeatRequest_Pass
-	// seen is when the client last showed that it wants the pass, took when it had last taken an element or waited for one.
+	// seen is when the client last showed that it wants the pass. took is when it last took an element or waited for one.
 	seen, took time.Duration
 }
 
@@ -62,17 +62,17 @@ type workerState struct {
 	away          bool
 	// reportedUsable is what the scheduler knows of the worker.
 	reportedUsable bool
-	// leaving: the worker will soon say goodbye. departure is nil before that is planned.
+	// leaving is set if the worker will soon say goodbye. departure is nil before the goodbye is planned.
 	leaving       bool
 	departure     *departure
 	awayUntil     time.Duration
 	cpuSeconds    float64
 	residentBytes int64
-	// totals is what the worker has done in the last seconds, host the load of its host.
+	// totals is what the worker has done in the last seconds. host is the load of its host.
 	totals measure.Worker
 	host   *pecanv1.HostLoad
-	// caches: the worker has a cache directory. cacheMetrics counts what it did there.
-	// store is how fast that is.
+	// caches is set if the worker has a cache directory. cacheMetrics counts what it did there. store is the speed of the
+	// directory.
 	caches       bool
 	cacheMetrics *pecanv1.CacheMetrics
 	store        *pecanv1.StoreRates
@@ -86,9 +86,9 @@ type workerState struct {
 	commons map[passKey]*pecanv1.StartStream
 	// stops are sent with the next start, or at the next tick.
 	stops []lateStop
-	// unheardSinceRestart: the worker held leases before a restart and has not come back.
+	// unheardSinceRestart is set if the worker held leases before a restart and has not come back.
 	unheardSinceRestart bool
-	// trying: the worker is trying an order of steps.
+	// trying is set if the worker is trying an order of steps.
 	trying bool
 	// exclusive is the stream whose suspicious elements the worker computes now. It computes none of another stream
 	// meanwhile.
@@ -108,11 +108,12 @@ type streamState struct {
 	produced uint64
 	acked    uint64
 	leasedAt time.Duration
-	// unread: the worker is leaving, and nobody has read any element of the stream there.
+	// unread is set if the worker is leaving, and nobody has read any element of the stream there.
 	unread bool
-	// cleanBelow: readers have acknowledged all elements below it, and none was an error; of any lease.
+	// cleanBelow is an index under any lease: readers have acknowledged all elements below it, and none was an error.
 	cleanBelow uint64
-	// ackedBelow: readers have acknowledged all elements below it; of any lease (acked: of this lease).
+	// ackedBelow is an index under any lease: readers have acknowledged all elements below it. acked is the index under
+	// this lease.
 	ackedBelow uint64
 	// unreachableReports counts reports of clients that cannot reach the worker; unreachableReason is from the
 	// last one.
@@ -123,8 +124,8 @@ type streamState struct {
 	reportNumber uint64
 	// avoid names workers that failed the stream, or that its client could not reach.
 	avoid []string
-	// assignedAt and assignedLease are from the newest assignment to a consumer. releasing: the consumer was
-	// asked to release the stream for nextConsumer.
+	// assignedAt and assignedLease are from the newest assignment to a consumer. releasing is set if the consumer was asked
+	// to release the stream for nextConsumer.
 	assignedAt    time.Duration
 	assignedLease uint64
 	releasing     bool
@@ -133,7 +134,7 @@ type streamState struct {
 	mark *pecanv1.MarkElementsRequest
 	// markNumber is the number of the newest mark.
 	markNumber uint64
-	// crashed: the worker reported a crash while it opened the stream.
+	// crashed is set if the worker reported a crash while it opened the stream.
 	crashed bool
 	// remainders is the closing stream's command in its newest form.
 	remainders *pecanv1.StartStream
@@ -147,7 +148,7 @@ type epochState struct {
 	releasing map[uint32]bool
 	// unreachable has until when the epoch avoids a worker that one of its clients could not reach; nil without one.
 	unreachable map[string]time.Duration
-	// watches are those of the epoch's clients.
+	// watches has the watches of the epoch's clients.
 	watches []WatchID
 	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.
 	orderedPlan *pecanv1.Plan

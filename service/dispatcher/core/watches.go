@@ -18,7 +18,7 @@ type watchState struct {
 	epoch       uint64
 	// sent is the last update, without its lists.
 	sent *pecanv1.EpochUpdate
-	// streams has what the client knows of each stream, and workers the numbers of workers in this watch, by worker id.
+	// streams has what the client knows of each stream. workers has the numbers of workers in this watch, by worker id.
 	streams map[uint32]*pecanv1.ConsumerStream
 	workers map[string]watchedWorker
 	// renamed counts the workers that got a further number, because their address changed.

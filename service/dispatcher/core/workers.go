@@ -12,6 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
+// fromWorker handles a message of a worker's session.
 func (c *Core) fromWorker(in FromWorker) error {
 	id, ok := c.sessions[in.Session]
 	if !ok {
@@ -62,6 +63,7 @@ func (c *Core) fromWorker(in FromWorker) error {
 	return nil
 }
 
+// heartbeat notes what a worker reports about itself and its streams.
 func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) error {
 	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
 	if heartbeat.Host != nil {
@@ -129,6 +131,7 @@ func (c *Core) sessionEnded(session SessionID) {
 	c.dirty = true
 }
 
+// expireWorkers takes the streams of workers that are silent for too long or did not reconnect.
 func (c *Core) expireWorkers() {
 	why := map[string]string{}
 	for id, worker := range c.workers {

@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// maxJobsShown bounds the jobs with their own metrics to the newest ones, maxTenantsShown the tenants to the first ones by
-// name. The sums count all.
+// maxJobsShown bounds the jobs with their own metrics to the newest ones. maxTenantsShown bounds the tenants to the first
+// ones by name. The sums count all.
 const (
 	maxJobsShown    = 500
 	maxTenantsShown = 500

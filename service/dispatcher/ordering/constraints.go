@@ -38,8 +38,8 @@ func (p *proposer) constraint(i, j int) string {
 	return ""
 }
 
-// whyNotPastBatch returns the reason why a step may not move past a batch; empty if it has the same effect on
-// single rows and on a batch of them. If the step is after the batch, its first dimension is that of the rows.
+// whyNotPastBatch returns the reason why a step may not move past a batch. It returns "" if the step has the same effect on
+// single rows and on a batch of them. If the step is after the batch, its first dimension is the dimension of the rows.
 func (p *proposer) whyNotPastBatch(i int, afterBatch bool) string {
 	t := p.step(i)
 	switch {
@@ -108,9 +108,10 @@ func (p *proposer) whyFilterStays(i, j int) string {
 	return ""
 }
 
-// failuresTakeTurns returns the name of a parallel interleave that gets the elements of a step, or calls the function that has the
-// step; empty without one. Such an interleave goes on to the next input after a failed element, as after others. If the element
-// is dropped before it fails, the other elements have another sequence. A sequential interleave does not go on.
+// failuresTakeTurns returns the name of a parallel interleave that gets the elements of a step, or calls the function that
+// has the step. It returns "" if there is none. Such an interleave goes on to the next input after a failed element, as after
+// others. If the element is dropped before it fails, the other elements have another sequence. A sequential interleave does
+// not go on.
 func (p *proposer) failuresTakeTurns(i int) string {
 	for k, t := range p.all[p.steps[i]:] {
 		if ops.Rules[t.Op].Mixes && ops.IsParallel(t.Op) {

@@ -6,9 +6,9 @@
 //
 // It promises: equal arguments give equal proposals, and streams have the same elements in a proposed order.
 //
-// Files: propose.go has Propose and the search, steps.go the steps, sizes and costs for the policy, constraints.go the
-// reasons why steps may not swap, refused.go those after the graph has refused an order, names.go the names and traits
-// as text. position.go checks an order from a position.
+// propose.go has Propose and the search. steps.go makes the steps, sizes and costs for the policy. constraints.go finds the
+// reasons why steps may not swap, and refused.go finds such reasons after the graph has refused an order. names.go writes
+// names and traits as text. position.go checks an order from a position.
 //
 // Do not adopt a proposal here: core/rollout tries it and records the decision first. Do not read a graph's functions
 // here: service/graph/order finds the traits of steps. Design note 0010 has the reasons.

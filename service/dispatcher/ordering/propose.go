@@ -59,9 +59,10 @@ type proposer struct {
 	options   *pecanv1.JobOptions
 	metrics   map[string]*pecanv1.NodeMetrics
 	tolerance pecanv1.OrderTolerance
-	// paper: the policy is autoorder.Paper, which Graur et al. published (USENIX ATC 2024). It ignores constraints.
+	// paper is set if the policy is autoorder.Paper, which Graur et al. published (USENIX ATC 2024). It ignores
+	// constraints.
 	paper bool
-	// unmeasured: only constraints are needed, not costs.
+	// unmeasured is set if only constraints are needed, not costs.
 	unmeasured bool
 	// keyed are the steps with keyed randomness: their random values follow from the element's index.
 	keyed map[string]bool

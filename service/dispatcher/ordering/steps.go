@@ -69,7 +69,7 @@ func (p *proposer) describe() {
 }
 
 // begins reports whether a step is the first one of a branch or of a function, apart from steps that return their input
-// unchanged. So is the step that calls the function, because its input is not what the function returns.
+// unchanged. It also returns true for the step that calls the function, because its input is not what the function returns.
 func (p *proposer) begins(i int) bool {
 	from := 0
 	if i > 0 {

@@ -42,8 +42,8 @@ func cleanStore(store *pecanv1.StoreRates) {
 	}
 }
 
-// maxSubWindows bounds the sub-windows of a heartbeat, maxSubWindow the seconds of one, maxLocalWorkers the local workers of
-// a trainer.
+// maxSubWindows bounds the sub-windows of a heartbeat. maxSubWindow bounds the seconds of one. maxLocalWorkers bounds the
+// local workers of a trainer.
 const (
 	maxLocalWorkers = 1024
 	maxSubWindows   = 64

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestAddresses(t *testing.T) {
+func TestAddressesAreAcceptedOrRefused(t *testing.T) {
 	dial := func(a string) error { return Dial("--flag", a) }
 	listen := func(a string) error { return Listen("--flag", a, false) }
 	listenUnix := func(a string) error { return Listen("--flag", a, true) }

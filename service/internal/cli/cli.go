@@ -30,13 +30,13 @@ type Command struct {
 	Name string
 	// Usage follows the name in the first line of --help.
 	Usage string
-	// About is the text of --help between the usage line and the flags, Examples the text after the flags.
+	// About is the text of --help between the usage line and the flags. Examples is the text after the flags.
 	About, Examples string
 	// Flags registers the program's flags.
 	Flags func(*pflag.FlagSet)
 	// Drain, if not nil, is the time for which Run may continue its work after its context ended. stopGrace comes on top.
 	Drain *time.Duration
-	// Serves: the program continues if the reader of its standard error ends.
+	// Serves is set if the program continues when the reader of its standard error ends.
 	Serves bool
 	// Run does the work until ctx ends; args are the arguments without flags. A nil error or the error of ctx is a clean stop.
 	Run func(ctx context.Context, args []string) error

@@ -46,7 +46,7 @@ type LogWriter struct {
 	bytes   int
 	// dropped counts the lines without room after those that wait.
 	dropped int
-	// late: a call returned before its line was written. Later calls do not wait until all lines were written.
+	// late is set if a call returned before its line was written. Later calls do not wait until all lines were written.
 	late bool
 	// written is closed when no line waits; nil if none does.
 	written chan struct{}

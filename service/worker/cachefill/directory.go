@@ -35,7 +35,7 @@ type Directory struct {
 	// Cluster returns the cluster that the worker belongs to; "" before its first session. Names of segments carry it, and
 	// files of other clusters in the directory are left alone.
 	Cluster func() string
-	// Compress compresses segments also if the directory is faster than the compressor.
+	// Compress is set if segments are compressed even if the directory is faster than the compressor.
 	Compress bool
 	// Worker is the id of this worker.
 	Worker string
@@ -49,7 +49,7 @@ type Directory struct {
 	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
 	running atomic.Bool
-	// removing: unneeded files are being removed.
+	// removing is set while unneeded files are being removed.
 	removing atomic.Bool
 
 	runs, written, read, dropped, invalid, unversioned atomic.Uint64
@@ -61,7 +61,7 @@ type Directory struct {
 	mu sync.Mutex
 	// own are the segments that this worker writes, or that wait for their acknowledgement.
 	own map[string]*ownSegment
-	// seen is the time since when this worker knows a file.
+	// seen has the time at which this worker first saw a file.
 	seen map[string]time.Time
 }
 

@@ -75,8 +75,8 @@ func (s *Source) commit() {
 	})
 }
 
-// tablesChanged reports whether a file has changed since the graphs' tables were named. That may have been before the digest was
-// computed.
+// tablesChanged reports whether a file has changed since the graphs' tables were named. The tables may have been named before
+// the digest was computed.
 func (s *Source) tablesChanged() bool {
 	return !maps.Equal(dataset.FileStates(s.Context, slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a part holds back comes once, whether its segment is written, read, or found invalid. Its dtype is that of the batch and
-// not that of the cached step.
+// What a part holds back comes once, whether its segment is written, read, or found invalid. It has the dtype of the batch and
+// not the dtype of the cached step.
 func TestWhatAPartHoldsBackIsKeptOnce(t *testing.T) {
 	d, runtime := directory(t)
 	plan, whole, graphs := cached(t)

@@ -17,12 +17,12 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// A probe writes a segment, makes it durable, reads it back and removes it. Two sizes of elements tell the time for an element
-// from that for a byte. Production measures the same later, under its own load.
+// A probe writes a segment, makes it durable, reads it back and removes it. With two sizes of elements, the time per element
+// and the time per byte can be computed. Production measures the same later, under its own load.
 
 const (
-	// probeEvery is the time between two probes. While the directory cannot be written, retryEvery is. The free space is also
-	// read after each retryEvery.
+	// probeEvery is the time between two probes. While the directory cannot be written, that time is retryEvery. The free
+	// space is also read after each retryEvery.
 	probeEvery = 10 * time.Minute
 	retryEvery = 10 * time.Second
 	// probeTime bounds the writing of one size.
@@ -66,6 +66,8 @@ func (d *Directory) probe(ctx context.Context) error {
 	return nil
 }
 
+// probeSize writes elements of one size, drops them from the page cache, and reads them back. The file is deleted
+// afterwards.
 func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
 	id := cache.ID{Key: probeKey, Parts: 1, Source: probeKey}
 	name := cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// keptSamples bounds the samples of production, and leastSampleBytes is how many bytes one has at least.
+	// keptSamples bounds the samples of production. leastSampleBytes is the least number of bytes of a sample.
 	keptSamples      = 8
 	leastSampleBytes = 1 << 20
 	// mostFailures is how many segments in a row fail before the directory counts as not writable.
@@ -26,8 +26,8 @@ type transfers struct {
 	// active counts the transfers in progress, since began.
 	active int
 	began  time.Time
-	// seconds is how long one was in progress at least, work the sum over all. These are since the last sample; total is
-	// since the start.
+	// seconds is the time in which at least one transfer ran. work is the sum of the times of all transfers. Both count
+	// since the last sample. total is the time in which at least one transfer ran, since the start.
 	seconds, work, total time.Duration
 	elements, bytes      uint64
 	probes, samples      []*pecanv1.StoreTransfer
@@ -54,7 +54,7 @@ func (t *transfers) begin() (end func(elements, bytes int)) {
 	}
 }
 
-// sampled returns the samples, after it has made one of what was transferred since the last one, if that is enough.
+// sampled returns the samples. If enough was transferred since the last sample, it adds one first.
 func (t *transfers) sampled() []*pecanv1.StoreTransfer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,8 +77,8 @@ func (t *transfers) probed(samples []*pecanv1.StoreTransfer) {
 	t.probes = samples
 }
 
-// rate returns the bytes per second of the newest sample of production, or of the largest probe before there is one; 0 before the
-// first probe.
+// rate returns the bytes per second of the newest sample of production. Before there is one, it returns the rate of the
+// largest probe, and 0 before the first probe.
 func (t *transfers) rate() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,8 +158,8 @@ func (d *Directory) Usage() (read, written time.Duration, writable bool) {
 	return d.reading.busy(), d.writing.busy(), problem == ""
 }
 
-// compressAbove returns the speed from which on a compressor pays: that at which the directory is read, because each epoch reads what
-// one has written.
+// compressAbove returns the speed from which on a compressor pays. It is the speed at which the directory is read, because
+// one epoch writes what each later epoch reads.
 func (d *Directory) compressAbove() float64 {
 	if d.Compress {
 		return 0
@@ -177,8 +177,8 @@ func (d *Directory) LimitWriting(perSecond int64) { d.dir.LimitWriting(perSecond
 // WriteWaited returns for how long streams have waited for the bound of LimitWriting.
 func (d *Directory) WriteWaited() time.Duration { return d.dir.WriteWaited() }
 
-// freeBytes returns how many bytes may still be written: below the bound of the directory, and in its file system. It is
-// negative if neither is known.
+// freeBytes returns how many bytes may still be written, by the bound of the directory and the space of its file system. It
+// is negative if neither is known.
 func (d *Directory) freeBytes() int64 {
 	free := int64(-1)
 	var state unix.Statfs_t

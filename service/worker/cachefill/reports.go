@@ -10,8 +10,8 @@ import (
 // reports has the finished segments of a Source. The run reports them, because TensorFlow's threads must not use the session.
 type reports struct {
 	mu sync.Mutex
-	// unreported are the segments that no report has named. acknowledged has for each of the others a channel
-	// that is closed when the dispatcher has it.
+	// unreported are the segments that no report has named. For each reported segment, acknowledged has a channel that is
+	// closed when the dispatcher has answered.
 	unreported   []*pecanv1.CacheSegment
 	acknowledged []<-chan struct{}
 }

@@ -22,11 +22,11 @@ const mostSkipped = 4096
 
 // Upstream runs the steps upstream of a cached step, over one part of the source after another.
 type Upstream interface {
-	// Graphs returns the graphs of a part. UpstreamOfCache is that of the cached step and all steps upstream. A part that is read
-	// does not need them.
+	// Graphs returns the graphs of a part. UpstreamOfCache has the cached step and all steps upstream. A part that is read
+	// does not need the graphs.
 	Graphs(part uint32) (*rewrite.StreamGraphs, error)
 	// Open makes the iterator of a part, and the function that closes it. With alone, no other part shares the iterator, so
-	// that an error of its first element is one of that element.
+	// that an error of its first element belongs to that element.
 	Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (it *tf.Iterator, stop func(), err error)
 	// HeldBack returns the short batches that the part held back for the closing stream. It is called once, after the last
 	// element of the part.
@@ -43,7 +43,7 @@ type Source struct {
 	// Stream are the graphs of the stream. AllParts is the number of parts of all streams.
 	Stream   *rewrite.StreamGraphs
 	AllParts uint32
-	// Lease is that of the stream.
+	// Lease is the lease of the stream.
 	Lease uint64
 	// Context ends with the run.
 	Context context.Context
@@ -57,18 +57,18 @@ type Source struct {
 	closed bool
 	// done is the number of parts that are over.
 	done int
-	// begun: a part is open. source is the digest of what its elements come from, and graphs are those that compute it; nil
-	// before they are needed.
+	// begun is set if a part is open. source is the digest of what its elements come from, and graphs are those that
+	// compute it; nil before they are needed.
 	begun  bool
 	source string
 	graphs *rewrite.StreamGraphs
-	// segment is the one that is read, and reader its file; nil if it is not read. spent is the reader of an earlier part, whose memory
-	// the next one uses.
+	// segment is the segment that is read, and reader reads its file; nil if none is read. spent is the reader of an earlier
+	// part, whose memory the next reader uses.
 	segment       *pecanv1.CacheSegment
 	reader, spent *cache.Reader
 	table         frame.Table
-	// delivered counts elements of the part, from the segment and from the upstream graph. alone: that graph has an iterator
-	// of its own.
+	// delivered counts elements of the part, from the segment and from the upstream graph. alone is set if that graph has
+	// an iterator of its own.
 	delivered uint64
 	upstream  *upstream
 	alone     bool
@@ -111,7 +111,7 @@ func (s *Source) part() uint32 { return s.Stream.Parts[s.done] }
 // digest identifies what the elements of the open part come from now.
 func (s *Source) digest() (string, error) { return digest(s.Context, s.Stream.FileNames(s.part())) }
 
-// dtypes are those of an element's tensors.
+// dtypes are the dtypes of an element's tensors.
 func (s *Source) dtypes() (dtypes []uint32) {
 	for _, t := range s.Stream.StoredTypes {
 		dtypes = append(dtypes, uint32(t))
@@ -281,7 +281,7 @@ func (s *Source) write(chunk *cache.Chunk) {
 }
 
 // fetch fetches the next elements of the upstream graph. If the first one fails in an iterator that other parts share, the
-// part gets one of its own: the failure may be one of the opening.
+// part gets its own iterator, because the opening may have failed.
 func (s *Source) fetch() (*pulled, error) {
 	got, err := s.upstream.next()
 	if failed := (*tf.Error)(nil); !errors.As(err, &failed) || s.delivered > 0 || s.alone {
@@ -317,8 +317,8 @@ func (s *Source) read() ([]*tf.Tensor, error) {
 	}
 }
 
-// compute continues with the upstream graph after the segment has broken off. If that fails, the next Pull tries
-// again from the same position: any other position would repeat elements.
+// compute continues with the upstream graph after reading the segment has failed. If that fails too, the next Pull tries
+// again from the same position, because any other position would repeat elements.
 func (s *Source) compute() (err error) {
 	if err := s.open(); err != nil {
 		return err

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type computed struct {
 	runtime *tf.Context
 	graphs  func(part uint32) (*rewrite.StreamGraphs, error)
-	// failing is the error of each opening. written are the parts whose graphs were written, opened those that were opened, and
-	// alone counts those that were alone.
+	// failing is the error of each opening. written are the parts whose graphs were written. opened are those that were
+	// opened. alone counts the parts that were alone.
 	failing error
 	written []uint32
 	opened  []uint32

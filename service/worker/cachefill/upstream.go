@@ -38,6 +38,8 @@ type pulled struct {
 	chunk   cache.Chunk
 }
 
+// next returns the next elements. If elements are small and have one size, it fetches many at once. misfit and failed keep
+// what ended such a block until the next call.
 func (u *upstream) next() (*pulled, error) {
 	switch {
 	case u.misfit != nil:

@@ -4,5 +4,5 @@
 // all. Read verifies checksums and origin: it returns only a checkpoint of the same stream, plan, order and TensorFlow.
 // Nothing outside of the directory can be reached through it.
 //
-// The package does not decide when a checkpoint is taken or restored: that is the run's decision. It calls no TensorFlow.
+// The run decides when a checkpoint is taken or restored. Do not decide that here, and do not call TensorFlow.
 package checkpoint

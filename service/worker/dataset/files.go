@@ -22,7 +22,7 @@ func FileState(ctx context.Context, name string) (state string, found bool, err 
 	return fmt.Sprintf("%d %d", info.Size(), info.ModTime().UnixNano()), true, nil
 }
 
-// IsObject reports whether a name is that of an object in a store, whose state costs a request.
+// IsObject reports whether a name belongs to an object in a store, whose state costs a request.
 func IsObject(name string) bool { return objects.Names(name) }
 
 // FileStates returns the states of the names that are files, as far as they are known.

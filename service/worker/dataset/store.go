@@ -44,7 +44,8 @@ type knownGraph struct {
 	loaded chan struct{}
 	parsed *graph.Graph
 	err    error
-	// ready: parsed is set. TensorFlow's threads, which run outside of a test's simulated time, need not use the channel.
+	// ready is true once parsed is set. So TensorFlow's threads, which run outside of a test's simulated time, need not use
+	// the channel.
 	ready atomic.Bool
 
 	// ordering is held while the steps are reordered: streams that begin together want the same order.

@@ -51,7 +51,7 @@ func Names(name string) bool {
 	return ok
 }
 
-// split returns the bucket and the name of an object. A name that ends in a slash is that of a folder.
+// split returns the bucket and the name of an object. A name that ends in a slash belongs to a folder.
 func split(name string) (bucket, object string, ok bool) {
 	path, ok := strings.CutPrefix(name, scheme)
 	if !ok {
@@ -88,9 +88,9 @@ func newClient() (*client, error) {
 	return c, nil
 }
 
-// Stat returns the version of an object. found is false if the object does not exist, or if the name is not that of one. The
-// version of an object that has just changed is not known: TensorFlow remembers the size of the earlier one for some seconds,
-// and may read as many bytes of the new one.
+// Stat returns the version of an object. found is false if the object does not exist, or if no object can have the name.
+// The version of an object that has just changed is not known. TensorFlow remembers the size of the earlier object for some
+// seconds, and may read as many bytes of the new one.
 func Stat(ctx context.Context, name string) (v Version, found bool, err error) {
 	c, err := shared()
 	if err != nil {
@@ -135,6 +135,8 @@ func memory() time.Duration {
 // passingError is a failure after which the same request may succeed.
 type passingError struct{ error }
 
+// ask requests the metadata of an object. It fails if the object changed so recently that TensorFlow may remember an
+// earlier size.
 func (c *client) ask(ctx context.Context, address string) (v Version, found bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

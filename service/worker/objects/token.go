@@ -81,7 +81,7 @@ func (t *tokens) fetch(ctx context.Context) (token string, lasts time.Duration, 
 	return token, lasts, nil
 }
 
-// credentialsFile returns the file of application default credentials. named: the user names it.
+// credentialsFile returns the file of application default credentials. named is true if the user names it.
 func credentialsFile() (file string, named bool) {
 	if file = os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"); file != "" {
 		return file, true

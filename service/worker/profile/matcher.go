@@ -26,6 +26,8 @@ type match struct {
 	next []pair
 }
 
+// find compares the subtree of a step with the subtree of a node of the model. Either side may have nodes that the other
+// lacks, so it also tries the inputs of both.
 func (m *matcher) find(s *step, id int64) match {
 	node := m.model[id]
 	if s == nil || node == nil {

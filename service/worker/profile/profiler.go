@@ -57,9 +57,9 @@ type Profiler struct {
 	// That element is subtracted from it and from the steps after it, because it counts where it is batched
 	// again.
 	batch *step
-	// Relay: the elements of PecanPull are those of a step that the graph before this one counts.
+	// Relay is set if PecanPull has the elements of a step that the graph before this one counts.
 	Relay bool
-	// nested: the steps run in a dataset that the first flat_map of the iterator opens.
+	// nested is set if the steps run in a dataset that the first flat_map of the iterator opens.
 	nested bool
 
 	mu sync.Mutex
@@ -73,7 +73,7 @@ type Profiler struct {
 	counted   map[string]Counts
 	remainder Counts
 	last      []*pecanv1.NodeMetrics
-	// ended: the dataset of a pooled iterator is over, so the model has no step of it. It gave given elements, and
+	// ended is set if the dataset of a pooled iterator is over, so the model has no step of it. It gave given elements, and
 	// failed elements failed.
 	ended         bool
 	given, failed uint64

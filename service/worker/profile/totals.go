@@ -27,7 +27,7 @@ type counters struct {
 	// done sums the runs that are over; live are the runs under way.
 	done *pecanv1.JobMetrics
 	live map[Run]bool
-	// reported: nothing has changed since the last report.
+	// reported is set if nothing has changed since the last report.
 	reported bool
 	used     time.Time
 }
@@ -84,7 +84,8 @@ func (t *Totals) Remove(r Run) {
 }
 
 // addRuns adds the metrics of runs to totals. Runs in another order of the steps are also summed separately,
-// because the costs of two orders cannot be compared from one sum. So are runs that read a cache, which leaves steps out.
+// because the costs of two orders cannot be compared from one sum. Runs that read a cache are also summed separately,
+// because they leave steps out.
 func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
 	all, ordered, cached := byNode{}, byNode{}, byNode{}
 	all.add(totals.Nodes)

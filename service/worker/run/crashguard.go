@@ -16,8 +16,7 @@ const (
 	markPeriod = 10 * time.Millisecond
 	// maxMarked bounds the elements of one crash mark.
 	maxMarked = 1 << 14
-	// markTimeout bounds the wait for a dispatcher that does not answer. After it the run continues without a
-	// mark.
+	// markTimeout bounds the wait for a dispatcher that does not answer. After this time, the run continues without a mark.
 	markTimeout = 2 * time.Second
 )
 
@@ -35,10 +34,10 @@ type crashGuard struct {
 	// time of that mark.
 	below, size uint64
 	begun       time.Time
-	// exclusive: the run holds the lock of suspicious elements.
+	// exclusive is set if the run holds the lock of suspicious elements.
 	exclusive bool
-	// others releases the opening lock; nil if the run does not hold it. crowded: an opening takes so long that the run
-	// no longer asks for the lock.
+	// others releases the opening lock; nil if the run does not hold it. crowded is set if an opening takes so long that
+	// the run no longer asks for the lock.
 	others  func()
 	crowded bool
 }

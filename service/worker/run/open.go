@@ -24,14 +24,14 @@ const minRAMBudget = 64 << 20
 
 // restorable is the state of a checkpoint.
 type restorable struct {
-	// index is that of the next element. pooled: the state is that of a pooled iterator.
+	// index is the index of the next element. pooled is set if the state comes from a pooled iterator.
 	index  uint64
 	pooled bool
 	state  []byte
 }
 
-// open builds the stream's graphs and their iterators; r.closers release them. With a state, the iterators continue from
-// it.
+// open builds the stream's graphs and their iterators, and r.closers release them. The iterators continue from a state if
+// there is one.
 func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	w, plan := r.stream.streams, r.command.GetPlan()
 	if keepsRemainder(r.command) {

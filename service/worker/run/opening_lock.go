@@ -39,8 +39,8 @@ func (r *run) shareOpeningLock() {
 	r.sharesOpeningLock.Store(true)
 }
 
-// releaseOpeningLock releases the opening lock if the run shares it. A closing stream does so before it waits for a remainder:
-// its dataset is built by then, and the stream of that remainder may wait for the exclusive lock.
+// releaseOpeningLock releases the opening lock if the run shares it. A closing stream releases it before it waits for a
+// remainder. Its dataset is built by then, and the stream of that remainder may wait for the exclusive lock.
 func (r *run) releaseOpeningLock() {
 	if r.sharesOpeningLock.Swap(false) {
 		r.stream.streams.openings.unshare()

@@ -46,8 +46,8 @@ type upstreamParts struct {
 	held    [][]*tf.Tensor
 	// heldCounts counts what the open part has held back.
 	heldCounts profile.Counts
-	// shared is the pooled iterator, key that of its template; nil without one. It has begun with the part begun, which is
-	// negative afterwards.
+	// shared is the pooled iterator. key is the key of its template; nil without one. It has begun with the part begun, which
+	// is negative afterwards.
 	shared *tf.Iterator
 	key    pooled.Key
 	begun  int64

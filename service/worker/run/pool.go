@@ -10,9 +10,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// Bounds of idle pooled iterators: their number for each slot, the bytes of all their graphs, the time that an iterator stays
-// without a stream, and the number of remembered templates. A stream has up to three graphs, and closing streams have other
-// graphs.
+// These are the bounds of idle pooled iterators: their number for each slot, the bytes of all their graphs, and the time that
+// an iterator stays without a stream. maxTemplates bounds the remembered templates. A stream has up to three graphs, and
+// closing streams have other graphs.
 const (
 	idlePerSlot  = 4
 	maxIdleBytes = 256 << 20
@@ -26,7 +26,7 @@ type pool struct {
 	// idle are the iterators without a stream, the most recently used one first.
 	idle   []*pooledIterator
 	closed bool
-	// templates are those of the last keys, and recent their keys, the oldest first.
+	// templates has the templates of the last keys. recent has their keys, the oldest first.
 	templates map[pooled.Key]template
 	recent    []pooled.Key
 }
@@ -36,7 +36,7 @@ type template struct {
 	*pooled.Template
 	why  error
 	pace *pace
-	// tree is that of the streams' graphs; nil without one.
+	// tree is the tree of the streams' graphs; nil if there is none.
 	tree *profile.Tree
 }
 
@@ -45,11 +45,11 @@ type pooledIterator struct {
 	*tf.Iterator
 	key     pooled.Key
 	runtime *tf.Context
-	// inline: the steps run inline.
+	// inline is set if the steps run inline.
 	inline bool
 	// bytes is the size of the graph.
 	bytes int64
-	// pace is that of its template.
+	// pace is the pace of its template.
 	pace *pace
 	// meters is the name under which the graph counts. history is what it counted in earlier streams.
 	meters  string

@@ -60,7 +60,7 @@ func TestPooledStreamsGiveTheElementsOfTheirOwnGraphs(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal(err)
 	}
-	// The graphs of orders take long, and their steps are those of other graphs.
+	// The graphs of orders take long, and other graphs have the same steps.
 	more, _ := filepath.Glob("../testdata/[a-np-z]*.graph")
 	pooledGraphs, seen := 0, seen{}
 	for _, file := range append(files, more...) {

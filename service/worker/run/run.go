@@ -48,14 +48,14 @@ type run struct {
 	mu       sync.Mutex
 	status   runState
 	iterator *tf.Iterator
-	// opened is the time when the iterator was ready, opening how long that took.
+	// opened is the time when the iterator was ready. opening is how long that took.
 	opened   time.Time
 	opening  time.Duration
 	profiles []profiled
 	// remainderCounts counts what was held back for the closing stream.
 	remainderCounts profile.Counts
 
-	// sharesOpeningLock: the run shares the opening lock for its first element.
+	// sharesOpeningLock is set if the run shares the opening lock for its first element.
 	sharesOpeningLock atomic.Bool
 
 	// failures counts elements that could not be produced, without those whose file was missing or whose error is transient.
@@ -74,8 +74,8 @@ type run struct {
 	saver saver
 	// cached is the source of the graph downstream of a cached step; nil without one.
 	cached *cachefill.Source
-	// pooled are the pooled iterators of the run, which begin at index pooledFrom. ownIterator: the run must not use
-	// pooled iterators.
+	// pooled are the pooled iterators of the run, which begin at index pooledFrom. ownIterator is set if the run must not
+	// use pooled iterators.
 	pooled      []pooledUse
 	pooledFrom  uint64
 	ownIterator bool
@@ -90,7 +90,7 @@ type run struct {
 	// guard is set if the last worker of the stream died. limit bounds the elements of the current fetch.
 	guard *crashGuard
 	limit int
-	// serial: each element is produced when it is requested, and no other element in parallel or in advance.
+	// serial is set if each element is produced when it is requested, and no other element in parallel or in advance.
 	serial bool
 }
 

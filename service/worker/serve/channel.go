@@ -16,7 +16,7 @@ type channel struct {
 	lease uint64
 	// sequence is the number of the channel's OPEN at this worker. The newest OPEN wins.
 	sequence uint64
-	// remainder: the window holds the remainder for the closing stream.
+	// remainder is set if the window holds the remainder for the closing stream.
 	remainder   bool
 	checksum    bool
 	compression pecanv1.Compression
@@ -28,11 +28,11 @@ type channel struct {
 	closed bool
 	// giveUp ends the search for the stream.
 	giveUp context.CancelFunc
-	// ended: the END or the error of the whole channel was sent.
+	// ended is set if the END or the error of the whole channel was sent.
 	ended bool
 
-	// announces: the reader opened the channel without credit, and grants it when a READY has announced a frame. announced:
-	// a READY was sent since the last CREDIT.
+	// announces is set if the reader opened the channel without credit, and grants it when a READY has announced a frame.
+	// announced is set if a READY was sent since the last CREDIT.
 	announces, announced bool
 
 	// Only the connection's writing goroutine uses it.

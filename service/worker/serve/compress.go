@@ -26,7 +26,7 @@ const (
 
 // link holds what a connection knows about its own speed.
 type link struct {
-	// local: the peer is on this host, where compression never pays.
+	// local is set if the peer is on this host, where compression never pays.
 	local bool
 	// Weighted sums over the timed writes, both 0 before the first. Their quotient is the speed. The speeds
 	// of single writes have no useful mean: most writes only fill the kernel's buffer, and one waits for all.

@@ -45,7 +45,7 @@ type conn struct {
 	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
-	// shared: the reader takes elements in shared memory. The hello sets it.
+	// shared is set if the reader takes elements in shared memory. The hello sets it.
 	shared bool
 	slots  slots
 	// link belongs to the writing goroutine.
@@ -53,7 +53,7 @@ type conn struct {
 	// lastFrame is the time of the last frame, in nanoseconds since begun.
 	begun     time.Time
 	lastFrame atomic.Int64
-	// silentEntry is the connection's place among those before their hello. reader: the connection counts as a
+	// silentEntry is the connection's place among those before their hello. reader is set if the connection counts as a
 	// reader. The server's lock guards both.
 	silentEntry *list.Element
 	reader      bool
@@ -195,6 +195,8 @@ func (c *conn) handle(h frame.Header, meta []byte) error {
 	return nil
 }
 
+// open opens a channel, and searches its stream in the background. The stream may start later, and the reading goroutine
+// must not wait for it.
 func (c *conn) open(h frame.Header, meta []byte) error {
 	request := new(pecanv1.OpenStream)
 	if err := proto.Unmarshal(meta, request); err != nil || request.GetId() == nil || h.Channel == 0 {

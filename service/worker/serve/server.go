@@ -136,6 +136,7 @@ func (s *Server) Serve() {
 	}
 }
 
+// accept accepts connections until the server closes.
 func (s *Server) accept(listener net.Listener) {
 	for {
 		nc, err := listener.Accept()

@@ -16,8 +16,8 @@ D = tf.data.Dataset
 ENDLESS = 1 << 40
 
 
-def picture(side: int):
-    """Pictures whose size is not known when steps are traced, with a number, its name, and a value that is none."""
+def image(side: int):
+    """Images whose size is not known when steps are traced, with a number, its name, and a value that is none."""
 
     def make(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rows = side + tf.cast(i % 3, tf.int32)
@@ -27,11 +27,11 @@ def picture(side: int):
     return make
 
 
-def pictures(side: int, count: int = ENDLESS) -> D:
-    return D.range(count).map(picture(side))
+def images(side: int, count: int = ENDLESS) -> D:
+    return D.range(count).map(image(side))
 
 
-def on_picture(dataset: D, step, **options) -> D:
+def on_image(dataset: D, step, **options) -> D:
     return dataset.map(lambda x, i, name, nan: (step(x), i, name, nan), **options)
 
 
@@ -43,7 +43,7 @@ def keep(dataset: D, step) -> D:
     return dataset.filter(lambda x, i, name, nan: step(i))
 
 
-def costly(x: tf.Tensor) -> tf.Tensor:
+def expensive(x: tf.Tensor) -> tf.Tensor:
     for _ in range(8):
         x = tf.sin(tf.exp(-x * x)) + x
     return x
@@ -54,7 +54,7 @@ def crop(x: tf.Tensor) -> tf.Tensor:
 
 
 def standardise(x: tf.Tensor) -> tf.Tensor:
-    x = costly(x)
+    x = expensive(x)
     return (x - tf.reduce_mean(x)) / (tf.math.reduce_std(x) + 1.0)
 
 
@@ -77,20 +77,20 @@ def marked(dataset: D) -> D:
 
 
 def in_streams() -> D:
-    dataset = on_picture(pictures(16, 96), noise, num_parallel_calls=2)
+    dataset = on_image(images(16, 96), noise, num_parallel_calls=2)
     dataset = keep(dataset, lambda i: i % 3 != 1)
     dataset = marked(on_number(dataset, lambda i: i + 100))
-    dataset = on_picture(dataset, noise, num_parallel_calls=2)
+    dataset = on_image(dataset, noise, num_parallel_calls=2)
     dataset = keep(dataset, lambda i: i % 5 != 0)
     return on_number(dataset, lambda i: i * 2)
 
 
 def in_batches() -> D:
-    dataset = on_picture(pictures(16, 480), lambda x: crop(x) + tf.random.uniform([]), num_parallel_calls=2)
+    dataset = on_image(images(16, 480), lambda x: crop(x) + tf.random.uniform([]), num_parallel_calls=2)
     dataset = on_number(dataset, lambda i: i + 100)
     dataset = keep(dataset, lambda i: i % 3 != 1)
     dataset = dataset.batch(4, num_parallel_calls=2).prefetch(2)
-    return on_number(on_picture(dataset, tf.negative), lambda i: i * 2)
+    return on_number(on_image(dataset, tf.negative), lambda i: i * 2)
 
 
 def jpeg() -> D:
@@ -109,25 +109,25 @@ def jpeg() -> D:
 def in_function() -> D:
     """Steps in the function of an interleave."""
 
-    def pictures_of(_: tf.Tensor) -> D:
-        return on_picture(on_picture(pictures(96, 400), costly, num_parallel_calls=2), crop)
+    def images_of(_: tf.Tensor) -> D:
+        return on_image(on_image(images(96, 400), expensive, num_parallel_calls=2), crop)
 
-    return on_number(D.range(64).interleave(pictures_of, cycle_length=4, num_parallel_calls=2), lambda i: i + 1).batch(4)
+    return on_number(D.range(64).interleave(images_of, cycle_length=4, num_parallel_calls=2), lambda i: i + 1).batch(4)
 
 
 CASES = {
     "streams": in_streams(),
     "batches": in_batches(),
-    "costly_crop": on_picture(on_picture(pictures(96), costly), crop),
-    "crop_costly": on_picture(on_picture(pictures(96), crop), costly),
-    "few": on_picture(on_picture(pictures(96, 20), costly), crop),
-    "very_few": on_picture(on_picture(pictures(96, 3), costly), crop),
-    "mean_crop": on_picture(on_picture(pictures(96), standardise), crop),
-    "failing": on_picture(on_number(on_picture(pictures(96), costly), some_fail), crop),
-    "filtered": on_picture(on_number(keep(on_picture(pictures(96), costly), lambda i: i % 3 != 1), some_fail), crop),
-    "noise": keep(on_picture(on_picture(pictures(96), noise), costly, num_parallel_calls=2), lambda i: i % 3 == 1),
-    "spin": on_number(on_number(pictures(4), spin), lambda i: i + 1),
-    "writes": on_picture(on_picture(pictures(96, 20), costly), crop).cache("/tmp/pecan_no_such_directory/cache"),
+    "expensive_crop": on_image(on_image(images(96), expensive), crop),
+    "crop_expensive": on_image(on_image(images(96), crop), expensive),
+    "few": on_image(on_image(images(96, 20), expensive), crop),
+    "very_few": on_image(on_image(images(96, 3), expensive), crop),
+    "mean_crop": on_image(on_image(images(96), standardise), crop),
+    "failing": on_image(on_number(on_image(images(96), expensive), some_fail), crop),
+    "filtered": on_image(on_number(keep(on_image(images(96), expensive), lambda i: i % 3 != 1), some_fail), crop),
+    "noise": keep(on_image(on_image(images(96), noise), expensive, num_parallel_calls=2), lambda i: i % 3 == 1),
+    "spin": on_number(on_number(images(4), spin), lambda i: i + 1),
+    "writes": on_image(on_image(images(96, 20), expensive), crop).cache("/tmp/pecan_no_such_directory/cache"),
     "jpeg": jpeg(),
     "in_function": in_function(),
 }

@@ -23,8 +23,8 @@ type difference struct {
 	dtype         tf.DataType
 	maxDifference float64
 	low, high     float64
-	// unequal: some bits differ. nonFinite: a value is not a number, or infinite, in one order, and different in
-	// the other.
+	// unequal is set if some bits differ. nonFinite is set if a value is not a number, or infinite, in one order, and
+	// different in the other.
 	unequal, nonFinite bool
 }
 
@@ -63,6 +63,7 @@ func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 	return ""
 }
 
+// compare compares two tensors of one dtype and one shape, value by value.
 func (d *difference) compare(a, b *tf.Tensor) {
 	if a.DType() == tf.String {
 		if !equalStrings(a, b) {

@@ -34,7 +34,7 @@ func TestAGainIsDoubtedUntilItIsCertain(t *testing.T) {
 	}
 }
 
-func TestStudent(t *testing.T) {
+func TestTheIntervalMatchesTablesOfStudentsDistribution(t *testing.T) {
 	for freedom, want := range map[int]float64{1: 12.706, 5: 2.571, 10: 2.228, 11: 2.201, 29: 2.045, 100: 1.984, 1_000_000: 1.96} {
 		if got := student(freedom); math.Abs(got-want) > 0.001 {
 			t.Errorf("%d: %g, want %g", freedom, got, want)

@@ -2,5 +2,5 @@
 
 package trial
 
-// sanitized: steps take many times as long, and unevenly, so that measured costs mean little.
+// sanitized means that steps take many times as long, and unevenly, so that measured costs mean little.
 const sanitized = true

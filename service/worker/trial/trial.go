@@ -229,10 +229,10 @@ func (t *trial) open(stream int) (p *pair, err error) {
 			both.close()
 		}
 	}()
-	tops := []string{t.command.GetRegisteredTop(), t.command.GetOrderedTop()}
+	lastSteps := []string{t.command.GetRegisteredLast(), t.command.GetOrderedLast()}
 	for i, order := range [][]string{nil, t.command.GetOrder()} {
 		plan.Order = order
-		if err := t.openSide(&both[i], plan, stream, tops[i]); err != nil {
+		if err := t.openSide(&both[i], plan, stream, lastSteps[i]); err != nil {
 			if cancelled := context.Cause(t.ctx); cancelled != nil {
 				return nil, cancelled
 			}

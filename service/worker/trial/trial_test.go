@@ -120,12 +120,12 @@ func TestTrialsAcceptGoodOrdersAndRefuseBadOnes(t *testing.T) {
 		// refused is a part of the reason, empty if the order is good.
 		refused string
 	}{
-		"what makes less first":                      {"costly_crop", exact, []int{0, 2, 1}, ""},
+		"what makes less first":                      {"expensive_crop", exact, []int{0, 2, 1}, ""},
 		"steps in a function":                        {"in_function", exact, []int{0, 2, 1, 3, 4, 5}, ""},
 		"few elements and a large gain":              {"few", exact, []int{0, 2, 1}, ""},
 		"too few elements":                           {"very_few", exact, []int{0, 2, 1}, "openings of the dataset were measured"},
-		"what makes less last":                       {"crop_costly", exact, []int{0, 2, 1}, "not faster with confidence: an element takes"},
-		"the same order":                             {"costly_crop", exact, []int{0, 1, 2}, "?"},
+		"what makes less last":                       {"crop_expensive", exact, []int{0, 2, 1}, "not faster with confidence: an element takes"},
+		"the same order":                             {"expensive_crop", exact, []int{0, 1, 2}, "?"},
 		"other values, and none may differ":          {"mean_crop", exact, []int{0, 2, 1}, "component 0 (float32) differs by up to"},
 		"other values, and they may differ a little": {"mean_crop", approximate, []int{0, 2, 1}, "0.1 % of its range"},
 		"other values, and they may":                 {"mean_crop", anything, []int{0, 2, 1}, ""},
@@ -133,7 +133,7 @@ func TestTrialsAcceptGoodOrdersAndRefuseBadOnes(t *testing.T) {
 		"elements that fail in one":                  {"filtered", exact, []int{0, 4, 3, 2, 1}, "fails in the new order only"},
 		"random steps that a filter passes":          {"noise", exact, []int{0, 3, 1, 2}, ""},
 		"a dataset that writes files":                {"writes", exact, []int{0, 2, 1, 3}, "writes files"},
-		"an order that cannot be":                    {"costly_crop", exact, []int{0, 2, 2}, "cannot be run in the new order"},
+		"an order that cannot be":                    {"expensive_crop", exact, []int{0, 2, 2}, "cannot be run in the new order"},
 		"batches of several streams":                 {"batches", exact, []int{0, 2, 3, 1, 4, 5, 7, 6}, "?"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestTrialsAcceptGoodOrdersAndRefuseBadOnes(t *testing.T) {
 			if c.dataset == "mean_crop" {
 				first := trial.GetComponents()[0]
 				if first.GetMaxDifference() <= 1 || first.GetRange() <= 0 || (c.tolerance == anything) != (first.GetBound() == -1) {
-					t.Errorf("the pictures differ by %v", first)
+					t.Errorf("the images differ by %v", first)
 				}
 			}
 			for i, component := range trial.GetComponents() {
@@ -177,26 +177,26 @@ func TestATrialRunsTheGraphUpToTheLastStepThatMoved(t *testing.T) {
 	q := queue()
 	for name, c := range map[string]struct {
 		places []int
-		top    int
+		last   int
 	}{
-		"batches":     {[]int{0, 2, 1, 3, 4, 5, 6, 7}, 2},
-		"failing":     {[]int{0, 2, 1, 3}, 2},
-		"costly_crop": {[]int{0, 2, 1}, 2},
-		"in_function": {[]int{0, 2, 1, 3, 4, 5}, 3},
+		"batches":        {[]int{0, 2, 1, 3, 4, 5, 6, 7}, 2},
+		"failing":        {[]int{0, 2, 1, 3}, 2},
+		"expensive_crop": {[]int{0, 2, 1}, 2},
+		"in_function":    {[]int{0, 2, 1, 3, 4, 5}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := trying(t, q, name, exact, c.places...)
 			_, steps := stepsOf(t, q, name)
-			command.RegisteredTop, command.OrderedTop = steps[c.top], command.Order[c.top]
+			command.RegisteredLast, command.OrderedLast = steps[c.last], command.Order[c.last]
 			trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, ctx: t.Context()}
 			defer trial.closeContexts()
 			both := new(pair)
 			defer both.close()
-			tops := []string{command.RegisteredTop, command.OrderedTop}
+			lastSteps := []string{command.RegisteredLast, command.OrderedLast}
 			for i, order := range [][]string{nil, command.Order} {
 				plan := proto.Clone(command.Plan).(*pecanv1.Plan)
 				plan.Order = order
-				if err := trial.openSide(&both[i], plan, 0, tops[i]); err != nil {
+				if err := trial.openSide(&both[i], plan, 0, lastSteps[i]); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -280,7 +280,7 @@ func TestATrialKeepsItsBudget(t *testing.T) {
 
 func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 	q := queue()
-	command := trying(t, q, "costly_crop", exact, 0, 2, 1)
+	command := trying(t, q, "expensive_crop", exact, 0, 2, 1)
 	q.Graphs = breaking{q.Graphs}
 	if trial := q.try(t.Context(), command); !strings.Contains(trial.GetRefused(), "the trial panicked: no graph today") {
 		t.Errorf("refused: %q", trial.GetRefused())
@@ -316,7 +316,7 @@ func TestStreamsAreSpread(t *testing.T) {
 // once.
 func TestTrialsLeaveNothingBehind(t *testing.T) {
 	q := queue()
-	command := trying(t, q, "costly_crop", exact, 0, 2, 1)
+	command := trying(t, q, "expensive_crop", exact, 0, 2, 1)
 	command.CpuS = 0.15
 	if sanitized {
 		command.CpuS = 3

@@ -38,9 +38,9 @@ func (w *Window) underWay(limit int64) int64 {
 	return w.last
 }
 
-// WaitRoom blocks until the run may produce. It may if the window is empty. It also may if the window is below its share and
-// the next element, assumed as large as the last, fits into the limit of all windows. A prefetched stream with a first
-// element also waits until a reader opens it.
+// WaitRoom blocks until the run may produce. The run may produce if the window is empty. It may also produce if the window
+// is below its share, and the next element fits into the limit of all windows. The next element is assumed to be as large
+// as the last one. A prefetched stream with a first element also waits until a reader opens it.
 //
 // The room is reserved until the entry comes, because several runs may want the last of it at once. Room that
 // other windows release wakes no run here: a window that is not empty is woken by its own reader. rest is called

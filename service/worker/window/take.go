@@ -9,12 +9,12 @@ type Taken struct {
 	// Entry is retained for the caller. From is the first element of it that is wanted.
 	Entry *Entry
 	From  int
-	// Ended: the stream has Count elements, and all were taken.
+	// Ended is set if the stream has Count elements, and all were taken.
 	Ended bool
 	Count uint64
-	// Failed: the stream failed after the elements that were taken.
+	// Failed means that the stream failed after the elements that were taken.
 	Failed *reason.Error
-	// Blocked: only credit lacks for the next frame.
+	// Blocked is set if only credit lacks for the next frame.
 	Blocked bool
 }
 

@@ -12,7 +12,7 @@ type phase int
 const (
 	idle phase = iota
 	computing
-	// blocked: the run waits for room.
+	// blocked means that the run waits for room.
 	blocked
 )
 

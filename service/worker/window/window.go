@@ -34,7 +34,7 @@ type Window struct {
 	ended  bool
 	failed *reason.Error
 	closed bool
-	// remainder: nothing is released before close.
+	// remainder is set if nothing is released before close.
 	remainder bool
 
 	reader Reader
@@ -42,7 +42,7 @@ type Window struct {
 	cursor uint64
 	// opened is set by the first reader. With prefetch, only the first entry is produced before that.
 	opened, prefetch bool
-	// productionStopped: no more elements are produced.
+	// productionStopped is set if no more elements are produced.
 	productionStopped bool
 	// onReaderWaits is called when a reader could take more than there is, and when that is over.
 	onReaderWaits func(bool)
@@ -54,7 +54,7 @@ type Window struct {
 type Start struct {
 	// From is the index of the first element that the run produces. The reader has all elements below Acked.
 	From, Acked uint64
-	// Prefetch: only the first entry is produced before the first reader comes.
+	// Prefetch is set if only the first entry is produced before the first reader comes.
 	Prefetch bool
 }
 

@@ -16,7 +16,7 @@ import (
 // report is the result of a check.
 type report struct {
 	Dir string `json:"dir"`
-	// Unread: the store could not be opened; only Problems is set.
+	// Unread is set if the store could not be opened; only Problems is set.
 	Unread  bool   `json:"unread"`
 	Cluster string `json:"cluster"`
 	// Snapshot is the number of records that the snapshot replaces; Records follow it, up to number Last. Acknowledged is the number of
@@ -26,7 +26,7 @@ type report struct {
 	Records       uint64 `json:"records"`
 	Last          uint64 `json:"last_record"`
 	Acknowledged  uint64 `json:"acknowledged"`
-	// InvalidSlot: one of the two slots of the acknowledgement mark cannot be read.
+	// InvalidSlot is set if one of the two slots of the acknowledgement mark cannot be read.
 	InvalidSlot bool `json:"invalid_slot"`
 	// Starts to Streams count what the replayed state contains.
 	Starts   uint64 `json:"starts"`

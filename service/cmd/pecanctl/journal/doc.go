@@ -1,7 +1,7 @@
 // Package journal reads the work directory of a dispatcher that is not running. It implements "pecanctl store": check reads
 // the whole store and replays its records, inspect prints them.
 //
-// Files: journal.go selects the command, check.go and inspect.go implement one each.
+// journal.go selects the command. check.go and inspect.go implement one command each.
 //
 // The package changes nothing in the directory: a damaged store is evidence.
 package journal

@@ -13,7 +13,7 @@
 // mark, also while the stream waits. After two crashes the stream therefore runs serially: without read-ahead. Design note
 // 0009 has the argument.
 //
-// Files: count.go counts deaths when a LeaseLost record is applied, suspect.go finds the range after a death, blame.go
-// holds the limits and writes the job's error. All functions are pure. The durable state and the core use the same counts,
-// so replay and decision cannot differ.
+// count.go counts deaths when a LeaseLost record is applied. suspect.go finds the range after a death. blame.go has the
+// limits, and writes the job's error. Keep all functions pure: the durable state and the core use the same
+// counts, so replay and decision must not differ.
 package crashguard

@@ -19,13 +19,13 @@ func Of(stream *pecanv1.StoredStream) *pecanv1.CrashGuard {
 
 // Run is what is known of a stream's run on the worker that died.
 type Run struct {
-	// Open: the worker had opened the stream under its newest lease, and had not produced its last element.
+	// Open is set if the worker had opened the stream under its newest lease, and had not produced its last element.
 	Open bool
 	// Produced elements are known.
 	Produced uint64
 	// Mark is the newest crash mark; nil without one.
 	Mark *pecanv1.MarkElementsRequest
-	// Crashed: the worker reported the crash itself.
+	// Crashed is set if the worker reported the crash itself.
 	Crashed bool
 }
 

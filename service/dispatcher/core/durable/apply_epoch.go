@@ -83,6 +83,7 @@ func (s *State) addStream(e *Epoch) {
 	}
 }
 
+// applyEpochOpened adds an epoch. With a position, the elements that a trainer has used count as received.
 func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	job, err := s.job(r.JobId)
 	if err != nil {

@@ -70,6 +70,8 @@ func numbers[Number uint32 | uint64](differences []int64, n int) ([]Number, erro
 	return values(list, n)
 }
 
+// applyLeasesGranted grants consecutive leases of one epoch. It checks all streams before it changes one, so that a refused
+// record changes nothing.
 func (s *State) applyLeasesGranted(r *pecanv1.LeasesGranted) error {
 	epoch, streams, err := s.list(r)
 	if err != nil {
@@ -121,6 +123,8 @@ func (s *State) applyConsumersAssigned(r *pecanv1.ConsumersAssigned) error {
 	return nil
 }
 
+// applyStreamsProduced notes the ends of streams of one epoch. It checks all streams before it changes one, so that a
+// refused record changes nothing.
 func (s *State) applyStreamsProduced(r *pecanv1.StreamsProduced) error {
 	epoch, streams, err := s.list(r)
 	if err != nil {

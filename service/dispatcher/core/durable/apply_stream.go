@@ -120,6 +120,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 	return nil
 }
 
+// loseLease takes a stream from its worker, and counts deaths, crashes and failures by the cause.
 func loseLease(stream *pecanv1.StoredStream, r *pecanv1.LeaseLost) {
 	stream.Worker, stream.WorkerNumber, stream.Why, stream.OpeningCrashes = nil, 0, r.Why, r.OpeningCrashes
 	if r.Truncated {

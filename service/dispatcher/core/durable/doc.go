@@ -8,13 +8,16 @@
 // has had a lease, and a worker, a reader or a closing stream still needs it. For the others it keeps two bits each, and
 // sums. No lookup visits all streams.
 //
-// Files: state.go holds the state, snapshot.go its snapshot, lookup.go what the core reads, questions.go answers about
-// jobs. epoch.go holds the streams of an epoch; change.go is the only place that changes one, and keeps sums and indexes.
-// apply.go takes each record to its file: apply_job.go, apply_epoch.go, apply_stream.go (leases and consumers),
-// apply_lists.go (the same for many streams), workers.go (numbers of workers), apply_cache.go, apply_cache_decision.go,
-// apply_order.go, apply_placement.go and apply_learned.go (what other dispatchers have learned). knowledge.go has what jobs
-// have taught about graphs, and how long it stays.
-// carry.go computes which rows an epoch leaves for the next one.
+// state.go has the state, and snapshot.go has its snapshot. lookup.go has what the core reads. questions.go answers questions
+// about jobs. epoch.go has the streams of an epoch. Only change.go changes a stream; it also keeps sums and indexes.
+//
+// apply.go takes each record to its file. apply_job.go applies the records of jobs, and apply_epoch.go those of epochs.
+// apply_stream.go applies leases and consumers, and apply_lists.go does the same for many streams. workers.go applies the
+// numbers of workers. apply_cache.go and apply_cache_decision.go are for caches. apply_order.go, apply_placement.go and
+// apply_learned.go apply orders, placements, and what other dispatchers have learned.
+//
+// knowledge.go has what jobs have taught about graphs, and how long it stays. carry.go computes which rows an epoch leaves
+// for the next one.
 //
 // The package has more than 15 files because the records of each subject have their own.
 //

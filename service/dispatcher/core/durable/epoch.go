@@ -30,7 +30,7 @@ type Epoch struct {
 	Opened uint64
 	Passes []*pecanv1.StoredPass
 	Error  *pecanv1.ErrorDetail
-	// FailedInOrder: the stream that failed had the order.
+	// FailedInOrder is set if the stream that failed had the order.
 	FailedInOrder bool
 	Order         []string
 	// OrderStreams and the regular streams in [OrderFrom, OrderBelow) have the order; if there are none, all have it.

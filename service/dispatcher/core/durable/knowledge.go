@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxLearned bounds the graphs of which something is known, maxLearnedBytes what is known of all of them. Above that,
-	// those leave that jobs used longest ago and that no dataset has.
+	// maxLearned bounds the graphs of which something is known. maxLearnedBytes bounds what is known of all of them. Above
+	// that, those leave that jobs used longest ago and that no dataset has.
 	maxLearned      = 10_000
 	maxLearnedBytes = 256 << 20
 	// maxPlacements bounds the results of searches for one graph. The one that was found first leaves first.

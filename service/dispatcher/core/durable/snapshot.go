@@ -61,6 +61,7 @@ func Restore(data []byte) (*State, error) {
 	return s, nil
 }
 
+// restoreEpoch adds an epoch of a snapshot. Snapshots of version 1 list all streams, and have no numbers of epochs.
 func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 	if stored.Opened == 0 {
 		// Version 1 has all streams. No record opened as few epochs as are open, so these numbers are free.

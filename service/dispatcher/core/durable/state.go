@@ -50,7 +50,7 @@ type State struct {
 	opened map[uint64]*Epoch
 	// sizes has the size of each cache by its key.
 	sizes map[string]CacheSize
-	// leases has the streams that each worker holds, by its id, and numbers the numbers of each worker.
+	// leases has the streams that each worker holds, by its id. numbers has the numbers of each worker.
 	leases  map[string]map[Ref]struct{}
 	numbers map[string][]uint32
 	// ended has the leases that the last record ended because nobody needs their streams.

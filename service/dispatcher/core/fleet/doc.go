@@ -8,7 +8,7 @@
 // A worker that was asked to leave stays in Request.Leaving until the provider no longer has it. Nothing is stored here:
 // after a restart, the first answer of the provider says how many workers it was asked for and which ones leave.
 //
-// Files: fleet.go decides the number, victims.go the workers that leave.
+// fleet.go decides the number, and victims.go chooses the workers that leave.
 //
 // The package knows numbers and addresses; it must not know jobs, sessions, time or providers. Equal calls give equal
 // results.

@@ -17,9 +17,9 @@ const (
 
 // Limits are the settings of a fleet.
 type Limits struct {
-	// Provider names what starts and stops workers. Empty: nothing does, and there is no fleet.
+	// Provider names what starts and stops workers. If it is empty, nothing does, and there is no fleet.
 	Provider string
-	// Fixed: the provider starts no worker, so no worker is asked to leave.
+	// Fixed is set if the provider starts no worker, so no worker is asked to leave.
 	Fixed bool
 	// Min and Max bound the number of workers that the provider is asked for.
 	Min, Max int
@@ -29,7 +29,7 @@ type Limits struct {
 	Drain time.Duration
 }
 
-// State is what the provider has, as in package provision. Addresses are those of the provider.
+// State is what the provider has, as in package provision. Addresses come from the provider.
 type State struct {
 	Desired, Requested, Pending, Ready, Stuck int
 	Leaving, Removable                        []string
@@ -59,12 +59,12 @@ type Request struct {
 type Fleet struct {
 	limits Limits
 	state  State
-	// known: the provider has answered once.
+	// known is set if the provider has answered once.
 	known bool
 	err   string
-	// wanted is what jobs want now, desired what is asked for.
+	// wanted is what jobs want now. desired is what is asked for.
 	wanted, desired int
-	// fewerSince is the time since which fewer workers suffice, and most the largest number that was wanted since.
+	// fewerSince is the time since which fewer workers suffice. most is the largest number that was wanted since.
 	fewerSince time.Duration
 	less       bool
 	most       int

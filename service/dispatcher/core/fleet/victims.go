@@ -69,7 +69,7 @@ func (f *Fleet) setLeaving(addresses []string) {
 // places finds addresses in a list. Two addresses name the same worker if host and port are equal. One that has no port names
 // the worker of a whole host.
 type places struct {
-	// exact has the first position of each address, ofHost that of each host.
+	// exact has the first position of each address. ofHost has that of each host.
 	exact  map[place]int
 	ofHost map[string]int
 }

@@ -5,7 +5,7 @@
 // worker and the sum of all older generations. The totals of a lost worker stay, because its work was done. A report
 // with an old generation or sequence changes nothing, so late and repeated reports are harmless.
 //
-// Files: profile.go holds sums by node, totals.go the sums of one job, reports.go the totals by worker. nodes.go answers
+// profile.go has sums by node. totals.go has the sums of one job. reports.go has the totals by worker. nodes.go answers
 // questions about lists of nodes.
 //
 // The package is pure. It must not know leases, epochs or streams: a sum must not depend on the order in which their

@@ -8,7 +8,7 @@ type Totals struct {
 	// the registered one. Cached has the part of streams in the registered order that read a cache.
 	Nodes, Ordered, Cached Profile
 	Recovery               *pecanv1.Recovery
-	// Failed counts failed elements of all streams, OrderedFailed those of streams in another order.
+	// Failed counts failed elements of all streams. OrderedFailed counts those of streams in another order.
 	Failed, OrderedFailed uint64
 }
 

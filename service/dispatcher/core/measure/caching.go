@@ -38,7 +38,7 @@ type Caching struct {
 type Ordered struct {
 	// Decided has the order, the steps that it moves, and what they cost.
 	Decided *pecanv1.StoredOrder
-	// InForce: what is cached by the newest decision has this order too.
+	// InForce is set if what is cached by the newest decision has this order too.
 	InForce bool
 	// Steps are the candidates, with what is stored of them in this order.
 	Steps []CachedStep
@@ -49,7 +49,8 @@ type CachedStep struct {
 	Candidate *pecanv1.CacheCandidate
 	// Problem is why it cannot be cached now; empty if it can.
 	Problem string
-	// Stored is the share of its elements that the store has, Bytes the size of that share and Held its number of elements.
+	// Stored is the share of its elements that the store has. Bytes is the size of that share, and Held is its number of
+	// elements.
 	Stored      float64
 	Bytes, Held uint64
 }

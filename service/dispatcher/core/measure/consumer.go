@@ -10,8 +10,8 @@ import (
 const (
 	// keptSubWindows bounds the sub-windows of a trainer that are kept.
 	keptSubWindows = 64
-	// longStep is a factor over the median step. If the trainer's own part of a sub-window is longer than that and than
-	// longSeconds, it shows an interruption: the trainer evaluated its model or wrote a checkpoint.
+	// longStep is a factor over the median step. A sub-window shows an interruption if the trainer's own part is longer than
+	// that, and longer than longSeconds. The trainer then evaluated its model or wrote a checkpoint.
 	longStep    = 3
 	longSeconds = 2
 )
@@ -22,7 +22,8 @@ type SubWindow struct {
 	Elements   uint64
 	// Waited is in seconds. Queue is the mean number of ready elements.
 	Waited, Queue float64
-	// Resumed: reading was interrupted before the sub-window. Lost: reports of sub-windows before it are missing.
+	// Resumed is set if reading was interrupted before the sub-window. Lost is set if reports of sub-windows before it are
+	// missing.
 	Resumed, Lost bool
 }
 

@@ -1,11 +1,11 @@
 // Package measure keeps what trainers and workers reported over the last seconds: sub-windows of what trainers took, and
 // running totals of workers. It answers how fast they were in a given time.
 //
-// Times are those of the dispatcher's clock. A sub-window says how old it is, and so gets its place on that clock. The
-// rates of a worker follow from its own clock, so that a delayed heartbeat does not change them.
+// Times are from the dispatcher's clock. A sub-window says how old it is, and so gets its place on that clock. The rates of
+// a worker follow from its own clock, so that a delayed heartbeat does not change them.
 //
-// Files: consumer.go holds the sub-windows of one trainer, worker.go the totals of one worker. window.go has the
-// measurement window of a job, caching.go what a decision on its cache needs.
+// consumer.go has the sub-windows of one trainer, and worker.go has the totals of one worker. window.go has the measurement
+// window of a job. caching.go has what a decision on its cache needs.
 //
-// The package is pure. It knows no jobs, leases or policies.
+// The package is pure. It must not know jobs, leases or policies.
 package measure

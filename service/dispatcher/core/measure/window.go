@@ -12,7 +12,8 @@ type Window struct {
 	End, Length time.Duration
 	// Remote and Local are the numbers of workers that served the job.
 	Remote, Local int
-	// Gap: reports are missing. Disturbed: the job's share of its workers changed, because other jobs began or ended there.
+	// Gap is set if reports are missing. Disturbed is set if the job's share of its workers changed, because other jobs
+	// began or ended there.
 	Gap, Disturbed bool
 
 	Trainers []Trainer

@@ -75,7 +75,7 @@ func (w *Worker) Forget(job string) {
 	w.produced = slices.DeleteFunc(w.produced, func(p produced) bool { return p.job == job })
 }
 
-// Add adds the totals of a heartbeat that came at the time now. Totals that went back are those of a new process.
+// Add adds the totals of a heartbeat that came at the time now. Totals that went back come from a new process.
 func (w *Worker) Add(now time.Duration, h *pecanv1.WorkerHeartbeat) {
 	if h.GetUptimeS() <= 0 {
 		return

@@ -17,6 +17,6 @@
 // Only the records PlacementDecided and PlacementKept are durable. After a restart a search waits for the trainers and
 // workers that were there, and then continues from the last recorded decision.
 //
-// The package knows stored jobs and plain facts about workers and clients; it must not know sessions or prices, and must not
-// compare configurations: the caller decides. Equal calls give equal results.
+// The package knows stored jobs and plain facts about workers and clients. It must not know sessions or prices. It must not
+// compare configurations, because the caller decides. Equal calls give equal results.
 package placement

@@ -37,8 +37,8 @@ func (p *Placements) ownerOf(id string) string {
 	return "trainer " + p.workers[id].Trainer
 }
 
-// mayRun returns how many local workers each trainer of a job may run, by trainer; nil if trainers on several hosts read
-// the job, or none lets the dispatcher decide.
+// mayRun returns how many local workers each trainer of a job may run, by trainer. It returns nil if trainers on several
+// hosts read the job, or if no trainer lets the dispatcher decide.
 func (p *Placements) mayRun(job *durable.Job) map[string]int {
 	var first *client
 	var most map[string]int

@@ -16,7 +16,7 @@ import (
 const (
 	// period is the time between two looks at a job.
 	period = 200 * time.Millisecond
-	// settleTime is the time after a change of workers in which the buffers settle, windowTime the least length of a
+	// settleTime is the time after a change of workers in which the buffers settle. windowTime is the least length of a
 	// measurement window.
 	settleTime = time.Second
 	windowTime = 3 * time.Second
@@ -98,7 +98,7 @@ type search struct {
 	// members serve the job, sorted. serves has the same workers; it is nil before the first decision.
 	members []string
 	serves  map[string]bool
-	// leaving: streams of the job may still run on workers that no longer serve it.
+	// leaving is set if streams of the job may still run on workers that no longer serve it.
 	leaving bool
 	// shares are the job's parts of the running streams of its members since the begin of the window.
 	shares []float64
@@ -109,7 +109,7 @@ type search struct {
 	startingSince time.Duration
 	// returnUntil bounds the wait for the trainers and workers that were there before a restart.
 	returnUntil time.Duration
-	// stable is when members last changed, from the begin of the window, due the next look.
+	// stable is when members last changed. from is the begin of the window. due is the time of the next look.
 	stable, from, due time.Duration
 	// last is the newest decision with its candidates.
 	last *pecanv1.Placement
@@ -149,6 +149,8 @@ func (p *Placements) Step() {
 	}
 }
 
+// stepSearch continues one search. It chooses members and wants local workers as decided. It measures a window after the
+// last change of workers, and then asks for the next decision.
 func (p *Placements) stepSearch(job *durable.Job, s *search) {
 	remote, local := p.fleetOf(job)
 	most, attainable := p.mayRun(job), len(remote)

@@ -14,17 +14,17 @@ type Worker struct {
 	ID string
 	// Host is empty if it is not known. Trainer is the trainer that started the worker; empty if none did.
 	Host, Trainer string
-	// Local workers serve only trainers of their host. Caches: the worker has a cache directory.
+	// Local workers serve only trainers of their host. Caches is set if the worker has a cache directory.
 	Local, Caches bool
 	// Usable workers are connected, heard recently and not leaving.
 	Usable bool
-	// Away: the connection broke, and the worker may come back. Leaving: its departure is planned. Unheard: it held leases
-	// before a restart and has not come back.
+	// Away is set if the connection broke, and the worker may come back. Leaving is set if its departure is planned.
+	// Unheard is set if it held leases before a restart and has not come back.
 	Away, Leaving, Unheard bool
 	// Order is the order in which workers registered. It breaks ties.
 	Order uint64
 	Cores int
-	// Totals is what the worker has done in the last seconds, Load the load of its host.
+	// Totals is what the worker has done in the last seconds. Load is the load of its host.
 	Totals *measure.Worker
 	Load   *pecanv1.HostLoad
 }
@@ -35,7 +35,7 @@ type client struct {
 	host, trainer string
 	// mayRun has the trainer's local workers; nil if the dispatcher does not decide on them.
 	mayRun *pecanv1.LocalWorkers
-	// consumed is what the training loop took in the last seconds, load the load of its host.
+	// consumed is what the training loop took in the last seconds. load is the load of its host.
 	consumed measure.Consumer
 	load     *pecanv1.HostLoad
 }
@@ -58,8 +58,8 @@ type peers struct {
 	near  map[place]map[string]bool
 	// version changes with any worker, localVersion with local ones only.
 	version, localVersion uint64
-	// locals has the local workers that may serve each job, as far as they were needed. localsMoved: local workers may hold
-	// streams of jobs that they no longer serve.
+	// locals has the local workers that may serve each job, as far as they were needed. localsMoved is set if local workers
+	// may hold streams of jobs that they no longer serve.
 	locals      map[string]localsOfJob
 	localsMoved bool
 }
@@ -204,8 +204,8 @@ func (p *Placements) serves(worker *Worker, job *durable.Job) bool {
 	return own && len(job.ClientIds) > 0
 }
 
-// Locals returns the local workers that may serve a job. only: no other worker may, and the list has all workers on the host
-// of the job's trainers. The list does not depend on decisions. The caller must not change it.
+// Locals returns the local workers that may serve a job. only is true if no other worker may, and the list has all workers
+// on the host of the job's trainers. The list does not depend on decisions. The caller must not change it.
 func (p *Placements) Locals(job *durable.Job) (workers map[string]bool, only bool) {
 	only = TargetsLocal(job)
 	if len(p.local) == 0 && !only {

@@ -2,8 +2,9 @@ package placement
 
 import "github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 
-// WantedRemote returns how many remote workers the jobs that are read want. A job with an objective wants those that were
-// decided. Another one keeps those that there are, and wants one. So does a job whose local workers are gone.
+// WantedRemote returns how many remote workers the jobs that are read want. After a decision, a job wants the decided number,
+// and at least one worker if its local workers are gone. Before a decision, it keeps the present workers. A job for which
+// nothing is decided keeps them too, and wants at least one.
 func (p *Placements) WantedRemote() (wanted int, keep bool) {
 	least := 0
 	for _, job := range p.state.Jobs() {

@@ -16,8 +16,8 @@ const (
 	leastSubWindows = 4
 	inactiveTime    = 5 * time.Second
 	inactiveSteps   = 4
-	// maxShares bounds the kept shares of a window. disturbance is the change of the share within a window from which the
-	// window does not count: other jobs on the same workers have begun or ended.
+	// maxShares bounds the kept shares of a window. A window does not count if the share changes in it by more than
+	// disturbance, because other jobs on the same workers have begun or ended.
 	maxShares   = 256
 	disturbance = 0.15
 )

@@ -12,9 +12,10 @@ import (
 )
 
 // A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the registered
-// order, and workers report both separately. The order is rolled back for good in two cases: its steps cost more per element
-// than in the other streams, or elements fail only in it. Otherwise it is adopted, and compared with earlier metrics from
-// then on. If one stream cannot be compared, the whole epoch has the order and is compared with earlier metrics.
+// order, and workers report both separately. The order is rolled back for good if its steps cost more per element than in
+// the other streams. It is also rolled back for good if elements fail only in it. Otherwise it is adopted, and compared
+// with earlier metrics from then on. If one stream cannot be compared, the whole epoch has the order and is compared with
+// earlier metrics.
 //
 // Decisions are durable, and so are the ordered streams of an epoch. The metrics are not: after a restart the
 // comparison begins with the next epoch that is opened.
@@ -34,11 +35,11 @@ type comparison struct {
 	ordered, sameEpochs, before cost
 	// orderedNodes are the metrics of all steps in the order.
 	orderedNodes []*pecanv1.NodeMetrics
-	// failed says that elements failed in the order and none in the others; empty otherwise.
+	// failed says that elements failed in the order, and none in the registered order. It is "" otherwise.
 	failed string
 }
 
-// cost has the elements of the highest of some steps, and the CPU seconds per element in all of them.
+// cost has the elements of the last of some steps, and the CPU seconds per element in all of them.
 type cost struct {
 	elements   uint64
 	perElement float64
@@ -48,7 +49,7 @@ type cost struct {
 
 func (c cost) cpu() float64 { return float64(c.elements) * c.perElement }
 
-// costOf sums the metrics of steps, also of those in functions; the last one is the highest.
+// costOf sums the metrics of steps, also of those in functions. The steps are in the order in which data flow.
 func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	cpu := 0.0
 	for _, node := range pecanv1.WithInside(nodes) {
@@ -66,8 +67,9 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
-// failedInOrder says that elements of a job failed in the order since a time, and none in the registered order at any time; empty
-// otherwise, and if elements of other jobs have. nil: the job has not had the order.
+// failedInOrder returns a reason if elements of a job failed in the order after from, and no element failed in the
+// registered order at any time. Otherwise it returns "". Failures in an order with ElementsExcused do
+// not count. from is nil if the job has not had the order.
 func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job, from *jobmetrics.Totals) string {
 	if from == nil || decided.GetElementsExcused() {
 		return ""
@@ -97,9 +99,9 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		ordered.Add(now.Ordered.List())
 		s.failed = cmp.Or(s.failed, r.failedInOrder(decided, job, from))
 	}
-	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
+	covered := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })
 	s.orderedNodes = jobmetrics.Valid(ordered.List())
-	s.ordered, s.sameEpochs, s.before = costOf(highest, ordered.List()), costOf(decided.Covers, beside.List()), costOf(decided.Covers, before.List())
+	s.ordered, s.sameEpochs, s.before = costOf(covered, ordered.List()), costOf(decided.Covers, beside.List()), costOf(decided.Covers, before.List())
 	if s.before.maxElements < minElements || s.before.cpu() < minCPU {
 		s.before = costOf(decided.Covers, r.state.Profile(key.Fingerprint).GetNodes())
 	}

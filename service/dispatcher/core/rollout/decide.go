@@ -10,8 +10,8 @@ import (
 // needsProof reports whether an order needs a trial, a pilot and a comparison in production.
 func needsProof(policy pecanv1.Order) bool { return policy != pecanv1.Order_ORDER_PAPER_UNGUARDED }
 
-// decide ends the search for an order. The planned order is piloted if its trial succeeded; otherwise the
-// registered one stays. An order that needs no proof is adopted at once.
+// decide ends the search for an order. The planned order is piloted if its trial succeeded. Otherwise the registered order
+// stays. An order that needs no proof is adopted at once.
 func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1.OrderTrial, why string) {
 	decided := &pecanv1.StoredOrder{
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Trial: trial, Why: why,

@@ -68,8 +68,9 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	return e, nil
 }
 
-// Awaited says what the decision on the order of a job's steps waits for while it is near: costs are measured, or an order is
-// planned or tried. A trial that has no budget or no worker may come late or never: then the answer is empty.
+// Awaited says what the decision on the order of a job's steps waits for. It does so while the decision is near: costs are
+// measured, or an order is planned or tried. A trial without a budget or a worker may come late or never. Then the answer is
+// empty.
 func (r *Rollouts) Awaited(job *durable.Job) string {
 	const unknown = "the costs of its steps are not known yet"
 	key, off := r.state.OrderKey(job)

@@ -48,7 +48,7 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	}
 }
 
-// keepOther keeps what the steps cost in another order, once for each order. Some of them read other sizes there.
+// keepOther keeps what the steps cost in another order, once for each order. Some steps read elements of other sizes there.
 func (r *Rollouts) keepOther(key durable.OrderKey, decided *pecanv1.StoredOrder, s comparison) {
 	kept := r.state.Profile(key.Fingerprint)
 	if kept == nil || slices.Equal(kept.GetOther().GetOrder(), decided.Order) {
@@ -89,8 +89,7 @@ func (r *Rollouts) rollBack(key durable.OrderKey, judged *pecanv1.OrderJudged) {
 }
 
 // StreamFailed notes that a stream has failed for good. If the stream runs in another order, the order is rolled back, unless
-// the registered order has just failed too. The registered order is right by definition. The order may be innocent, but a
-// rollback costs only time.
+// the registered order has just failed too. The failure may have another cause, but a rollback costs only time.
 func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
 	if epoch == nil || !needsProof(decided.GetPolicy()) || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
@@ -101,8 +100,9 @@ func (r *Rollouts) StreamFailed(job *durable.Job, epochNumber uint64, stream uin
 	}
 }
 
-// registeredFailed reports whether the newest other epoch of a job that has ended failed in the registered order. The cause may
-// last. An earlier failure says nothing, or an order that fails in each epoch would stay for ever.
+// registeredFailed reports whether the newest other epoch of a job that has ended failed in the registered order. Then the
+// cause may still last. Earlier epochs do not count. Otherwise one old failure would protect an order that fails in each
+// epoch.
 func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
 	var last *pecanv1.ClosedEpoch
 	for _, closed := range job.Closed {
@@ -118,10 +118,10 @@ func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
 	return last.GetError() != nil && !last.GetFailedInOrder()
 }
 
-// EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an order again
-// that was rolled back because of a failed stream, once an epoch in the registered order has ended without one. The failure may
-// have had another cause, such as a missing file. A second failure is final. An order that was rolled back because of failed
-// elements is piloted again if elements fail in the registered order too: the data are the cause.
+// EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an
+// order again that was rolled back because of a failed stream, once an epoch in the registered order has ended without one.
+// The failure may have had another cause, such as a missing file. A second failure is final. An order that was rolled back
+// because elements failed gets another pilot if elements fail in the registered order too. Then the data are the cause.
 func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	decided := r.state.DecisionFor(job)
 	key := durable.KeyOf(decided)

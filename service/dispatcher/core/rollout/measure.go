@@ -28,9 +28,9 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 }
 
 // KeepProfile keeps what an epoch's steps cost for the plans of later jobs, whatever the job's order is. It writes no profile
-// that says nearly the same as the one before. An epoch in another order says nothing about the registered one, and streams
-// that read a cache say nothing about the steps upstream of it. The
-// explanation of a decision needs a profile from which an order can be planned.
+// that says nearly the same as the one before. An epoch in another order says nothing about the registered order. Streams
+// that read a cache say nothing about the steps upstream of the cache. The explanation of a decision needs a profile from
+// which an order can be planned.
 func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
 	if fingerprint == "" || epoch.WhollyOrdered() || len(r.host.Metrics(job.JobId).Cached) > 0 {

@@ -13,20 +13,20 @@ import (
 type pilot struct {
 	// due is when the pilot is judged next.
 	due time.Duration
-	// baseline has the metrics of each job when it opened its first epoch in the order. epochs has the number of
-	// its newest one.
+	// baseline has the metrics of each job when it opened its first epoch in the order. epochs has the number of the job's
+	// newest epoch in the order.
 	baseline map[string]*jobmetrics.Totals
 	epochs   map[string]uint64
-	// wholeEpochs: in some epoch all streams have the order.
+	// wholeEpochs is set if in some epoch all streams have the order.
 	wholeEpochs bool
-	// checked: the comparison was made, and the order is right.
+	// checked is set if the comparison was made, and the order is right.
 	checked bool
 	// waitsFor says what the pilot waits for.
 	waitsFor string
 }
 
-// BeginPilot returns the streams of a new epoch that have its order; nil if all have. An order that only a position
-// names is no pilot. With whole, all have it, because a cache is kept in this order.
+// BeginPilot returns the streams of a new epoch that have its order; nil if all streams have. An order that only a position
+// names is no pilot. With whole, all streams have the order, because a cache is kept in this order.
 func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1.Position, order []string, whole bool) (streams []uint32) {
 	decided := r.state.DecisionFor(job)
 	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) || !needsProof(decided.GetPolicy()) {
@@ -49,9 +49,9 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 	return streams
 }
 
-// comparableInEpoch reports whether some streams of a job's next epoch should have the order. A single stream, or one that
-// must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs are too short for
-// that.
+// comparableInEpoch reports whether some streams of a job's next epoch should have the order. A single stream cannot be
+// compared, and neither can streams that must not differ. If the last epoch ended without a decision, epochs are too short
+// for a comparison.
 func (p *pilot) comparableInEpoch(job *durable.Job, decided *pecanv1.StoredOrder) bool {
 	if last, any := p.epochs[job.JobId]; any {
 		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || epoch.Delivered() {
@@ -69,7 +69,7 @@ const (
 
 // pilotStreams returns the streams of an epoch that have a piloted order; nil if all have ended. Up to 16 streams run
 // together, and the first of them is leased first, so that the others run beside it for the longest time. If there are more
-// streams, it is every 16th one. The beginning of an epoch, when much is opened, is left out.
+// streams, every 16th stream has the order. The first streams of an epoch do not, because much is opened then.
 func pilotStreams(job *durable.Job, position *pecanv1.Position) (streams []uint32) {
 	ended, err := position.EndedStreams(job.Plan.TotalStreams())
 	if err != nil {

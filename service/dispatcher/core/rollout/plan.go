@@ -12,13 +12,13 @@ import (
 // Planned answers the PlanRequest with the same number.
 type Planned struct {
 	Number uint64
-	// Order names all steps, the one next to the source first; empty if the registered order stays.
+	// Order names all steps from the source on; empty if the registered order stays.
 	Order []string
 	// Steps are in the registered order.
 	Steps []*pecanv1.ExplainedStep
 	// PredictedBefore and PredictedAfter are CPU seconds per element of the source.
 	PredictedBefore, PredictedAfter float64
-	// Why says what the order gains, or why the registered one stays.
+	// Why says what the order gains, or why the registered order stays.
 	Why string
 	// Retry, if set, says why no plan was possible now.
 	Retry string
@@ -59,9 +59,9 @@ func (r *Rollouts) Planned(in Planned) {
 	}
 }
 
-// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps, or if they have
-// branches, which end in no common step. For steps in a function, it is the step outside of functions that calls it.
-func (p *Planned) tops() (registered, ordered string) {
+// lastDifferent returns the last step that differs, in both orders: downstream of it, the orders are equal. It returns ""
+// if the plan lists no steps, or if they have branches. A step in a function counts as the step that calls the function.
+func (p *Planned) lastDifferent() (registered, ordered string) {
 	if slices.ContainsFunc(p.Steps, (*pecanv1.ExplainedStep).GetBegins) {
 		return "", ""
 	}
@@ -76,9 +76,9 @@ func (p *Planned) tops() (registered, ordered string) {
 	return "", ""
 }
 
-// produced returns the elements of a step and the CPU of the steps above it. If a step has no metrics, the highest
-// one below it counts. "" is the highest step.
-func (p *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, above float64) {
+// produced returns the elements of a step and the CPU of the steps downstream of it. If the step has no metrics, the next
+// step upstream with metrics counts. "" is the last step.
+func (p *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, downstream float64) {
 	reached := step == ""
 	for _, s := range slices.Backward(p.Steps) {
 		reached = reached || s.GetNode() == step
@@ -86,12 +86,12 @@ func (p *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements 
 		switch {
 		case at < 0:
 		case !reached:
-			above += nodes[at].SelfCpuS
+			downstream += nodes[at].SelfCpuS
 		case nodes[at].Elements > 0:
-			return nodes[at].Elements, above
+			return nodes[at].Elements, downstream
 		}
 	}
-	return 0, above
+	return 0, downstream
 }
 
 // gain returns the share of CPU that a planned order saves.
@@ -113,37 +113,36 @@ func (p *Planned) registered() (names []string) {
 	return names
 }
 
-// covers returns the steps from the lowest that moves to the highest, in the registered order; all if that is
-// unknown.
+// covers returns the steps from the first that moves to the last, in the registered order. It returns all steps if the
+// registered order is unknown.
 func (p *Planned) covers() []string {
 	registered := p.registered()
 	if registered == nil {
 		return slices.Clone(p.Order)
 	}
-	low, high := 0, len(registered)
-	for low < high && registered[low] == p.Order[low] {
-		low++
+	first, end := 0, len(registered)
+	for first < end && registered[first] == p.Order[first] {
+		first++
 	}
-	for low < high && registered[high-1] == p.Order[high-1] {
-		high--
+	for first < end && registered[end-1] == p.Order[end-1] {
+		end--
 	}
-	return registered[low:high]
+	return registered[first:end]
 }
 
-// byStream reports whether one stream may have the order while others have not. The elements are the same in
-// both. But the closing stream joins the remainders of batches, and they are the same only if no step has passed
-// a batch.
+// byStream reports whether one stream may have the order while others have not. Both orders give the same elements. But the
+// closing stream joins the remainders of batches, and these are the same only if no step has moved past a batch.
 func (p *Planned) byStream() bool {
 	registered := p.registered()
 	for i, step := range p.Steps {
-		if registered == nil || strings.Contains(step.GetOp(), "Batch") && !sameBelow(registered, p.Order, i) {
+		if registered == nil || strings.Contains(step.GetOp(), "Batch") && !sameUpstream(registered, p.Order, i) {
 			return false
 		}
 	}
 	return registered != nil
 }
 
-// sameBelow reports whether a step has the same steps below it in both orders.
-func sameBelow(a, b []string, at int) bool {
+// sameUpstream reports whether a step has the same steps upstream of it in both orders.
+func sameUpstream(a, b []string, at int) bool {
 	return b[at] == a[at] && !slices.ContainsFunc(b[:at], func(name string) bool { return !slices.Contains(a[:at], name) })
 }

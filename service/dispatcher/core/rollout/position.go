@@ -14,8 +14,8 @@ import (
 // order, and the epoch opened there has it, whatever was decided meanwhile. The core reads no graphs, so the
 // caller finds an order that was not decided here, and checks it against the graph.
 
-// PositionOrder returns the order that positions in an epoch record; nil if there is only one order, or it does not
-// matter.
+// PositionOrder returns the order that positions in an epoch record. It returns nil if there is only one order, or if the
+// order does not matter.
 func (r *Rollouts) PositionOrder(job *durable.Job, epoch *durable.Epoch) *pecanv1.EpochOrder {
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || epoch == nil {
 		return nil

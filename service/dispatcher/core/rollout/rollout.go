@@ -33,9 +33,9 @@ const (
 	largeGain                                            = 0.3
 	// trialTimeout is how long a worker may take to answer. The worker gives up earlier.
 	trialTimeout = time.Minute
-	// An order is refused after maxLosses lost workers in its trials: it may have killed them.
+	// An order is refused after maxLosses lost workers in its trials, because it may have killed them.
 	maxLosses = 3
-	// checkEvery is the period in which metrics are checked, planRetryAfter the time after a failed plan.
+	// checkEvery is the period in which metrics are checked. planRetryAfter is the time after a failed plan.
 	checkEvery     = time.Second
 	planRetryAfter = time.Minute
 )
@@ -64,7 +64,7 @@ type Rollouts struct {
 	state *durable.State
 	// open has the rollouts without a decision. plans and trials number the requests.
 	open map[durable.OrderKey]*rollout
-	// wider has the orders of wider tolerances that are tried to say what they would save. Nobody runs in them.
+	// wider has the orders of wider tolerances. They are tried to say what they would save, and no stream runs in them.
 	wider         map[durable.OrderKey]*rollout
 	plans, trials uint64
 	// pilots has the orders in production.
@@ -92,22 +92,22 @@ type rollout struct {
 	planNumber uint64
 	// planned is the planned order; nil before there is one.
 	planned *Planned
-	// metrics are those of the plan, summed over epochs.
+	// metrics are the metrics of the plan, summed over epochs.
 	metrics []*pecanv1.NodeMetrics
 	epochs  uint64
 	trial   *trial
-	// blocked: the next trial has no budget, or no worker that runs the dataset is free.
+	// blocked is set if the next trial has no budget, or no worker that runs the dataset is free.
 	blocked bool
-	// cost is the CPU of earlier trials, and least the minimum of the next one, in seconds.
+	// cost is the CPU of earlier trials. least is the minimum of the next one, in seconds.
 	cost, least float64
-	// losses counts workers lost in trials, lastLoss describes the last one. asked has the sessions that are not
-	// asked again.
+	// losses counts workers lost in trials, and lastLoss describes the last loss. asked has the sessions that are not asked
+	// again.
 	losses   int
 	lastLoss string
 	asked    map[uint64]bool
 	// waitsFor says what the rollout waits for.
 	waitsFor string
-	// tolerance is that of a wider order; 0 for the order of the request.
+	// tolerance is the tolerance of a wider order; 0 for the order of the request.
 	tolerance pecanv1.OrderTolerance
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// A decided order also takes effect in open epochs, in streams that no worker has had: first in one stream, which is the pilot,
-// and in all such streams once the order is adopted. So a job of one epoch gains too. A rollback takes the order from streams
-// that no worker has had. OrderSpread records each change before a worker gets such a stream.
+// A decided order also takes effect in fresh streams of open epochs. First one stream has it, which is the pilot. Once the
+// order is adopted, all fresh streams have it. So a job of one epoch gains too. A rollback takes the order from fresh
+// streams. OrderSpread records each change before a worker gets such a stream.
 
 // mixes reports whether streams of one epoch may have different orders. In mode deterministic an epoch has one order.
 func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
@@ -23,13 +23,14 @@ func cachesOther(job *durable.Job, order []string) bool {
 	return now.GetNode() != "" && !durable.CandidateStep(job.Plan, now.Node).SameInOrders(now.Order, order)
 }
 
-// takes reports whether fresh streams of an epoch may get an order. They would have no cache if another order is cached.
+// takes reports whether fresh streams of an epoch may get an order. If a cache is kept in another order, they would have no
+// cache.
 func takes(epoch *durable.Epoch, order []string) bool {
 	return epoch.CachedStep == "" || epoch.Job.CacheDecision.GetNode() != epoch.CachedStep || !cachesOther(epoch.Job, order)
 }
 
-// pilotOpenEpochs begins the pilots of orders that have none, in epochs that are read and were opened before the decision. After a restart
-// it waits for the workers' metrics, because a pilot compares from now on.
+// pilotOpenEpochs begins the pilots of orders that have none, in epochs that are read and were opened before the decision.
+// After a restart it waits for the workers' metrics, because a pilot compares the metrics from its beginning on.
 func (r *Rollouts) pilotOpenEpochs() {
 	for _, job := range r.state.Jobs() {
 		key, off := r.state.OrderKey(job)
@@ -68,7 +69,8 @@ func freshStreams(epoch *durable.Epoch, n int) (streams []uint32) {
 	return streams
 }
 
-// extendPilot gives a piloted order to as many streams again, if the ones that have it have ended and too little was measured.
+// extendPilot gives a piloted order to as many streams again. It does so if the streams with the order have ended, and too
+// little was measured.
 func (r *Rollouts) extendPilot(decided *pecanv1.StoredOrder, jobs []*durable.Job) {
 	for _, job := range jobs {
 		for _, epoch := range job.Epochs {
@@ -132,7 +134,7 @@ func (r *Rollouts) withdraw(key durable.OrderKey, decided *pecanv1.StoredOrder) 
 	}
 }
 
-// firstUnleased returns the first regular stream from which on no worker has had any.
+// firstUnleased returns the first regular stream such that no worker has had it or a later one.
 func firstUnleased(epoch *durable.Epoch) uint32 {
 	stream := epoch.Regular()
 	for stream > 0 && !epoch.Leased(stream-1) {

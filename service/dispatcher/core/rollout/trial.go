@@ -20,7 +20,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 		return
 	}
 	job, id, session := r.trialWorker(u, o)
-	registered, ordered := o.planned.tops()
+	registered, ordered := o.planned.lastDifferent()
 	if id == "" {
 		o.waitsFor = "no worker that runs the dataset can try the order"
 		// Before the first stream runs, the trial is near.
@@ -36,7 +36,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.waitsFor = "worker " + id + " is trying the order"
 	r.host.Try(id, &pecanv1.TryOrder{
 		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u, o.tolerance), Order: o.planned.Order, CpuS: budget,
-		Components: r.state.Dataset(job.DatasetId).GetSpec().GetComponents(), RegisteredTop: registered, OrderedTop: ordered,
+		Components: r.state.Dataset(job.DatasetId).GetSpec().GetComponents(), RegisteredLast: registered, OrderedLast: ordered,
 	})
 	r.host.Log(false, "trial of an order started", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget, "done_s", work.done, "left_s", work.left)
 }
@@ -56,13 +56,13 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 	all = r.workOf(u.jobs, epoch)
 	share := trialShare * (all.done + all.left)
 	budget = min(share-o.cost, gainShare*gain*all.left)
-	top, _ := o.planned.tops()
-	elements, above := o.planned.produced(top, nodes)
+	last, _ := o.planned.lastDifferent()
+	elements, downstream := o.planned.produced(last, nodes)
 	if elements == 0 {
 		return budget, max(trialOpeningCPU, o.least), all
 	}
 	// An element runs in both orders.
-	both := (spent - above) / float64(elements) * (2 - gain)
+	both := (spent - downstream) / float64(elements) * (2 - gain)
 	if least = trialOpeningCPU + minTrialElements*both; gain >= largeGain {
 		least = fewOpeningsCPU + fewTrialElements*both
 	}
@@ -79,8 +79,8 @@ func (r *Rollouts) epochElements(u *undecidedOrder) float64 {
 	return float64(r.state.Profile(u.key.Fingerprint).GetEpochElements())
 }
 
-// trialWorker finds a connected worker that runs a stream of a waiting job. A session that was asked before is
-// not asked again, and no worker tries two orders at once.
+// trialWorker finds a connected worker that runs a stream of a waiting job. It does not ask a session twice, and no worker
+// tries two orders at once.
 func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *durable.Job, id string, session uint64) {
 	for _, job := range u.jobs {
 		for _, epoch := range job.Epochs {
@@ -101,7 +101,7 @@ func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *durable.Job,
 // loseTrial ends a trial whose worker is lost or silent. A worker that left in good order says nothing about the
 // order.
 func (r *Rollouts) loseTrial(u *undecidedOrder, o *rollout, why string, counts bool) {
-	// Nobody knows what the trial has cost. It runs in one thread.
+	// Nobody knows what the trial has cost. Its time is an upper bound of its CPU, because it runs in one thread.
 	o.cost += min(o.trial.budget, (r.host.Now() - o.trial.begun).Seconds())
 	o.trial, o.due, o.lastLoss = nil, r.host.Now(), why
 	if counts {

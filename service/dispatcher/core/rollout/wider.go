@@ -12,10 +12,10 @@ import (
 )
 
 // A wider tolerance may allow a much cheaper order. Users learn of it once, with the difference that it would make to the
-// values. A trial under that tolerance measures both, after the decision on the order of the request. It counts among the trials
-// of the jobs, and nothing runs in its order.
+// values. After the decision on the order of the request, a trial under that tolerance measures the gain and the difference.
+// The trial counts among the trials of the jobs, and no stream runs in its order.
 
-// searches returns the searches that are open, with their jobs: those for an order, and those for what a wider tolerance saves.
+// searches returns the open searches with their jobs. Some are for an order, and some for what a wider tolerance saves.
 func (r *Rollouts) searches() iter.Seq2[*undecidedOrder, *rollout] {
 	return func(yield func(*undecidedOrder, *rollout) bool) {
 		for _, u := range r.undecided() {

@@ -33,9 +33,10 @@ func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
 	return max(0, begun*epoch-done) + epoch*expectedEpochs(begun, r.state.PastJobs(job))
 }
 
-// expectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more epochs
-// count. In addition counts one job that goes on for as many epochs as it has finished. Each expected epoch therefore follows
-// from the data or from earlier jobs. A trial before the first end of an epoch costs no more than the expected work allows.
+// expectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more
+// epochs count. One more job counts: it continues for as many epochs as it has finished. Each expected epoch therefore
+// follows from the data or from earlier jobs. A trial before the first end of an epoch costs no more than the expected work
+// allows.
 func expectedEpochs(begun float64, past []*pecanv1.PastJob) float64 {
 	sum, n := begun-1, 1.0
 	for _, earlier := range past {

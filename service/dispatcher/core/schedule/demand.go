@@ -22,7 +22,7 @@ type demand struct {
 	members map[string]bool
 }
 
-// before orders prefetched epochs: the one with the fewest running streams comes first, and the oldest one of these.
+// before orders prefetched epochs. The epoch with the fewest running streams comes first. Of equal epochs, the oldest does.
 func (d *demand) before(other *demand) bool {
 	return cmp.Or(cmp.Compare(d.running, other.running), compareEpochs(d.epoch, other.epoch)) < 0
 }
@@ -106,9 +106,9 @@ func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
 	return fresh, anyFresh
 }
 
-// waiting visits the streams from one on that wait for a worker and may be leased now, until visit returns false. They come
-// ascending. Where no streams must be open together, those that the host wants later come last. Closing streams come when no
-// stream that they join waits.
+// waiting visits the streams from one on that wait for a worker and may be leased now, until visit returns false. Streams
+// come in ascending order. If no streams must be open together, the streams that the host wants later come last. Closing
+// streams come when no stream that they join waits.
 func (s *Scheduler) waiting(e *durable.Epoch, from uint32, visit func(stream uint32) bool) {
 	if !Read(e) {
 		return

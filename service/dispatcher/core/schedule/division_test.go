@@ -242,7 +242,7 @@ type host struct {
 	t        testing.TB
 	state    *durable.State
 	schedule *schedule.Scheduler
-	// members, locals and only are those of each job.
+	// members, locals and only have the values of each job.
 	members, locals map[string]map[string]bool
 	only            map[string]bool
 	last            *lastLeases

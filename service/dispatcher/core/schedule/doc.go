@@ -4,18 +4,18 @@
 // deterministic, these are the streams of the group that is read. Every other epoch needs one open stream. Run then shares the
 // free slots by weight: first among tenants, then among the jobs of a tenant, then among the epochs of a job. The one with
 // the fewest running streams for its weight comes next. A quota bounds the slots that a tenant or a job gets in this way.
-// Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot; they are
-// leased when the streams that they join have workers.
+// Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot. They
+// are leased when the streams that they join have workers.
 //
 // An epoch leases its streams in their order. If no streams must be open together, the owner may name some to be leased last.
 //
-// A run costs what changed since the last one: the owner reports changed epochs and workers, and heaps keep both in order. An
-// epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have the workers that serve
-// any job. The few local workers that may serve a job are compared with the top.
+// The cost of a run grows with what changed since the last one. The owner reports changed epochs and workers, and heaps
+// keep both in order. An epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have
+// the workers that serve any job. The few local workers that may serve a job are compared with the top.
 //
-// Files: scheduler.go holds the phases of a run, share.go the tree of shares, demand.go the epochs and their waiting streams.
-// pick.go chooses workers, worker.go has their loads. need.go says which streams need a worker at all.
+// scheduler.go has the phases of a run. share.go has the tree of shares. demand.go has the epochs and their waiting streams.
+// pick.go chooses workers, and worker.go has their loads. need.go says which streams need a worker at all.
 //
-// The package knows stored jobs and plain facts about workers; it must not know sessions, time or records. The core emits
+// The package knows stored jobs and plain facts about workers. It must not know sessions, time or records. The core emits
 // the record in Grant. Equal calls give equal leases.
 package schedule

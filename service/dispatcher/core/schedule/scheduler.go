@@ -18,7 +18,7 @@ type Host interface {
 	Unreachable(epoch *durable.Epoch) map[string]bool
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Locals has the local workers that may serve a job. only: no other may, even if chosen, and all workers on its host are listed.
+	// Locals has the local workers that may serve a job. With only, no other worker may, and all of its host are listed.
 	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
@@ -34,8 +34,8 @@ type Scheduler struct {
 	positions int
 
 	workers map[string]*load
-	// usable has the workers that may get streams of all jobs. room has those with a free slot, and roomAhead those with one
-	// for a prefetched epoch. localRoom has the local workers with a free slot.
+	// usable has the workers that may get streams of any job. room has the workers with a free slot. roomAhead has the
+	// workers with a free slot for a prefetched epoch. localRoom has the local workers with a free slot.
 	usable, room, roomAhead loadHeap
 	localRoom               map[*load]bool
 	dirtyWorkers            []*load
@@ -50,11 +50,11 @@ type Scheduler struct {
 	ahead   demandQueue
 	// grants counts leases.
 	grants uint64
-	// blocked has the epochs whose waiting streams no worker can take, bound the prefetched ones that a quota stops. They are
-	// in no queue.
+	// blocked has the epochs whose waiting streams no worker can take. bound has the prefetched epochs that a quota stops.
+	// None of them is in a queue.
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
-	// starting: absent workers of the configured list may still come.
+	// starting is set if absent workers of the configured list may still come.
 	starting bool
 }
 

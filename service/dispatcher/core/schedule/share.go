@@ -11,16 +11,16 @@ import (
 type Tenant struct {
 	// Weight is the tenant's part of the free slots, compared with those of other tenants.
 	Weight float64
-	// MaxSlots bounds the slots of the tenant, and MaxSlotsPerJob those of each of its jobs. 0: no bound.
+	// MaxSlots bounds the slots of the tenant. MaxSlotsPerJob bounds the slots of each of its jobs. 0 means no bound.
 	MaxSlots, MaxSlotsPerJob int
-	// CacheBytes bounds the caches of the tenant. The scheduler does not read it. 0: no bound.
+	// CacheBytes bounds the caches of the tenant. 0 means no bound. The scheduler does not read it.
 	CacheBytes int
 }
 
 // share is a node of the tree of shares: all tenants, a tenant, a job or an epoch.
 type share struct {
 	parent *share
-	// last is the number of the last lease of a slot; of two nodes with the same part, the one that has waited longer is next.
+	// last is the number of the last lease of a slot. Of two nodes with equal parts, the one with the older lease is next.
 	// name and number order nodes that are equal otherwise.
 	last   uint64
 	name   string
@@ -35,7 +35,7 @@ type share struct {
 	queue    shareQueue
 	// at is the position in the queue of the parent, -1 outside of it.
 	at int
-	// demand is that of an epoch, nil in other nodes. waits: it has a stream that waits for a slot.
+	// demand is the demand of an epoch; nil in other nodes. waits is set if it has a stream that waits for a slot.
 	demand *demand
 	waits  bool
 }
@@ -135,7 +135,7 @@ func (s *Scheduler) dropShare(d *demand) {
 type Usage struct {
 	// Running streams take slots. Slots counts those of prefetched epochs too.
 	Running, Slots int
-	// Bounded: a quota forbids further slots.
+	// Bounded is set if a quota forbids further slots.
 	Bounded bool
 }
 

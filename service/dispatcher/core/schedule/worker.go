@@ -20,7 +20,7 @@ type Worker struct {
 	Order uint64
 	// Position is the worker's position in the configured list of workers, -1 without one.
 	Position int
-	// Local: the worker serves only the jobs for which Host.Locals has it.
+	// Local is set if the worker serves only the jobs for which Host.Locals has it.
 	Local bool
 }
 
@@ -28,14 +28,13 @@ type Worker struct {
 type load struct {
 	Worker
 	running, held int
-	// prefetchJobs has the jobs of which the worker holds a stream of a prefetched epoch. The other counts
-	// exclude these streams: each has produced at most one element and waits, perhaps forever. It must not keep
-	// others from the slot.
+	// prefetchJobs has the jobs of which the worker holds a stream of a prefetched epoch. The other counts exclude these
+	// streams. Each has produced at most one element and waits, perhaps forever, so it must not keep others from the slot.
 	prefetchJobs map[string]bool
-	// dirty: the counts may be wrong.
+	// dirty is set if the counts may be wrong.
 	dirty bool
-	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 where the worker is not in it. Local workers are in
-	// none: those that serve other jobs only would lie on top.
+	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 if the worker is not in the heap. Local workers
+	// are in no heap. Otherwise workers that serve other jobs only could be on top.
 	usableAt, roomAt, aheadAt int
 }
 
@@ -78,7 +77,7 @@ type loadHeap struct {
 	loads []*load
 	// at returns where a load keeps its position.
 	at func(*load) *int
-	// ahead: the worker with streams of the fewest prefetched epochs is on top.
+	// ahead is set if the worker with streams of the fewest prefetched epochs is on top.
 	ahead bool
 }
 
