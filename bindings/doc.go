@@ -9,9 +9,9 @@
 // between calls. A forked child of the process that loaded the object must not call any function: Python checks that
 // before each call.
 //
-// Files: session.go has the functions of sessions, job.go those of jobs. records.go divides large record files,
-// filesize.go sums the sizes of a dataset's files, messages.go keeps the log until Python reads it, and this file
-// converts errors and arguments.
+// session.go has the functions of sessions, and job.go has the functions of jobs. records.go divides large record files.
+// filesize.go sums the sizes of a dataset's files. messages.go keeps the log until Python reads it. This file converts
+// errors and arguments.
 package bindings
 
 import (

@@ -43,8 +43,8 @@ type jobRequest struct {
 	Weight    float64 `json:"weight"`
 	Tenant    string  `json:"tenant"`
 	FileBytes int64   `json:"file_bytes"`
-	// TargetWorkers is "unspecified" or "local". LocalWorkers lets the dispatcher decide how many local workers this process
-	// runs. StartsLocal: this process starts some, or may.
+	// TargetWorkers is "unspecified" or "local". LocalWorkers lets the dispatcher decide how many local workers this
+	// process runs. StartsLocal is set if this process starts some, or may.
 	TargetWorkers string `json:"target_workers"`
 	LocalWorkers  bool   `json:"local_workers"`
 	StartsLocal   bool   `json:"starts_local"`
@@ -106,9 +106,9 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 
 // CreateJob finds or creates a job and returns {"handle", "job_id", "created", "durable", "workers",
 // "cardinality", "whole", "blocks", "mode", "requested_mode", "seed", "order", "order_tolerance", "plan":
-// {...}}. requested_mode is "" unless a weaker mode runs. The handle must become a tensor (operation
-// PecanJob) or be passed to ForgetJob. header and data are those of RegisterDataset, kept for a dispatcher
-// that has lost the dataset. undivided is the graph without extents, for states that name it. All are empty if they are not
+// {...}}. requested_mode is "" unless a weaker mode runs. The handle must become a tensor (operation PecanJob) or be
+// passed to ForgetJob. header and data are the arguments of RegisterDataset, kept for a dispatcher that has lost the
+// dataset. undivided is the graph without extents, for states that name it. Each of the three is empty if it is not
 // available.
 func CreateJob(handle int64, request, header string, data, undivided []byte) (string, error) {
 	s, err := lookup(handle)
@@ -190,7 +190,7 @@ func NewIterator(job int64) (string, error) {
 }
 
 // SaveState returns the token of the position after the first consumed elements of an iterator, or of all
-// iterators if reading is 0. ended: no iterator is open.
+// iterators if reading is 0. ended is true if no iterator is open.
 func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 	r, err := rejoiningJob(job)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/extents"
 )
 
-// divided returns the graph of a dataset whose record files are divided into extents, nil without such files. late:
-// reading their indexes takes longer than the timeout. A timeout of 0 is none.
+// divided returns the graph of a dataset whose record files are divided into extents; nil without such files. late is true
+// if reading their indexes takes longer than the timeout. A timeout of 0 is none.
 func divided(g *graph.Graph, timeout float64) (data []byte, late bool) {
 	ctx := context.Background()
 	if timeout > 0 {

@@ -112,10 +112,12 @@ func Fail(handle int64, message string) error {
 
 // CheckGraph reports what is wrong with a serialised dataset before any service is called. With {"mode",
 // "allow_nondeterministic"} in options it also checks whether a job may run so. With {"extents", "extents_timeout_s",
-// "index_directory"} it divides large record files into extents. It returns {"fingerprint", "warnings", "kept", "file_bytes", "divided",
-// "late"}. file_bytes is the size of the files that the dataset names, 0 if not known. kept is true if CreateJob keeps
-// the dataset for a dispatcher that loses it, so that passing it on is useful. divided is the graph with extents, null if
-// it has none. late is true if reading their indexes took too long: it continues, for a later call.
+// "index_directory"} it divides large record files into extents. It returns {"fingerprint", "warnings"} and these keys:
+//
+//   - file_bytes: bytes of the files that the dataset names, 0 if unknown
+//   - kept: CreateJob keeps the dataset for a dispatcher that loses it, so pass it on
+//   - divided: the graph with extents, null if it has none
+//   - late: the indexes were not read in time; the reading continues, and a later call gets them
 func CheckGraph(data []byte, options string) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {

@@ -89,7 +89,7 @@ type Stats struct {
 	// Slots and SlotBytes count the mapped slots of shared memory, whether or not they are being read.
 	Slots     int64
 	SlotBytes int64
-	// Gets counts buffers handed out, Reused those that needed no new memory.
+	// Gets counts buffers handed out. Reused counts those that needed no new memory.
 	Gets   uint64
 	Reused uint64
 	// Misuses counts releases and retains of released buffers. A value other than 0 is a defect of the caller.

@@ -6,9 +6,9 @@
 // The Pool keeps a limited amount for the next buffer, because fresh pages cost more than the bytes that are read into them.
 // For shared memory the last release tells the worker that it may write the slot again.
 //
-// Files: buffer.go has a Buffer and its references, pool.go the Pool and its large blocks, slab.go the slabs that small
-// buffers share, shared.go the slots of shared memory. checked.go has the blocks of a checked pool, which finds misuse; plain.go
-// and sanitized.go say whether AddressSanitizer observes this build.
+// buffer.go has a Buffer and its references. pool.go has the Pool and its large blocks. slab.go has the slabs that small
+// buffers share. shared.go has the slots of shared memory. checked.go has the blocks of a checked pool, which finds misuse.
+// plain.go and sanitized.go say whether AddressSanitizer observes this build.
 //
 // Memory comes from anonymous mmap, and from neither Go's heap nor malloc. It may be given to C for as long
 // as a reference is held, it never moves, and the package needs no cgo. The package must not know what the bytes mean.

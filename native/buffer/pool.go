@@ -105,6 +105,7 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	return b, nil
 }
 
+// getLarge gives a buffer an idle block of its size class, or a new mapping.
 func (p *Pool) getLarge(b *Buffer, n int) error {
 	size := largeClass(n)
 	p.mu.Lock()

@@ -27,6 +27,7 @@ func smallClass(n int) int {
 	return bits.Len(uint(n-1)) - bits.Len(uint(smallMin-1))
 }
 
+// getSmall gives a buffer a place in a slab of its size class.
 func (p *Pool) getSmall(b *Buffer, n int) error {
 	class := smallClass(n)
 	p.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-func TestCardinality(t *testing.T) {
+func TestTheCardinalityFollowsFromPassesAndMode(t *testing.T) {
 	cases := map[string]struct {
 		pass, repeat int64
 		mode         pecanv1.Mode

@@ -27,22 +27,22 @@ type Config struct {
 	// Timeout limits every wait for the dispatcher: the wait to connect and, when no elements arrive, the
 	// wait for the end of an outage. Default 10 s.
 	Timeout time.Duration
-	// Heartbeat is the interval of heartbeats. Default: 1 s, or less when the dispatcher's client timeout
-	// requires it.
+	// Heartbeat is the interval of heartbeats. The default is 1 s, or less when the dispatcher's client
+	// timeout requires it.
 	Heartbeat time.Duration
 	// Version is this build's version, for messages.
 	Version string
-	// Host names the trainer's host in the dispatcher's status. Default: the host's name.
+	// Host names the trainer's host in the dispatcher's status. The default is the host's name.
 	Host string
-	// HostID decides whether a worker is on this host. Empty: the value of package hostid.
+	// HostID decides whether a worker is on this host. If it is empty, the value of package hostid counts.
 	HostID string
-	// TrainerID names this process. The local workers that it starts declare it. Empty: it starts none.
+	// TrainerID names this process. The local workers that it starts declare it. It is empty if the process starts none.
 	TrainerID string
-	// Pool holds the elements. Nil: the session creates a pool and closes it.
+	// Pool holds the elements. If it is nil, the session creates a pool and closes it.
 	Pool *buffer.Pool
-	// Logger receives messages for people. Nil: nothing is logged.
+	// Logger receives messages for people. If it is nil, nothing is logged.
 	Logger *slog.Logger
-	// Dial connects to the dispatcher and to workers. Nil: the network of this host.
+	// Dial connects to the dispatcher and to workers. If it is nil, the network of this host is used.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// pingAfter is how long a connection may be silent before the client sends a ping. After three such

@@ -25,7 +25,7 @@ type testDispatcher struct {
 	mu sync.Mutex
 	// cluster is the id of the cluster; "" means "cluster".
 	cluster string
-	// plan and options are those of every job.
+	// Every job has this plan and these options.
 	plan    *pecanv1.Plan
 	options *pecanv1.JobOptions
 	// snapshot returns the update of an epoch, with worker numbers of numberOf. Each update is sent as a new snapshot.
@@ -57,14 +57,14 @@ type testDispatcher struct {
 	placement *pecanv1.Placement
 	uploads   [][]byte
 	goodbyes  int
-	// asked counts the calls of CreateJob, statuses those of Status.
+	// asked counts the calls of CreateJob. statuses counts those of Status.
 	asked, statuses int
 	jobs            map[string]string
 	// forget makes the client unknown to the dispatcher, as after a restart without a work directory.
 	forget bool
 	// delivered is set if other clients have read every epoch.
 	delivered bool
-	// known has the clients that have jobs, lost the clients from before a restart. datasetLost is set if the client
+	// known has the clients that have jobs. lost has the clients from before a restart. datasetLost is set if the client
 	// must register the dataset again.
 	known, lost map[string]bool
 	datasetLost bool

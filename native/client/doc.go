@@ -22,9 +22,9 @@
 //	client → resume → epoch → transport, control → element, wait
 //	client → pace
 //
-// resume has positions and tokens, epoch reads the streams of one epoch, transport holds connections to workers,
-// control holds the connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks,
-// pace measures how fast the trainer takes elements. None of them uses cgo.
+// resume has positions and tokens. epoch reads the streams of one epoch. transport holds connections to workers, and
+// control holds the connection to the dispatcher. element holds the memory of elements. wait has backoff and clocks. pace
+// measures how fast the trainer takes elements. None of them uses cgo.
 //
 // Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the resume log's, Job.mu, an
 // epoch's, a connection's. Session.mu is taken alone or before the link's lock. The link's lock may be taken under any

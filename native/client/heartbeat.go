@@ -22,7 +22,7 @@ const keepIdle = 16 << 20
 // sendHeartbeats sends heartbeats until the session ends, and closes unused connections.
 func (s *Session) sendHeartbeats() {
 	for {
-		timer := time.NewTimer(s.beatInterval())
+		timer := time.NewTimer(s.heartbeatInterval())
 		select {
 		case <-s.link.Context().Done():
 			timer.Stop()
@@ -36,12 +36,12 @@ func (s *Session) sendHeartbeats() {
 			}
 		}
 		s.sweep()
-		s.beatOnce()
+		s.heartbeatOnce()
 	}
 }
 
-// beatInterval returns the configured interval, or less when the dispatcher's client timeout requires it.
-func (s *Session) beatInterval() time.Duration {
+// heartbeatInterval returns the configured interval, or less when the dispatcher's client timeout requires it.
+func (s *Session) heartbeatInterval() time.Duration {
 	interval := s.config.Heartbeat
 	for _, job := range s.allJobs() {
 		if timeout := job.timeout(); timeout > 0 {
@@ -57,7 +57,7 @@ func (s *Session) allJobs() []*Job {
 	return slices.Collect(maps.Keys(s.jobs))
 }
 
-func (s *Session) beatOnce() {
+func (s *Session) heartbeatOnce() {
 	jobs := s.allJobs()
 	for _, job := range jobs {
 		if !job.sendHeartbeat() {

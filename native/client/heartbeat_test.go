@@ -38,7 +38,7 @@ func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 				return len(d.heartbeats) > 0 && d.heartbeats[len(d.heartbeats)-1].GetClientTimeoutS() == timeoutS
 			})
 		})
-		if got := s.beatInterval(); got != interval {
+		if got := s.heartbeatInterval(); got != interval {
 			t.Errorf("with a timeout of %v s heartbeats come every %v, want %v", timeoutS, got, interval)
 		}
 	}

@@ -32,7 +32,7 @@ type Iteration struct {
 	previousEpoch uint64
 	// passesAfter counts the epochs after the current one; -1 means infinitely many.
 	passesAfter int64
-	// ended: the iteration has found its end, or endErr, the error that ended it.
+	// ended is set if the iteration has found its end, or endErr, the error that ended it.
 	ended  bool
 	endErr error
 	// elements counts the elements of all epochs as assert_cardinality counts them: without failed ones.
@@ -124,8 +124,8 @@ func (it *Iteration) Stats() Stats {
 	return stats
 }
 
-// Waiting says for people why no element is ready; it is empty when elements are ready or the iteration has
-// ended. computing: workers are computing the next element, so nobody has to act.
+// Waiting says why no element is ready, for people. It returns "" if elements are ready or the iteration has ended.
+// computing is true if workers compute the next element, so that nobody has to act.
 func (it *Iteration) Waiting() (why string, computing bool) {
 	if it.job.session.link.CheckFork() != nil || it.broken != nil {
 		return "", false

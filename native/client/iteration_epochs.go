@@ -79,11 +79,13 @@ func (it *Iteration) newPass() *resume.Pass {
 	return &resume.Pass{Epoch: it.current, Iteration: it.number, Passes: it.passesDone, Elements: it.elements, HandedOver: left}
 }
 
-// epochOptions returns the options of the current epoch. The client prefetches the next epoch, except in
-// three cases: a cache or a snapshot writes files (the next epoch would find half-written or locked files,
-// and an epoch that nobody reads would keep its own files locked); a cache stores the output of a step (the
-// cache is complete only at the end of this epoch, and the next one would begin without it); or this is the
-// last pass of a repeat(n) that the plan removed from the graph, after which no pass follows.
+// epochOptions returns the options of the current epoch. The client prefetches the next epoch, except in three cases:
+//
+//   - A cache or a snapshot writes files. The next epoch would find half-written or locked files, and an epoch that nobody
+//     reads would keep its own files locked.
+//   - A cache stores the output of a step. The cache is complete only at the end of this epoch, and the next epoch would
+//     begin without it.
+//   - This is the last pass of a repeat(n) that the plan removed from the graph. No pass follows.
 //
 // After the only pass of a plan another one may follow. A repeat() downstream of distribute(), or another `for` loop,
 // requests it when this pass has ended. The client prefetches that pass too. An unread pass costs one element on each

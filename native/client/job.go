@@ -19,8 +19,7 @@ import (
 // JobSpec describes the requested job.
 type JobSpec struct {
 	DatasetID string
-	// Name shares the job with all trainers that give the same name. Empty: the job belongs to this session
-	// alone.
+	// Name shares the job with all trainers that give the same name. If it is empty, the job belongs to this session alone.
 	Name    string
 	Options *pecanv1.JobOptions
 	// Division is how a saved position divides the dataset, nil without one.
@@ -50,7 +49,7 @@ type Job struct {
 	durable  bool
 	created  bool
 	workers  int
-	// sizesLocal: the dispatcher decides on local workers.
+	// sizesLocal is set if the dispatcher decides on local workers.
 	sizesLocal bool
 	// pace measures what all iterations of the job take.
 	pace pace.Meter
@@ -80,7 +79,7 @@ type Job struct {
 	// placedBy is the number of the heartbeat that brought it.
 	placement *pecanv1.Placement
 	placedBy  uint64
-	// advised: the log has what a wider order tolerance would save.
+	// advised is set if the log has what a wider order tolerance would save.
 	advised bool
 	// lastCount is how many elements the last completely read pass had; -1 before the first.
 	lastCount int64

@@ -74,14 +74,14 @@ func TestManyWorkersShareOneBudget(t *testing.T) {
 			done, largest := make(chan struct{}), int64(0)
 			var watching sync.WaitGroup
 			watching.Go(func() {
-				for beat := 0; ; beat++ {
+				for heartbeat := 0; ; heartbeat++ {
 					select {
 					case <-done:
 						return
 					case <-time.After(time.Millisecond):
 					}
 					largest = max(largest, pool.Stats().Bytes)
-					if beat%50 == 0 {
+					if heartbeat%50 == 0 {
 						d.update(func() {})
 					}
 				}

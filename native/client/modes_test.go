@@ -18,7 +18,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  pecanv1.Mode
 		class pecanv1.DeterminismClass
-		// again: the first elements come again. ends: no more elements come.
+		// again is set if the first elements come again. ends is set if no more elements come.
 		again, ends bool
 	}{
 		"exactly once":                            {pecanv1.Mode_MODE_EXACTLY_ONCE, classB, false, false},

@@ -8,10 +8,10 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// NextElement dequeues one element and waits for it for at most wait. Ready: rows of Count 1, whose tensors
-// have the element's own shape. Failed: an error after which the caller may call again. The element failed
-// and was skipped, or an outage (the dispatcher is away, or no worker is registered or reachable) may have
-// ended meanwhile. Broken: the error that ended the iteration.
+// NextElement dequeues one element and waits for it for at most wait. With Ready, it returns rows of Count 1, whose tensors
+// have the element's own shape. With Failed, it returns an error after which the caller may call again. The element failed
+// and was skipped, or an outage (the dispatcher is away, or no worker is registered or reachable) may have ended meanwhile.
+// With Broken, it returns the error that ended the iteration.
 func (it *Iteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
 	return it.next(wait, 1, false)
 }
@@ -70,6 +70,8 @@ func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
 	return rows, status, err
 }
 
+// await dequeues rows, and waits for them for at most wait. After that time it returns NotYet, or the error of an outage
+// that has lasted too long.
 func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Rows, Status, error) {
 	began := time.Now()
 	timer := time.NewTimer(wait)
@@ -174,9 +176,9 @@ func (it *Iteration) count(rows *element.Rows) {
 // Status is the result of a Next.
 type Status int
 
-// NotYet: nothing was ready in time; call again. Ready: rows were returned. End: the iteration has ended.
-// Failed: an error was returned; the caller may call again, and the iteration continues after the failed
-// element or, without one, where it was. Broken: an error ended the iteration before its end.
+// NotYet means that nothing was ready in time; call again. Ready means that rows were returned. End means that the iteration
+// has ended. Failed means that an error was returned. The caller may call again, and the iteration continues after the
+// failed element or, without one, where it was. Broken means that an error ended the iteration before its end.
 const (
 	NotYet Status = iota
 	Ready

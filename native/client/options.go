@@ -22,7 +22,7 @@ type IterOptions struct {
 	// Deterministic reads the streams strictly in turn. A job of MODE_DETERMINISTIC always does so.
 	Deterministic bool
 	// Timeout is how long a Next waits during an outage before it fails. In an outage, the dispatcher does not answer, or no
-	// worker is registered or reachable. A worker that is connected may take any time. Default: the session's.
+	// worker is registered or reachable. A worker that is connected may take any time. The default is the session's timeout.
 	Timeout time.Duration
 	// NoPrefetch keeps the next pass from being opened before Open requests it.
 	NoPrefetch bool

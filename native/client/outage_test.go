@@ -168,7 +168,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	wantAll(t, all, 10)
 }
 
-// A step may need minutes for one element, and workers may be busy with other streams. Neither is an outage.
+// A step may need minutes for one element, and workers may be busy with other streams. Both are no outage.
 func TestSlowWorkersAreNoOutage(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	hold := make(chan struct{})

@@ -70,7 +70,7 @@ func (j *Job) startAt(after *epoch.Epoch) *pecanv1.Position {
 	return &pecanv1.Position{Epoch: j.nextNumber - 1}
 }
 
-// NoteOpened records the number of an epoch. begun: an iteration begins with it.
+// NoteOpened records the number of an epoch. begun is true if an iteration begins with it.
 func (j *Job) NoteOpened(number uint64, begun bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // LevelNotice is the level of messages that the trainer's log shows as information.
 const LevelNotice = control.LevelNotice
 
-// notePlacement logs a decision on the job's workers once: when it changes their numbers, and when a search ends.
-// heartbeat is the number of the heartbeat whose answer has the decision; answers may come in another order.
+// notePlacement logs a decision on the job's workers once. It logs when the numbers change, and when a search ends.
+// heartbeat is the number of the answered heartbeat, because answers may arrive out of order.
 func (j *Job) notePlacement(ctx context.Context, heartbeat uint64, p *pecanv1.Placement) {
 	j.mu.Lock()
 	if p == nil || heartbeat < j.placedBy {

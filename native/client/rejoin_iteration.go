@@ -64,6 +64,8 @@ func (i *RejoiningIteration) idle() bool {
 	return !i.shut && i.it.handOverPoint() != nil
 }
 
+// next takes rows from the iteration. If the dispatcher has lost the job, it rejoins and continues after the rows that were
+// taken. A shared job that has returned rows cannot continue, so the error stays.
 func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*element.Rows, Status, error)) (*element.Rows, Status, error) {
 	i.mu.Lock()
 	it, job := i.it, i.job

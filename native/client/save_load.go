@@ -17,7 +17,7 @@ func (r *RejoiningJob) NewIterator() uint64 {
 
 // Save returns the token of the position after the first consumed elements of an iterator; NewIterator gave
 // its number. With number 0 it counts the elements of all iterators since the dataset was created or a state
-// was loaded. An error in an element's position counts as one element. ended: the training loop has no open
+// was loaded. An error in an element's position counts as one element. ended is true if the training loop has no open
 // iterator, and its next one begins at the start of a pass.
 func (r *RejoiningJob) Save(reading, consumed uint64, ended bool) (string, error) {
 	r.mu.Lock()

@@ -39,7 +39,7 @@ type Session struct {
 	jobs   map[*Job]struct{}
 	// local has the local workers of this process.
 	local localWorkers
-	// verifying: the session is checking its jobs because one was lost.
+	// verifying is set if the session is checking its jobs because one was lost.
 	verifying bool
 }
 

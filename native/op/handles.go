@@ -22,8 +22,8 @@ import (
 // maxWait limits one call of a kernel.
 const maxWait = 100 * time.Millisecond
 
-// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is so large that a call costs little per
-// row, and so small that the first row does not wait long for the last.
+// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough for a call
+// to cost little per row, and small enough for the first row not to wait long for the last.
 const (
 	maxBlockRows = 1024
 	blockBytes   = 1 << 20
@@ -33,7 +33,7 @@ const (
 type Iteration interface {
 	NextElement(wait time.Duration) (*element.Rows, client.Status, error)
 	NextBlock(maxRows int, wait time.Duration) (*element.Rows, client.Status, error)
-	// Waiting says for people why no element is ready. computing: workers are only computing it.
+	// Waiting says for people why no element is ready. computing is true if workers are only computing it.
 	Waiting() (why string, computing bool)
 	Close() error
 }
@@ -113,6 +113,7 @@ func Blocks(components []*pecanv1.ComponentSpec) bool { return blockRows(compone
 // element.
 const maxRowBytes = 16 << 10
 
+// blockRows returns how many rows PecanNextBlock returns at once for such elements; 0 if it cannot return blocks of them.
 func blockRows(components []*pecanv1.ComponentSpec) int {
 	bytes := int64(0)
 	for _, c := range components {
@@ -156,7 +157,7 @@ type iteration struct {
 	inner Iteration
 
 	mu sync.Mutex
-	// over: its end was returned, or no caller is left.
+	// over is set if its end was returned, or no caller is left.
 	over bool
 	// broken is the error that ended it before its end.
 	broken *reason.Error

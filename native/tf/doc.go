@@ -6,11 +6,11 @@
 // The package uses only exported functions of the C API, so the same binary runs with every TensorFlow that
 // has them.
 //
-// context.go starts the runtime, iterator.go runs a graph, fill.go fetches many elements into blocks and
-// packs, state.go saves and restores an iterator, pooled.go runs many streams in one iterator, pull.go
-// registers sources, tensor.go holds tensors, registry.go lists TensorFlow's ops, crash.go reports crashes of
-// native code. Their C side: executor.c (contexts and iterators), fill.c, tensor.c, pull.c and crash.c;
-// tensorflow.h declares what Go calls, iterator.h and crash.h what the C files share.
+// context.go starts the runtime. iterator.go runs a graph. fill.go fetches many elements into blocks and packs. state.go
+// saves and restores an iterator. pooled.go runs many streams in one iterator. pull.go registers sources. tensor.go has
+// tensors. registry.go lists TensorFlow's ops. crash.go reports crashes of native code. Their C side is executor.c (contexts
+// and iterators), fill.c, tensor.c, pull.c and crash.c. tensorflow.h declares what Go calls. iterator.h and crash.h declare
+// what the C files share.
 //
 // The package has more than 15 files because half of them are the C side of the others.
 //

@@ -16,7 +16,7 @@ const codeAborted = 10
 // atomics, so the op never waits in it.
 type streams struct {
 	next atomic.Pointer[[]*Tensor]
-	// over: the op asked for a stream when there was none. The last stream has ended.
+	// over is set if the op asked for a stream when there was none. The last stream has ended.
 	over atomic.Bool
 }
 

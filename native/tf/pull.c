@@ -1,5 +1,5 @@
-// The only file that includes ops.h and kernels.h: the first needs these typedefs to compile as C, and the
-// second defines a constant that a second inclusion would define again.
+// Only this file of the package includes ops.h and kernels.h. ops.h needs these typedefs to compile as C. kernels.h defines a
+// constant, which a second inclusion would define again.
 #include <stdlib.h>
 
 #include "_cgo_export.h"

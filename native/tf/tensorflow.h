@@ -1,6 +1,5 @@
-// Functions that the Go side of this package calls: a thin layer over TensorFlow's eager C API, in which one
-// call from Go fetches one element or many. Every function that can fail takes the status, which the caller
-// reads.
+// The Go side of this package calls these functions. They are a thin layer over TensorFlow's eager C API, in which one call
+// from Go fetches one element or many. Every function that can fail takes the status, which the caller reads.
 #ifndef PECAN_NATIVE_TF_TENSORFLOW_H_
 #define PECAN_NATIVE_TF_TENSORFLOW_H_
 

@@ -75,7 +75,7 @@ func int64Of(t testing.TB, tensor *Tensor) int64 {
 	return *(*int64)(ptr(tensor.Data()))
 }
 
-func TestIterator(t *testing.T) {
+func TestAnIteratorReturnsElementsErrorsAndTheEnd(t *testing.T) {
 	c := newContext(t)
 	t.Run("elements come in order and the end is io.EOF again and again", func(t *testing.T) {
 		it := newIterator(t, c, "thousand", Int64)
@@ -196,7 +196,7 @@ func TestTheModelReportsNodeTimes(t *testing.T) {
 	}
 }
 
-func TestRegistry(t *testing.T) {
+func TestTheRegistryHasTheOpsOfTensorFlowAndPecan(t *testing.T) {
 	newContext(t)
 	ops, err := Ops()
 	if err != nil {

@@ -5,6 +5,6 @@
 // received stream reaches the dispatcher before the close of its epoch. A Link also measures how long the dispatcher
 // has not answered. target.go parses addresses, datasets.go uploads graphs, fork.go refuses use in a forked child.
 //
-// The package knows calls but no jobs, epochs or workers. Link.mu is held for field accesses only; no other lock is
-// taken under it.
+// The package knows calls. It must not know jobs, epochs or workers. Link.mu is held for field accesses only. Do not take
+// another lock under it.
 package control

@@ -10,7 +10,7 @@ import (
 // call is a background call to the dispatcher.
 type call struct {
 	do func(context.Context) error
-	// retry: repeat the call while the dispatcher is away, until the session ends. Otherwise it is tried
+	// retry is set if the call is repeated while the dispatcher is away, until the session ends. Otherwise it is tried
 	// once.
 	retry bool
 	// reached, if not nil, is closed when the queue arrives at this entry, which makes no call.

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-func TestTargets(t *testing.T) {
+func TestTargetsAreParsedOrRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"host:5050":         "dns:///host:5050",

@@ -1,7 +1,7 @@
 // Package element holds the memory of elements in a trainer: an Entry is one accepted frame, and Rows are elements that
 // an iteration returns.
 //
-// Files: entry.go has entries, rows.go rows, gather.go copies between them.
+// entry.go has entries, and rows.go has rows. gather.go copies between them.
 //
 // Entry.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer, which is freed with the
 // last reference. Gather copies the rows of several small entries into one buffer. A Span names the stream indices that

@@ -13,7 +13,7 @@ type Entry struct {
 	First uint64
 	Rows  int
 	At    int
-	// Bytes is what the entry uses of the memory budget, Arrived what it used of the channel's credit.
+	// Bytes is what the entry uses of the memory budget. Arrived is what it used of the channel's credit.
 	Bytes   uint64
 	Arrived uint64
 	// Err is set for a failed element.

@@ -9,13 +9,13 @@ import (
 
 // carryState has the rows that an epoch shares with its neighbours. Epoch.mu guards next, joins, carry and carried.
 type carryState struct {
-	// afterNumber is the number of the epoch whose batches go on in this one; nil without one. after is that epoch until
-	// this one is read. Later it is nil, because an endless iteration must not keep all its epochs.
+	// afterNumber is the number of the epoch whose last rows this epoch joins; nil if there is none. after is that epoch
+	// until this epoch is read. Later after is nil, because an endless iteration must not keep all its epochs.
 	afterNumber *uint64
 	after       *Epoch
 	// next is closed when the epoch in which the batches go on is open, or will never be; nil without one.
 	next chan struct{}
-	// joins are rows of earlier epochs. carried: carry has the rows for the next epoch.
+	// joins are rows of earlier epochs. carried is set once carry has the rows for the next epoch.
 	joins, carry []*pecanv1.KeptRows
 	carried      bool
 }

@@ -23,7 +23,7 @@ type Job interface {
 	NumberPass(e *Epoch) uint64
 	// CountPass counts the pass of an epoch that is open.
 	CountPass(e *Epoch)
-	// NoteOpened records the number of an epoch at the dispatcher. begun: an iteration begins with it.
+	// NoteOpened records the number of an epoch at the dispatcher. begun is true if an iteration begins with it.
 	NoteOpened(number uint64, begun bool)
 	// Prefetch opens the pass after an epoch if it is not open yet. It must not block.
 	Prefetch(after *Epoch)
@@ -56,7 +56,7 @@ type Consumer struct {
 
 	// known is the term for which the dispatcher certainly knows this consumer.
 	known atomic.Pointer[leaseTerm]
-	// cacheWarned: the warning about pecan.cache() was logged.
+	// cacheWarned is set if the warning about pecan.cache() was logged.
 	cacheWarned atomic.Bool
 	// cacheDecision is the newest decision on the job's cache that was logged.
 	cacheDecision atomic.Pointer[string]

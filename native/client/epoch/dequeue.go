@@ -13,11 +13,11 @@ import (
 type Lookahead int
 
 const (
-	// NoNeedToWait: the next element failed, or none is queued, or none will come.
+	// NoNeedToWait means that the next element failed, or none is queued, or none will come.
 	NoNeedToWait Lookahead = iota
-	// MayBeLast: it is unknown whether another element follows.
+	// MayBeLast means that it is unknown whether another element follows.
 	MayBeLast
-	// MoreFollow: another element follows.
+	// MoreFollow means that another element follows.
 	MoreFollow
 )
 
@@ -57,9 +57,9 @@ type Result int
 const (
 	Nothing Result = iota
 	Ready
-	// ElementFailed: an element failed, and the next one may be requested.
+	// ElementFailed means that an element failed, and the next one may be requested.
 	ElementFailed
-	// Broken: the epoch ended with an error.
+	// Broken means that the epoch ended with an error.
 	Broken
 	End
 )
@@ -86,6 +86,8 @@ func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
 	return rows, Ready, nil
 }
 
+// dequeueChunks dequeues rows of one shape, up to max. With lead, it gathers small pieces of several streams, because a
+// call of the op costs more than a copy of few bytes.
 func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, error) {
 	// The unlock is deferred because this can panic: a worker on the same host may change strings in shared
 	// memory. Without the deferred unlock nobody could close the epoch any more.

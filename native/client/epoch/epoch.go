@@ -50,24 +50,24 @@ type Epoch struct {
 	total         uint32
 	final         bool
 	noMoreStreams bool
-	// delivered: other trainers read the whole epoch before this client joined.
+	// delivered is set if other trainers read the whole epoch before this client joined.
 	delivered bool
 	waiting   string
-	// stale: the newest snapshot has an older lease or assignment of a stream than this client had.
+	// stale is set if the newest snapshot has an older lease or assignment of a stream than this client had.
 	// staleHeartbeats counts heartbeats in a row for which that was so.
 	stale           bool
 	staleHeartbeats int
-	// deliveredStreams is the greatest number of delivered streams that the dispatcher has reported. marked: the streams
-	// that ended before the start position are past.
+	// deliveredStreams is the greatest number of delivered streams that the dispatcher has reported. marked is set if the
+	// streams that ended before the start position are past.
 	deliveredStreams uint32
 	marked           bool
 	// update has what the updates of the current watch said.
 	update updates
-	// noWorkers: the epoch waits for a worker.
+	// noWorkers is set if the epoch waits for a worker.
 	noWorkers bool
 	err       error
-	// disowned: the queue belongs to others, so nothing more is returned. err says why as soon as the reason
-	// is known.
+	// disowned is set if the queue belongs to others, so nothing more is returned. err says why as soon as the reason is
+	// known.
 	disowned bool
 
 	streams streams
@@ -108,10 +108,12 @@ type Options struct {
 	NoPrefetch          bool
 }
 
-// Open opens a pass of the job in the background: the one with this number, or the next one. previous is
-// closed when the preceding epoch is open or will never be; it is nil without one.
+// Open opens a pass of the job in the background. It opens the pass with this number, or the next one if pass is nil.
+// earlier is closed when the preceding epoch is open or never will be; it may be nil. ahead says that the epoch is
+// prefetched.
 //
-// The batches of the epoch after go on in this one; nil: it begins with its own rows, or with those of start.
+// The batches of the epoch after continue in this one. If after is nil, this epoch begins with its own rows, or with the
+// rows of start.
 func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position, after *Epoch) *Epoch {
 	e := &Epoch{
 		carryState: newCarryState(after, start),

@@ -88,7 +88,7 @@ func (e *Epoch) assigned() bool {
 	return false
 }
 
-// Waiting says for people what the epoch waits for. computing: workers are only computing the next element.
+// Waiting says for people what the epoch waits for. computing is true if workers are only computing the next element.
 func (e *Epoch) Waiting() (why string, computing bool) {
 	away, reasonAway := e.link.Away()
 	e.mu.Lock()

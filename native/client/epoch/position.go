@@ -90,6 +90,7 @@ func (e *Epoch) PositionAt(at Progress, turn uint32) *pecanv1.Position {
 	return e.positionAt(at, turn)
 }
 
+// positionAt is PositionAt. e.mu is held.
 func (e *Epoch) positionAt(at Progress, turn uint32) *pecanv1.Position {
 	position := &pecanv1.Position{Epoch: e.id, Order: e.order}
 	e.putRows(position)

@@ -70,7 +70,7 @@ func (st *stream) closeChannel() {
 	}
 }
 
-// Lost is called by the connection when it failed, without a lock held. unreachable: another try has little
+// Lost is called by the connection when it failed, without a lock held. unreachable is true if another try has little
 // hope.
 func (r *receiver) Lost(why error, unreachable bool) {
 	st, e := r.stream, r.stream.epoch

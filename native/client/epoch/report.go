@@ -70,13 +70,13 @@ func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 
 // State is a snapshot of an epoch.
 type State struct {
-	// Version is that of the dispatcher's newest snapshot.
+	// Version is the version of the dispatcher's newest snapshot.
 	Version uint64
 	// Accepted counts elements that arrived.
 	Accepted uint64
-	// NoWorkers: the epoch waits for a worker.
+	// NoWorkers is set if the epoch waits for a worker.
 	NoWorkers bool
-	// Streams are those of the dispatcher's snapshots, by number.
+	// Streams are the streams of the dispatcher's snapshots, by number.
 	Streams []StreamState
 }
 
@@ -89,9 +89,9 @@ type StreamState struct {
 	// Queued counts entries that wait to be dequeued.
 	Queued int
 	Ended  bool
-	// Parked: the stream is not read until its queue is shorter.
+	// Parked is set if the stream is not read until its queue is shorter.
 	Parked bool
-	// Open: a channel to a worker is open.
+	// Open is set if a channel to a worker is open.
 	Open bool
 	// Failures in a row, and the last one.
 	Failures  int

@@ -16,7 +16,7 @@ const maxReports = 4096
 type streamReports struct {
 	finished []*pecanv1.FinishedStream
 	released []*pecanv1.ReleasedStream
-	// queued: a background call is queued that sends everything.
+	// queued is set if a background call is queued that sends everything.
 	queued bool
 }
 

@@ -25,7 +25,7 @@ type stream struct {
 	assignment uint64
 	// next is the only index that is accepted.
 	next uint64
-	// clean: all elements below were received by this client, and none was an error.
+	// This client has received all elements below clean, and none was an error.
 	clean uint64
 	queue []element.Entry
 	// queued is the size of the queue in the memory budget. largest is the size of the largest frame that
@@ -33,22 +33,22 @@ type stream struct {
 	queued  uint64
 	largest uint64
 	ended   bool
-	// endedUnder is the lease under which the stream ended. abandoned: it ended early, because its remainder
-	// was abandoned.
+	// endedUnder is the lease under which the stream ended. abandoned is set if it ended early, because its remainder was
+	// abandoned.
 	endedUnder uint64
 	abandoned  bool
 	// count is how many elements the stream has, once known. It stays when the stream goes to another
 	// trainer.
 	count   uint64
 	counted bool
-	// finished: the report that all of it was received is on its way to the dispatcher.
+	// finished is set if the report that all of it was received is on its way to the dispatcher.
 	finished bool
-	// released: the stream was released for another consumer.
+	// released is set if the stream was released for another consumer.
 	released bool
 	parked   bool
-	// opened: a channel was opened for the stream.
+	// opened is set if a channel was opened for the stream.
 	opened bool
-	// rotates: its channel was opened without credit, and gets credit in rotation with others.
+	// rotates is set if its channel was opened without credit, and gets credit in rotation with others.
 	rotates bool
 
 	// streams.settle keeps these: how the set counts the stream, and its places in the lists of the set.
@@ -63,7 +63,7 @@ type stream struct {
 	retryAt   time.Time
 	reported  time.Time
 	lastError error
-	// denied: the worker said that it does not have the stream, and has sent nothing of it since.
+	// denied is set if the worker said that it does not have the stream, and has sent nothing of it since.
 	denied bool
 }
 

@@ -35,7 +35,7 @@ type streams struct {
 
 // pastStream is what is left of a stream that is not active. It restores the stream if another update lists it.
 type pastStream struct {
-	// The fields are those of stream.
+	// stream explains the fields.
 	next, lease, assignment, count                       uint64
 	known, ended, finished, released, abandoned, counted bool
 }

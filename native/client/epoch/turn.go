@@ -87,8 +87,8 @@ func (e *Epoch) turn() *stream {
 	return e.streams.find(regular)
 }
 
-// inHand returns a stream in whose turn an element may come, nil if the dispatcher has not assigned it yet. over: the
-// stream has ended, or belongs to another consumer.
+// inHand returns the stream with a number, or nil if the dispatcher has not assigned it yet. over is true if no element of
+// that stream can come: it has ended, or another consumer has it.
 func (e *Epoch) inHand(number uint32) (st *stream, over bool) {
 	st = e.streams.find(number)
 	switch {

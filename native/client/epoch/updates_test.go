@@ -59,9 +59,9 @@ func TestADispatcherThatForgotRecordsIsNoticed(t *testing.T) {
 			st.end()
 			e.settle(st)
 			e.apply(after, true)
-			for beat := 1; beat <= staleHeartbeats; beat++ {
-				if back := e.WentBack(); back != (beat == staleHeartbeats) {
-					t.Errorf("heartbeat %d: %v", beat, back)
+			for heartbeat := 1; heartbeat <= staleHeartbeats; heartbeat++ {
+				if back := e.WentBack(); back != (heartbeat == staleHeartbeats) {
+					t.Errorf("heartbeat %d: %v", heartbeat, back)
 				}
 			}
 		})

@@ -27,9 +27,10 @@ const (
 type Meter struct {
 	mu   sync.Mutex
 	last []subWindow
-	// number is that of the newest sub-window.
+	// number is the number of the newest sub-window.
 	number uint64
-	// begun is the begin of the current sub-window, zero without one. resumed: it is the first after an interruption.
+	// begun is the begin of the current sub-window, zero without one. resumed is set if it is the first after an
+	// interruption.
 	begun    time.Time
 	resumed  bool
 	elements uint64

@@ -49,7 +49,7 @@ type Log struct {
 	interleaved uint64
 	// iterators holds the newest iterators, oldest first.
 	iterators []iterator
-	// point is where the next iteration begins; nil for the start of an epoch. pointTaken: that iteration has
+	// point is where the next iteration begins; nil for the start of an epoch. pointTaken is set if that iteration has
 	// begun.
 	point      *Point
 	pointTaken bool

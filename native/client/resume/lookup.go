@@ -30,7 +30,7 @@ func (l *Log) NextEpoch() uint64 {
 	return next
 }
 
-// At returns the point after a number of results of an iterator, or of all iterations if reading is 0. ended: the
+// At returns the point after a number of results of an iterator, or of all iterations if reading is 0. ended is true if the
 // training loop is between two of its iterators.
 func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 	l.mu.Lock()

@@ -13,9 +13,9 @@ type Pass struct {
 	// Passes counts the passes of an outer repeat before this one in the iteration, Elements their elements.
 	Passes   uint64
 	Elements uint64
-	// ended: the iteration returned its end after this pass.
+	// ended is set if the iteration returned its end after this pass.
 	ended bool
-	// HandedOver: the pass starts at the point of another iteration, which had no deliveries.
+	// HandedOver is set if the pass starts at the point of another iteration, which had no deliveries.
 	HandedOver bool
 }
 

@@ -23,7 +23,7 @@ type Receiver interface {
 	Acknowledge()
 	// Refused is called when the worker closed the channel with an error.
 	Refused(why *reason.Error)
-	// Lost is called when the connection failed. unreachable: another try has little hope.
+	// Lost is called when the connection failed. unreachable is true if another try has little hope.
 	Lost(why error, unreachable bool)
 	// Ready is called for a READY frame: the worker lacks credit for a frame of this many bytes.
 	Ready(bytes uint64)

@@ -34,7 +34,7 @@ type Conn struct {
 	activity atomic.Uint64
 
 	mu sync.Mutex
-	// up: the worker has answered HELLO. down: the connection has ended, for this reason.
+	// up is set if the worker has answered HELLO. down is the reason why the connection has ended; nil before that.
 	up       bool
 	down     *Ending
 	raw      net.Conn
@@ -45,7 +45,7 @@ type Conn struct {
 	usedAt time.Time
 }
 
-// Ending is why a connection ended. Unreachable: it was never established, or the worker was silent on it.
+// Ending is why a connection ended. Unreachable is set if it was never established, or the worker was silent on it.
 type Ending struct {
 	Err         error
 	Unreachable bool
@@ -132,6 +132,7 @@ func (c *Conn) channel(number uint32) *Channel {
 // fail ends the connection; its receivers learn why.
 func (c *Conn) fail(why error) { c.end(why, false) }
 
+// end ends the connection once, and reports the reason to the receivers of its channels. It calls them without a lock.
 func (c *Conn) end(why error, unreachable bool) {
 	c.mu.Lock()
 	if c.down != nil {

@@ -53,6 +53,8 @@ func (c *Conn) try(network, address string) (net.Conn, error) {
 	return link, nil
 }
 
+// handshake sends HELLO and reads the answer. It refuses a worker with another id, because its address may belong to a new
+// worker now.
 func (c *Conn) handshake(link net.Conn) error {
 	fail := func(err error) error {
 		return reason.New(reason.From(err).Reason, "shake hands with worker %s at %s: %w", c.worker.GetWorkerId(), link.RemoteAddr(), err)

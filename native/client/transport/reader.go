@@ -31,7 +31,7 @@ type reader struct {
 	in     *bufio.Reader
 	frames *frame.Reader
 	slots  map[uint64]*buffer.Slot
-	// socket is that of a TCP connection, nil otherwise. low is its low-water mark.
+	// socket is the socket of a TCP connection; nil for another connection. low is the socket's low-water mark.
 	socket syscall.RawConn
 	low    int
 	// touched are the channels that received something since their last acknowledgement.
@@ -91,6 +91,8 @@ func (r *reader) acknowledge() {
 	r.unacked = 0
 }
 
+// handle passes a frame to the receiver of its channel. A frame for a closed channel is ignored, because it may have been
+// on its way.
 func (r *reader) handle(h frame.Header, meta []byte) error {
 	switch h.Type {
 	case frame.Data:

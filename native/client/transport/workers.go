@@ -44,7 +44,7 @@ type Config struct {
 	// ClientID and Version are sent to workers in the handshake.
 	ClientID string
 	Version  string
-	// HostID decides whether a worker is on this host. Empty: no worker is.
+	// HostID decides whether a worker is on this host. If it is empty, no worker is.
 	HostID string
 	// ClusterID returns the cluster that workers must belong to.
 	ClusterID func() string

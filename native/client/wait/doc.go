@@ -2,7 +2,7 @@
 // between attempts, a Sleep ends with a context, and a Signal wakes one waiter. A Time also counts while the host is
 // suspended.
 //
-// Files: backoff.go has the Backoff, Sleep and Signal, clock.go the Time.
+// backoff.go has the Backoff, Sleep and Signal. clock.go has the Time.
 //
 // The package must not know the conditions that its callers wait for.
 package wait
