@@ -54,8 +54,8 @@ PROBED = (0.0, 1.0, 4.0)
 AROUND_ONE, AROUND_EACH, BEYOND = (0.5, 0.75, 0.9, 1.1, 1.3, 1.7), (0.75, 0.9, 1.1, 1.3), (2.5, 4.0)
 # Points if no choices cross.
 SPREAD = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-# How much longer an epoch takes: with the fixed choice that the service chose, beside the best fixed one; and with the
-# automatic choice, beside the same fixed one.
+# ABOVE is how much longer an epoch takes with the fixed choice that the service chose than with the best fixed one.
+# BESIDE is how much longer it takes with the automatic choice than with the same fixed one.
 ABOVE, BESIDE = "choice, % above the best", "automatic, % above the same fixed choice"
 COLOURS = {COMPUTE: "#d55e00", SOURCE: "#0072b2", FULL: "#777", AUTOMATIC: "#00695c"}
 

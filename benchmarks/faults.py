@@ -15,7 +15,7 @@ import proxies
 import tensorflow as tf
 from cluster import Cluster, Program, wait
 from row import Contestants, Mark, Medians, Row, Sample, Settings, at_most
-from trial import ROOMY, STREAMS, TCP, Goodbye, Trial, costly, elements, revive, service
+from trial import ROOMY, STREAMS, TCP, Goodbye, Trial, elements, expensive, revive, service
 
 HEAD = """# What a fault costs
 
@@ -205,7 +205,7 @@ def _recomputed(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 
 
 def _shuffled(total: int, millis: float) -> tf.data.Dataset:
-    """Returns elements with a shuffle after the costly step."""
+    """Returns elements with a shuffle after the expensive step."""
     return elements(total, millis).shuffle(100)
 
 
@@ -219,7 +219,7 @@ def _files(directory: pathlib.Path, total: int) -> tf.data.Dataset:
                 writer.write(str(i).encode())
     files = tf.data.Dataset.from_tensor_slices(names)
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=2)
-    return records.map(lambda record: tf.strings.to_number(record, tf.int64)).map(costly(1.5))
+    return records.map(lambda record: tf.strings.to_number(record, tf.int64)).map(expensive(1.5))
 
 
 def _resumed(

@@ -16,7 +16,7 @@ import pecan
 import tensorflow as tf
 from cluster import Cluster, wait
 from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
-from trial import costly, service
+from trial import expensive, service
 
 HEAD = """# What checkpoints and caches cost
 
@@ -24,9 +24,9 @@ HEAD = """# What checkpoints and caches cost
 One run samples all contestants in turns. Figures are medians, with the smallest and largest sample in brackets. Two
 workers run on the trainer's machine, with files on its local disk.
 
-*Checkpoints*: four streams, each with a quarter of a shuffle of 4,000 elements of 8 KiB after the costly step. Another
-worker cannot start such a stream at an index. Workers may take a checkpoint each second, ten times as often as by
-default, so `--checkpoint-share` (1 %) is the bound. The streams of a worker share its cores and this percentage. A
+*Checkpoints*: four streams, each with a quarter of a shuffle of 4,000 elements of 8 KiB after the expensive step.
+Another worker cannot start such a stream at an index. Workers may take a checkpoint each second, ten times as often as
+by default, so `--checkpoint-share` (1 %) is the bound. The streams of a worker share its cores and this percentage. A
 stream takes its next checkpoint when the last one, with its write, took no more than the stream's part of the time
 since then. The first checkpoint of a stream has no bound, because its cost is unknown. A stream is *paused* until its
 iterator has saved its state; another thread writes the state to disk.
@@ -44,8 +44,8 @@ REFERENCE = (OFF, "elements/s")
 
 
 def _large_shuffles() -> tf.data.Dataset:
-    """Returns a dataset with four streams. Each has a large shuffle after its costly step."""
-    work = costly(0.7)
+    """Returns a dataset with four streams. Each has a large shuffle after its expensive step."""
+    work = expensive(0.7)
 
     def step(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
         noise = tf.random.stateless_uniform([PAYLOAD // 4], [number, 2], 0, 1 << 30, tf.int32)

@@ -151,8 +151,8 @@ def _guarantees(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
     in_memory = stack.enter_context(systems.pecan_service(workers=2))
     work_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-", dir=ROOT / "build"))
     durable = stack.enter_context(systems.pecan_service(workers=2, work_dir=f"{work_dir}/state"))
-    # In mode "off" each of the two workers returns the whole dataset. With half of the files, the number of images is
-    # that of the other contestants.
+    # In mode "off" each of the two workers returns the whole dataset. With half of the files, there are as many images
+    # as for the other contestants.
     off = in_memory.through(_photographs(settings, FILES // 2), processing_mode="off")
     return {
         AT_MOST_ONCE: _image_rate(in_memory.through(dataset, processing_mode="at_most_once"), in_memory),

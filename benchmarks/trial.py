@@ -41,10 +41,10 @@ class Arrival(NamedTuple):
 
 def elements(total: int, millis: float = 1.5) -> tf.data.Dataset:
     """Returns ids from 0 to `total` - 1 with the times of their computation. Each takes about `millis` ms of a core."""
-    return tf.data.Dataset.range(total).map(costly(millis))
+    return tf.data.Dataset.range(total).map(expensive(millis))
 
 
-def costly(millis: float) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+def expensive(millis: float) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     """Returns a step that takes about `millis` milliseconds of a core."""
     size = int(300 * millis ** (1 / 3))
 
@@ -76,8 +76,9 @@ class Trial:
         self.arrivals: list[Arrival] = []
         self.until(lambda: len(self.arrivals) > 0)
         (self.job,) = {job["job_id"] for job in cluster.status()["jobs"]} - known
-        # Unix times before and after the fault, and the size of the dispatcher's log before it.
+        # The Unix times before and after the fault.
         self.fault_at = self.injected = 0.0
+        # The size of the dispatcher's log before the fault.
         self._log_size = 0
 
     def until(self, condition: Callable[[], object], every: int = 1) -> None:

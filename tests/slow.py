@@ -72,7 +72,7 @@ SLOW = (
     "tests/faults/test_endless_repeat.py",
     "tests/faults/test_every_mode.py::test_the_dispatcher_dies_alone",
     "tests/faults/test_every_mode.py::test_the_dispatcher_dies_with_all_workers",
-    "tests/faults/test_every_mode.py::test_the_trainer_dies",
+    "tests/faults/test_every_mode.py::test_the_next_trainer_reads_from_the_start",
     "tests/faults/test_every_mode.py::test_without_failures_a_stream_needs_few_records",
     "tests/faults/test_every_mode.py::test_workers_come_and_go",
     "tests/faults/test_goodbye.py",

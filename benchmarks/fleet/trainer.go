@@ -37,7 +37,7 @@ func (f *fleet) train(ctx context.Context, number int) error {
 	if got := int(job.GetPlan().GetNumStreams()); got != f.options.streams {
 		return fmt.Errorf("the plan has %d streams instead of %d: %s", got, f.options.streams, job.GetPlan().GetStreamsWhy())
 	}
-	go beat(ctx, client, id)
+	go sendHeartbeats(ctx, client, id)
 	epoch, err := client.OpenEpoch(ctx, &pecanv1.OpenEpochRequest{RequestId: id, ClientId: id, JobId: job.GetJobId()})
 	if err != nil {
 		return fmt.Errorf("open the epoch: %w", err)
@@ -103,8 +103,8 @@ func (f *fleet) read(ctx context.Context, client pecanv1.DispatcherClient, id, j
 	}
 }
 
-// beat sends a trainer's heartbeats.
-func beat(ctx context.Context, client pecanv1.DispatcherClient, id string) {
+// sendHeartbeats sends a trainer's heartbeats.
+func sendHeartbeats(ctx context.Context, client pecanv1.DispatcherClient, id string) {
 	for number := uint64(1); ctx.Err() == nil; number++ {
 		_, _ = client.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{ClientId: id, Number: number})
 		select {

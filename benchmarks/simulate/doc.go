@@ -6,6 +6,6 @@
 //	simulate --scaling-policy 3 --scaling-threshold-up 0.07
 //	simulate --replay decisions.jsonl
 //
-// Files: main.go has the flags, run.go runs jobs, switches.go has the switches of Pecan's predecessors, events.go the event
-// log, page.go and marks.go the page, plot.go and svg.go the picture, replay.go the replay of a dispatcher's decisions.
+// main.go has the flags. run.go runs jobs. switches.go has the switches of Pecan's predecessors. events.go writes the event
+// log. page.go and marks.go write the page. plot.go and svg.go draw the diagram. replay.go replays a dispatcher's decisions.
 package main

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/sim"
 )
 
-// columns are those of the event log. A line is a measurement window of a run and the decision after it. bill and best
+// columns are the columns of the event log. A line is a measurement window of a run and the decision after it. bill and best
 // include the time in which a change of workers settled. reason is left out of lines that repeat the decision before.
 var columns = []string{
 	"scenario", "family", "policy", "seed", "window", "remote", "local", "bill", "best", "regret",

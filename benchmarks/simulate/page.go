@@ -125,7 +125,7 @@ func curves(b *strings.Builder, r *sim.Report) {
 	}
 }
 
-// percent formats a share. Shares without a bound are those of a job that stands still.
+// percent formats a share. A share has no bound if the job stands still.
 func percent(share float64) string {
 	switch {
 	case share > 1e6:

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/sim"
 )
 
-// switches are those of the predecessors' dispatchers, under their names. They apply to the versions of the published
+// switches has the switches of the predecessors' dispatchers, by their names. They apply to the versions of the published
 // code. Without them, all policies run with their published constants.
 type switches struct {
 	// scalingPolicy is 1 for Cachew's scaling, 2 for all workers, 3 for Pecan's placement; 0 for the comparison of all.

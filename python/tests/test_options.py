@@ -211,7 +211,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_mode_and_sharding(name):
+def test_processing_mode_and_sharding_are_passed_on(name):
     arguments, mode, sharding = MODES[name]
     chosen = options.read_options(**{**ALL, **arguments})
     assert (chosen.mode, chosen.sharding) == (mode, sharding)
@@ -229,7 +229,7 @@ def test_mode_and_sharding(name):
         ("paper_unguarded", None, ("paper_unguarded", "any")),
     ],
 )
-def test_order_and_tolerance(order, tolerance, chosen):
+def test_the_default_tolerance_follows_from_the_order(order, tolerance, chosen):
     options_ = options.read_options(**{**ALL, "order": order, "order_tolerance": tolerance})
     assert (options_.order, options_.order_tolerance) == chosen
 
@@ -308,7 +308,7 @@ def test_more_local_workers_than_the_memory_holds_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "name"), [("auto", "unspecified"), ("ANY", "unspecified"), ("local", "local")])
-def test_target_workers(given, name):
+def test_target_workers_are_passed_on(given, name):
     assert options.read_options(**{**ALL, "target_workers": given}).target_workers == name
 
 

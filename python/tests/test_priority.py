@@ -123,8 +123,8 @@ def test_groups_of_dead_processes_are_removed():
         assert not left.exists()
 
 
-# The groups of this process, the mounts of control groups below a directory, the directory of the own group there, and
-# the file with the weight of a child.
+# Each value has four parts: the groups of this process, the mounts of control groups below a directory, the directory
+# of the own group there, and the file with the weight of a child.
 VERSIONS = {
     "version 2": ("0::/team/job", "1 1 0:1 / {}/all rw - cgroup2 cgroup2 rw", "all/team/job", "cpu.weight"),
     "version 2 in a container that shows its part": (

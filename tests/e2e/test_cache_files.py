@@ -213,7 +213,7 @@ def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
 
     # Each cache has 1.6 MB of elements.
     cheap = D.range(200).map(large).apply(pecan.cache()).map(lambda x: x[0])
-    costly = D.range(200).map(spin).map(large).apply(pecan.cache()).map(lambda x: x[0])
+    expensive = D.range(200).map(spin).map(large).apply(pecan.cache()).map(lambda x: x[0])
     target = f"pecan://{bounded.address}"
 
     def control(*words: str) -> subprocess.CompletedProcess[str]:
@@ -230,7 +230,7 @@ def test_a_quota_keeps_the_cache_that_saves_more(tmp_path, bounded):
         assert sorted(int(x) for x in first) == list(range(200))
         (low,) = recorded()
         assert files() == {low}
-        second = costly.apply(pecan.distribute(target))
+        second = expensive.apply(pecan.distribute(target))
         for _ in range(2):
             assert sorted(int(x) for x in second) == list(range(200))
         until(lambda: low not in recorded(), "no cache is evicted")

@@ -84,7 +84,7 @@ def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_ado
         ({"HOME": "/home/me"}, "/home/me/.cache/pecan/learned"),
     ],
 )
-def test_the_users_directory(variables, directory, monkeypatch):
+def test_the_environment_decides_the_users_directory(variables, directory, monkeypatch):
     for name in ("PECAN_HOME", "XDG_CACHE_HOME", "PECAN_LEARN"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

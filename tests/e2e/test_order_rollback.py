@@ -209,7 +209,7 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     assert "state rolled back" in text
     assert f"{-100 * found.production_gain:.1f} % more" in text and "in other streams of the same epochs" in text
     assert found.response["production"]["same_epochs"]
-    # The prediction is that of the decision, also after a restart, although newer epochs contradict it.
+    # The prediction stays as the decision made it, also after a restart, although newer epochs contradict it.
     _check_trial_explanation(service, found, text)
     assert service.jobs_by_order() == {"rolled_back": 1}
     # Epochs had the registered order first, then the new order in one stream each, and new epochs have the registered order again.

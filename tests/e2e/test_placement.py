@@ -18,8 +18,8 @@ from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program, run_command
 
 WORKERS = 8
-# The sleep of an element. With these prices, R workers cost (1 + R / 4) * max(STEP_S, ELEMENT_S / R) for an element,
-# which is least with 5 or 6 workers.
+# The sleep of an element. With these prices, R workers cost (1 + R / 4) * max(STEP_S, ELEMENT_S / R) for an element.
+# That is least with 5 or 6 workers.
 ELEMENT_S, STEP_S = 0.11, 0.02
 PRICES = "currency: USD\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: 0.25}}\n"
 ELEMENTS = 3000

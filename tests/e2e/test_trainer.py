@@ -53,7 +53,7 @@ def model():
     return model
 
 
-def test_fit_evaluate_predict(cluster, examples, model):
+def test_keras_fits_evaluates_and_predicts(cluster, examples, model):
     dataset = _distributed(cluster, D.from_tensor_slices(examples).shuffle(100).batch(32))
     history = model.fit(dataset, epochs=3, verbose=0)
     assert len(history.history["loss"]) == 3

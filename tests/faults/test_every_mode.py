@@ -302,7 +302,7 @@ sys.stdin.read()
 """
 
 
-def test_the_trainer_dies(tmp_path):
+def test_the_next_trainer_reads_from_the_start(tmp_path):
     """Without a saved position the next trainer reads an epoch from its start, and in mode deterministic in the same order."""
     with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(2)

@@ -172,7 +172,7 @@ def test_putfail(tmp_path, data, truth, golden_cached, mode, point):
 AUTOMATIC = {"cache": "auto", "order": "off"}
 
 
-def _costly(data) -> tf.data.Dataset:
+def _expensive(data) -> tf.data.Dataset:
     """The records after a step of some milliseconds, which a decision stores."""
 
     def step(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -208,7 +208,7 @@ def test_getfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, rng)
     """T2: the service has chosen what to cache, and all workers are killed while they read it. The cache does not change."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
-        with Run(cluster, data, mode, 4, dataset=_costly(data), **AUTOMATIC) as run:
+        with Run(cluster, data, mode, 4, dataset=_expensive(data), **AUTOMATIC) as run:
             run.read_until(2, 0)
             wait(lambda: _stored(cluster), "two epochs have written the cache")
             kept, computed = _segment_files(tmp_path), _settled(cluster)
@@ -229,7 +229,7 @@ def test_putfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, poin
     """T3: all workers are killed while they write what the service has chosen. Later epochs read what is complete, and write the rest."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
-        with Run(cluster, data, mode, 4, dataset=_costly(data), **AUTOMATIC) as run:
+        with Run(cluster, data, mode, 4, dataset=_expensive(data), **AUTOMATIC) as run:
             run.read_until(0, 1)
             (job,) = cluster.status()["jobs"]
             streams = int(job["plan"]["num_streams"])
@@ -254,7 +254,7 @@ def test_modes_of_an_automatic_cache_change_while_everything_dies(tmp_path, data
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
         flags = cluster.dispatcher.flags
-        with Run(cluster, data, mode, 5, dataset=_costly(data), **AUTOMATIC) as run:
+        with Run(cluster, data, mode, 5, dataset=_expensive(data), **AUTOMATIC) as run:
             run.read_until(1, 0)
             modes = rng.sample(["put", "compute", "get"], 3)
             for epoch, cache_mode in enumerate([*modes, "auto"], start=1):

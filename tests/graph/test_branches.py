@@ -110,7 +110,7 @@ def test_a_position_names_only_orders_within_branches(ordergraph, tmp_path):
         assert same(one.graph, dataset), one
 
 
-def test_branches_of_branches(ordergraph, tmp_path):
+def test_steps_move_within_branches_of_branches(ordergraph, tmp_path):
     dataset = D.zip((D.zip((badly(), D.range(8))), D.zip((badly(), badly()))))
     bad = [READ, LARGE, SMALL]
     proposal = propose(ordergraph, tmp_path, dataset, [SOURCE, *bad, READ, *bad, *bad, READ, SMALL])

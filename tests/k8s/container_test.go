@@ -28,8 +28,8 @@ type container struct {
 	code    int
 }
 
-// enter makes the root of a container and becomes its program: $1 is the lower layers, $2 the directory of the container, $3 the
-// user, $4 "ro" or "rw", then the mounts as FROM AT MODE up to "--", and the command.
+// enter makes the root of a container and becomes its program. $1 has the lower layers. $2 is the directory of the container.
+// $3 is the user. $4 is "ro" or "rw". The mounts follow as FROM AT MODE up to "--". The command is at the end.
 const enter = `set -e
 layers=$1 dir=$2 user=$3 mode=$4; shift 4
 mkdir -p $dir/upper $dir/work $dir/root

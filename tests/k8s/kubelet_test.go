@@ -195,8 +195,8 @@ func (k *kubelet) live(ctx context.Context, r *podRun) {
 	}
 }
 
-// pauseBefore returns how long a container waits for its next start: as in Kubernetes, ten seconds after the first restart, and
-// twice as long each time.
+// pauseBefore returns how long a container waits for its next start. As in Kubernetes, the pause is ten seconds after the
+// first restart, and twice as long each time.
 func pauseBefore(restarts int32) time.Duration {
 	if restarts == 0 {
 		return time.Second

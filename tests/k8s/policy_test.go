@@ -41,8 +41,8 @@ func render(t *testing.T, set ...string) rendered {
 	return r
 }
 
-// admits reports whether a pod of the namespace with these labels may connect to a named port of a component: as Kubernetes
-// decides it, if a policy selects the component, one of its rules must admit the pod.
+// admits reports whether a pod of the namespace with these labels may connect to a named port of a component. It decides like
+// Kubernetes: if a policy selects the component, one of its rules must admit the pod.
 func (r rendered) admits(t *testing.T, from map[string]string, component, port string) bool {
 	t.Helper()
 	selects := func(s *metav1.LabelSelector, of map[string]string) bool {

@@ -31,7 +31,7 @@ type options struct {
 	compactEvery int
 	// cacheDir is a directory that all workers see.
 	cacheDir string
-	// repeated: unary calls of trainers arrive more than once, also late.
+	// repeated is set if unary calls of trainers arrive more than once, also late.
 	repeated bool
 }
 

@@ -24,7 +24,7 @@ import (
 const (
 	dtInt64  = 9
 	dtString = 7
-	// sources is the number of shares of each source, streams the number of streams they are divided into, unless the
+	// sources is the number of shares of each source. streams is the number of streams they are divided into, unless the
 	// dataset says something else.
 	sources = 16
 	streams = 4
@@ -40,11 +40,11 @@ type dataset struct {
 	share func(share int64) [][]int64
 	// words is the size of component 1; 0 for text.
 	words int
-	// known: the plan knows the number of elements.
+	// known is set if the plan knows the number of elements.
 	known bool
-	// cached: the dataset has a cached step.
+	// cached is set if the dataset has a cached step.
 	cached bool
-	// shuffled: seeds decide the order in a stream. An undisturbed run shows it.
+	// shuffled is set if seeds decide the order in a stream. An undisturbed run shows it.
 	shuffled bool
 	// shares is the number of shares of the source, if it is not sources. asked is the number of streams that the job
 	// asks for; 0 lets the plan choose.
@@ -210,8 +210,8 @@ func (d *dataset) elements() int {
 	return n
 }
 
-// order returns the order of deterministic mode: element 0 of each stream of a group, then element 1 of each, without
-// ended streams; then the next group.
+// order returns the order of deterministic mode. It has element 0 of each stream of a group, then element 1 of each, without
+// ended streams. The next group follows.
 func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	if d.shuffled {
 		return d.orders[epoch]

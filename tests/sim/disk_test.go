@@ -61,7 +61,7 @@ type disk struct {
 	caught atomic.Bool
 	// only restricts the hooks to writes with such a record; nil: all writes.
 	only atomic.Pointer[func(*pecanv1.Record) bool]
-	// counted: the current write counts for hooks.
+	// counted is set if the current write counts for hooks.
 	counted atomic.Bool
 }
 
@@ -144,7 +144,7 @@ type simStore struct {
 	store  *store.Store
 	failed chan struct{}
 	once   sync.Once
-	// dead: the store's process is dead, and its writes have no effect.
+	// dead is set if the store's process is dead, and its writes have no effect.
 	dead atomic.Bool
 }
 

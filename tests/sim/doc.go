@@ -8,8 +8,8 @@
 //
 // A seed decides the cluster, the dataset, latencies, the dispatcher's ids and what a crash leaves on the disk. It also
 // decides what breaks, when and for how long. It does not decide in which order Go and TensorFlow run goroutines and threads
-// that are ready at the same moment. Nor does it decide the jitter between retries, and the ids of clients and workers. A
-// failed seed may need several runs until it fails again.
+// that are ready at the same moment. It does not decide the jitter between retries, or the ids of clients and workers,
+// either. A failed seed may need several runs until it fails again.
 //
 // Plans with a closing stream are not here. TensorFlow calls the source of their graphs from its own threads, which are in
 // no bubble. Go ends a process that touches a bubble's channels from outside. Tests with real processes have them.

@@ -28,7 +28,7 @@ const (
 	lostKind simnet.Fault = "elements lost"
 	// abandonedKind counts streams that a trainer abandoned by itself.
 	abandonedKind simnet.Fault = "streams abandoned by trainers"
-	// readKind: an epoch read a cache. unfilledKind: a cache could not be written for good.
+	// readKind means that an epoch read a cache. unfilledKind means that a cache could not be written for good.
 	readKind     simnet.Fault = "cache read"
 	unfilledKind simnet.Fault = "cache not filled"
 )

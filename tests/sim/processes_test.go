@@ -40,7 +40,7 @@ func begin(host *simnet.Host, main func(context.Context) error) *process {
 type end int
 
 const (
-	// stopped: the process was asked to stop.
+	// stopped is set if the process was asked to stop.
 	stopped end = iota
 	killed
 	powerCut

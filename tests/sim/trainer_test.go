@@ -46,9 +46,9 @@ type trainer struct {
 	job     *client.Job
 	// taken counts elements over all epochs, for tests that wait for progress.
 	taken atomic.Int64
-	// stopped: it has stopped for stopsFor.
+	// stopped is set if it has stopped for stopsFor.
 	stopped bool
-	// dead: the trainer was killed and reads no more.
+	// dead is set if the trainer was killed and reads no more.
 	dead atomic.Bool
 }
 

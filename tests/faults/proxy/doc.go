@@ -12,5 +12,5 @@
 //	swap N                  exchange two consecutive data plane frames of one channel, N times
 //	count                   only print the counters
 //
-// Files: main.go forwards, swap.go exchanges frames.
+// main.go forwards, and swap.go exchanges frames.
 package main

@@ -8,5 +8,5 @@
 //	ordergraph streams DATASET.pb OUT NAME...      write its serial streams in this order to OUT.s<stream>.pb, for benchmarks
 //	ordergraph propose DIRECTORY                   propose orders for each NAME.pb in the directory
 //
-// Files: main.go has the commands, propose.go the last one.
+// main.go has the commands, and propose.go has the last one.
 package main

@@ -16,7 +16,7 @@ type segment struct {
 	data []byte
 	at   time.Time
 	end  error
-	// counted: the fault that delays the segment was counted.
+	// counted is set if the fault that delays the segment was counted.
 	counted bool
 }
 
@@ -28,7 +28,8 @@ type pipe struct {
 	bytes          int
 	// moved wakes the waiters at both ends of the connection.
 	moved *bell
-	// closed: the reader is closed, and arriving bytes are answered with a reset. ended: nothing more is sent.
+	// closed is set if the reader is closed, and arriving bytes are answered with a reset. ended is set if nothing more is
+	// sent.
 	closed, ended bool
 }
 

@@ -12,11 +12,11 @@ import (
 type state int
 
 const (
-	// up: a process may run here.
+	// up means that a process may run here.
 	up state = iota
-	// dead: the process has ended, and the host's kernel answers for it.
+	// dead means that the process has ended, and the host's kernel answers for it.
 	dead
-	// dark: nothing leaves and nothing arrives.
+	// dark means that nothing leaves and nothing arrives.
 	dark
 )
 

@@ -45,9 +45,9 @@ func (b *bell) ring() {
 type link struct {
 	lost  bool
 	delay time.Duration
-	// cutAfter: the connection that sends the byte after this many is reset; -1: never.
+	// cutAfter is the number of bytes after which the connection that sends the next byte is reset; -1 for never.
 	cutAfter int64
-	// flipAfter: one bit of the byte after this many is flipped; -1: never.
+	// flipAfter is the number of bytes after which one bit of the next byte is flipped; -1 for never.
 	flipAfter int64
 	// passed counts all sent bytes.
 	passed int64
