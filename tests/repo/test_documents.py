@@ -28,15 +28,19 @@ REPLACED = {
 }
 # A word that names, comments, messages and pages may not contain → the term for it.
 RETIRED = {
+    "beat": "heartbeat",
     "beats": "heartbeats",
     "passage": "data path",
     "renewable": "rejoining",
     "tandem": "paired run",
+    "teeth": "mutants",
     "told": "asked",
     "wary": "crash guard",
 }
 # Names that contain such a word for a reason.
 KEPT = {"ShardingFiles"}
+# The files that are searched for retired words.
+SEARCHED = (".go", ".py", ".md", ".proto", ".yaml", ".yml", ".toml", ".c", ".h", ".sh", ".dot", ".ipynb", ".txt", "Makefile")
 
 
 def reasons() -> dict[str, str]:
@@ -218,12 +222,11 @@ def replaced(names: list[str]) -> list[str]:
 
 
 def retired(texts: dict[str, str]) -> list[str]:
-    """A sentence for every file that contains a retired word."""
-    pattern = re.compile(rf"\b({'|'.join(RETIRED)})\b", re.IGNORECASE)
+    """A sentence for every file that contains a retired word, in a text or as a word of a name."""
     return [
         f"{name}: the term is {RETIRED[word]}, not {word}"
         for name, text in texts.items()
-        for word in sorted({found.lower() for found in pattern.findall(text)})
+        for word in sorted({word for token in set(re.findall(r"\w+", text)) for word in words_of(token)} & RETIRED.keys())
     ]
 
 
@@ -246,14 +249,15 @@ def test_flags_use_the_projects_terms():
 
 
 def test_no_file_uses_a_retired_word():
-    files = [name for name in repository.tracked() if name.endswith((".go", ".py", ".md", ".proto", ".yaml"))]
+    files = [name for name in repository.tracked() if name.endswith(SEARCHED)]
     found = retired({name: repository.text(name) for name in files if name != "tests/repo/test_documents.py"})
     assert not found, "\n".join(found)
 
 
 def test_a_retired_word_is_detected():
     assert len(retired({"a.go": "// Told: x", "b.go": "d.beats++", "c.go": "wary"})) == 3
-    assert not retired({"a.go": "heartbeats, untold", "b.go": "staleHeartbeats"})
+    assert len(retired({"a.go": "func beatOnce()", "b.py": "def is_wary()", "c.go": "TestFilesAreToldApart"})) == 3
+    assert not retired({"a.go": "heartbeats, untold", "b.go": "staleHeartbeats", "c.go": "heartbeatOnce"})
 
 
 def test_a_replaced_word_is_detected():

@@ -18,6 +18,7 @@ UNSEEDED = re.compile(r"\brand\.(?!New\b|NewPCG\b|Rand\b)\w+\(")
 
 def test_the_core_of_the_dispatcher_and_policies_are_pure():
     pure = (
+        "service/dispatcher/caching",
         "service/dispatcher/core",
         "service/dispatcher/ordering",
         "service/dispatcher/placing",
@@ -26,6 +27,7 @@ def test_the_core_of_the_dispatcher_and_policies_are_pure():
     cores = [p for p in repository.go_packages() if p.path not in ONLY_FOR_TESTS and any(inside(p.path, package) for package in pure)]
     names = {p.path.removeprefix("service/dispatcher/") for p in cores}
     assert names >= {
+        "caching",
         "core",
         "core/crashguard",
         "core/durable",
