@@ -16,8 +16,8 @@ const (
 	statsTimeout = 500 * time.Millisecond
 )
 
-// fileBytes returns the size of the files that the constants of a dataset name. It returns 0 if the size is not known:
-// a name is no file on this host, such as the URL of a remote file, or the file system is slow.
+// fileBytes returns the size of the files that the constants of a dataset name. It returns 0 if the size is not known.
+// A name may be no file on this host, such as the URL of a remote file, or the file system may be slow.
 func fileBytes(g *graph.Graph) int64 {
 	total, deadline := int64(0), time.Now().Add(statsTimeout)
 	_ = g.EachNode(func(n *tf.NodeDef, function string) error {

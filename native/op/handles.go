@@ -22,8 +22,8 @@ import (
 // maxWait limits one call of a kernel.
 const maxWait = 100 * time.Millisecond
 
-// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough for a call
-// to cost little per row, and small enough for the first row not to wait long for the last.
+// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
+// costs little per row. It is small enough that the first row does not wait long for the last.
 const (
 	maxBlockRows = 1024
 	blockBytes   = 1 << 20

@@ -51,7 +51,7 @@ pecan_iterator* pecan_new_iterator(TFE_Context* context, const void* graph, size
 void pecan_delete_iterator(pecan_iterator* iterator);
 void pecan_cancel_iterator(pecan_iterator* iterator);
 // Both must live as long as the iterator. hurry is read during fills. progress is set to the rows that a fill
-// has written so far, so that others may read them while the fill waits for its next element.
+// has written so far. Others may read them while the fill waits for its next element.
 void pecan_share(pecan_iterator* iterator, const int32_t* hurry, int64_t* progress);
 
 // Makes ops that run on the thread of a fetch use no other threads, as tf.data limits ops on its own threads by default.

@@ -10,12 +10,12 @@ import (
 const (
 	// mostWait is how long a caller waits for a call of the host's file system.
 	mostWait = 3 * time.Second
-	// longer times the wait is the bound of calls that make files durable or list the directory, because they take long on a
+	// longer times the wait is the bound of calls that make files durable or list the directory. They take long even on a
 	// healthy file system. restFor times the wait is the pause after a call that took too long.
 	longer, restFor = 10, 3
 )
 
-// ErrSlow is the error of a call that takes too long, and of a call that is not made because an earlier one took too long.
+// ErrSlow is the error of a call that takes too long. A call that is not made because of an earlier one has it too.
 var ErrSlow = errors.New("the cache directory does not answer in time")
 
 // patience bounds the time for which a caller waits for a file system. A call that takes longer goes on alone, and its result is

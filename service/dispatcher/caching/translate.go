@@ -104,7 +104,7 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 }
 
 // spread counts the elements of the steps upstream of a step that gives n. If a step gives as many as it gets, the
-// measurement does not count, because buffers hold elements in the first epoch that steps upstream have already given.
+// measurement does not count: in the first epoch, buffers hold elements that steps upstream have given.
 // spread returns a step about which too little is known.
 func (f *flow) spread(node string, n float64) (missing string) {
 	f.count[node] += n

@@ -17,7 +17,7 @@ type Facts struct {
 	ReadsFiles bool
 	// Endless is set if the function creates a dataset that may not end.
 	Endless bool
-	// Random is set if the function uses a random op whose generator advances from call to call, so the values depend on
+	// Random is set if the function uses a random op whose generator advances from call to call. Then the values depend on
 	// the order of the calls.
 	Random bool
 	// parallel is set if the function creates a dataset that computes several elements at once.

@@ -14,14 +14,14 @@ import (
 const prefix = "pecan_extents/"
 
 // Divide returns the graph of a dataset whose record files are divided into extents, and the number of extents. It returns
-// nil if the dataset reads no large uncompressed TFRecord files, if the files alone make enough streams, or if a file has no
-// index. It fails only if the context ends before the indexes are read.
+// nil if the dataset reads no large uncompressed TFRecord files, or if a file has no index. It also returns nil if the files
+// alone make enough streams. It fails only if the context ends before the indexes are read.
 func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err error) {
 	root, isTree := g.Steps()
 	if !isTree {
 		return nil, 0, nil
 	}
-	d := &division{Editor: graph.NewEditor(g), g: g, a: analysis.New(g), users: usersOf(root), top: root.Node.GetName()}
+	d := &division{Editor: graph.NewEditor(g), g: g, a: analysis.New(g), users: usersOf(root), root: root.Node.GetName()}
 	ignores := false
 	root.Walk(func(s *graph.Step) {
 		// After a damaged record, a local run continues with the next file, and a stream with the next extent.
@@ -33,7 +33,7 @@ func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err err
 	if d.total == 0 || ignores || err != nil {
 		return nil, 0, err
 	}
-	if divided, err = d.Finish(d.top); err != nil {
+	if divided, err = d.Finish(d.root); err != nil {
 		return nil, 0, nil
 	}
 	return divided, d.total, nil
@@ -45,15 +45,15 @@ type division struct {
 	g     *graph.Graph
 	a     *analysis.Analysis
 	users map[*graph.Step]*graph.Step
-	// top is the name of the root. total is the number of extents.
-	top   string
+	// root is the name of the last step. total is the number of extents.
+	root  string
 	total int
 }
 
 // divide divides the files that a step opens, if it opens files and they are worth it.
 func (d *division) divide(ctx context.Context, s *graph.Step) error {
 	src, ok := sourceOf(d.g, s)
-	if !ok || d.users[s] == nil && s.Node.GetName() != d.top {
+	if !ok || d.users[s] == nil && s.Node.GetName() != d.root {
 		// A dataset that a function uses is not divided either.
 		return nil
 	}
@@ -75,7 +75,7 @@ func (d *division) divide(ctx context.Context, s *graph.Step) error {
 	}
 	d.write(src, rows)
 	for _, step := range by {
-		d.top = remove(d.Editor, d.users, step, d.top)
+		d.root = remove(d.Editor, d.users, step, d.root)
 	}
 	d.total += len(rows)
 	return nil

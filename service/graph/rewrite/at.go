@@ -44,8 +44,8 @@ type At struct {
 	Serial bool
 	// Keyed makes the stream run as in mode deterministic, with keyed randomness in all steps that support it.
 	Keyed bool
-	// Top, if not empty, is the last step of the stream. Steps downstream of it are left out.
-	Top string
+	// LastStep, if not empty, is the last step of the stream. Steps downstream of it are left out.
+	LastStep string
 	// Meters, if not empty, is the name of a resource in which meters count the steps that tf.data's model of a
 	// running iterator forgets. No other iterator of the process may have the same name.
 	Meters string

@@ -25,9 +25,9 @@ func (e *editor) findCached(s *graph.Step, at position) (*graph.Step, position) 
 }
 
 // splitAtCache writes the cached step and all steps upstream as a separate graph. The rest of the graph
-// gets their elements from the worker. top is the last step of the rest.
-func (e *editor) splitAtCache(top *graph.Step, at position) error {
-	mark, at := e.findCached(top, at)
+// gets their elements from the worker. last is the last step of the rest.
+func (e *editor) splitAtCache(last *graph.Step, at position) error {
+	mark, at := e.findCached(last, at)
 	if mark == nil {
 		return nil
 	}

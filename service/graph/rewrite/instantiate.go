@@ -77,11 +77,11 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		e.plan.parts = split.PartsOf(plan, at.Cached, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
-		top, _, err := e.streamEnd(root, split.Division{})
+		last, _, err := e.streamEnd(root, split.Division{})
 		if err != nil {
 			return nil, err
 		}
-		return e.writeUndivided(top)
+		return e.writeUndivided(last)
 	}
 	root = e.p.Arrange(root, plan)
 	e.plan.cut = plan.GetCut()
@@ -104,17 +104,17 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 // belongs to the step after which it runs, because a trial compares orders whose last steps may be before and after it.
 func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
 	for s := root; ; s = s.In[0] {
-		if e.at.Top == "" || s.Node.GetName() == e.at.Top || e.at.Top == e.plan.cut.GetLateAfter() && e.isLate(s) {
+		if e.at.LastStep == "" || s.Node.GetName() == e.at.LastStep || e.at.LastStep == e.plan.cut.GetLateAfter() && e.isLate(s) {
 			return s, w, nil
 		}
 		if s == w.Batch {
 			w.Batch, w.Strategy = nil, split.ExactBatches
 		}
 		if len(s.In) != 1 || s.In[0] == nil {
-			return nil, split.Division{}, reason.New(reason.Internal, "the dataset has no step %s with only one path to the result", nodedef.Quote(e.at.Top))
+			return nil, split.Division{}, reason.New(reason.Internal, "the dataset has no step %s with only one path to the result", nodedef.Quote(e.at.LastStep))
 		}
 		if _, cut := w.Cuts[s]; cut {
-			return nil, split.Division{}, reason.New(reason.Internal, "step %s is upstream of the cut", nodedef.Quote(e.at.Top))
+			return nil, split.Division{}, reason.New(reason.Internal, "step %s is upstream of the cut", nodedef.Quote(e.at.LastStep))
 		}
 	}
 }
@@ -147,12 +147,12 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 		}
 		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName(), position{}), root.OutputOf)
 	}
-	write := func(top *graph.Step) (*StreamGraphs, error) {
+	write := func(end *graph.Step) (*StreamGraphs, error) {
 		if !closing {
-			return e.writeTree(top, w.Batch.Node, e.positionOf(root, top))
+			return e.writeTree(end, w.Batch.Node, e.positionOf(root, end))
 		}
 		e.pullInto(w.Batch)
-		return e.finishGraph(e.emitDownstream(top, w.Batch, w.Batch.Node.GetName(), position{}), w.Batch.Node)
+		return e.finishGraph(e.emitDownstream(end, w.Batch, w.Batch.Node.GetName(), position{}), w.Batch.Node)
 	}
 	if w.Strategy == split.RemainderBatches {
 		e.relaxBatches(root, w.Batch)

@@ -138,7 +138,7 @@ func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 
 // passResource adds a node that passes the resource of the meters to a node and all nodes upstream.
 func (m *metering) passResource(name string) string {
-	e, top := m.e, m.e.Node(name)
+	e, input := m.e, m.e.Node(name)
 	handle := e.Add(&tf.NodeDef{Name: "pecan_meters", Op: "StatsAggregatorHandle",
 		Attr: map[string]*tf.AttrValue{"container": nodedef.BytesAttr(""), "shared_name": nodedef.BytesAttr(e.at.Meters)}})
 	own := "pecan_metered"
@@ -148,7 +148,7 @@ func (m *metering) passResource(name string) string {
 	m.resources++
 	return e.Add(&tf.NodeDef{Name: own, Op: "SetStatsAggregatorDataset",
 		Input: []string{name, handle, e.Add(nodedef.StringConst("pecan_meters/tag", "")), e.Add(nodedef.StringConst("pecan_meters/prefix", "pecan"))},
-		Attr:  nodedef.DatasetAttrs(e.g.OutputTypes(top), e.g.OutputShapes(top))})
+		Attr:  nodedef.DatasetAttrs(e.g.OutputTypes(input), e.g.OutputShapes(input))})
 }
 
 // addMeters adds meters for a node and all nodes upstream. vanishes is true if the model may forget the node.

@@ -45,14 +45,14 @@ func (p *Planner) Arrange(root *graph.Step, plan *pecanv1.Plan) *graph.Step {
 		moved = append(moved, in)
 		s.In[0] = in.In[0]
 	}
-	top := last
+	downstream := last
 	for _, s := range slices.Backward(moved) {
-		top = &graph.Step{Node: s.Node, Rule: s.Rule, In: []*graph.Step{top}, InAt: s.InAt, OutputOf: last.OutputOf}
+		downstream = &graph.Step{Node: s.Node, Rule: s.Rule, In: []*graph.Step{downstream}, InAt: s.InAt, OutputOf: last.OutputOf}
 	}
 	if reader == nil {
-		return top
+		return downstream
 	}
-	reader.In[0] = top
+	reader.In[0] = downstream
 	return root
 }
 

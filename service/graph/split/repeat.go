@@ -151,8 +151,8 @@ func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *p
 // epoch and joining its rows takes tens of milliseconds, which is too much for a pass over less data.
 const carryStreams = 4
 
-// setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. In two cases it sets no
-// carry, and the plan is not used: the rows that are left could not be moved, or an epoch is too little work.
+// setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. It sets no carry if the
+// rows that are left could not be moved, or if an epoch is too little work. Then the plan is not used.
 func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
 		return

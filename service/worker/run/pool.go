@@ -10,9 +10,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// These are the bounds of idle pooled iterators: their number for each slot, the bytes of all their graphs, and the time that
-// an iterator stays without a stream. maxTemplates bounds the remembered templates. A stream has up to three graphs, and
-// closing streams have other graphs.
+// Idle pooled iterators have three bounds: their number for each slot, the bytes of all their graphs, and the time without a
+// stream. maxTemplates bounds the remembered templates. A stream has up to three graphs, and closing streams have other
+// graphs.
 const (
 	idlePerSlot  = 4
 	maxIdleBytes = 256 << 20

@@ -49,10 +49,10 @@ func (p *pair) close() {
 }
 
 // openSide makes the iterator of a stream up to a step. The graph is serial and has no external effects.
-func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, top string) error {
+func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, last string) error {
 	at := rewrite.At{
 		Stream: stream, Epoch: 1, Seed: t.command.GetOptions().GetSeed(), Mode: t.command.GetOptions().GetMode(), Source: -1, Serial: true, Keyed: true,
-		Job: "pecan_trial", Top: top,
+		Job: "pecan_trial", LastStep: last,
 	}
 	var halves *trialRelay
 	if plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING {

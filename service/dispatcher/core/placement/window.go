@@ -17,7 +17,7 @@ const (
 	inactiveTime    = 5 * time.Second
 	inactiveSteps   = 4
 	// maxShares bounds the kept shares of a window. A window does not count if the share changes in it by more than
-	// disturbance, because other jobs on the same workers have begun or ended.
+	// disturbance. Other jobs on the same workers have then begun or ended.
 	maxShares   = 256
 	disturbance = 0.15
 )

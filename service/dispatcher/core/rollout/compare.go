@@ -21,8 +21,8 @@ import (
 // comparison begins with the next epoch that is opened.
 
 const (
-	// Costs in two streams of one order differ by up to a tenth, because each stream has its own threads and
-	// allocators (design note 0010, Trial). So two streams must differ by more than a tenth on either side.
+	// Costs in two streams of one order differ by up to a tenth. Each stream has its own threads and allocators (design note
+	// 0010, Trial). So two streams must differ by more than a tenth on either side.
 	sameEpochsMargin = 1.2
 	// A step's time grows when its host has other work, and earlier metrics come from another load. A host that
 	// is twice as busy is nothing unusual, so only more than that counts, and it needs more samples.
@@ -67,8 +67,8 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
-// failedInOrder returns a reason if elements of a job failed in the order after from, and no element failed in the
-// registered order at any time. Otherwise it returns "". Failures in an order with ElementsExcused do
+// failedInOrder returns a reason if elements of a job failed in the order after from. It returns "" if elements failed in
+// the registered order at any time, or if none failed. Failures in an order with ElementsExcused do
 // not count. from is nil if the job has not had the order.
 func (r *Rollouts) failedInOrder(decided *pecanv1.StoredOrder, job *durable.Job, from *jobmetrics.Totals) string {
 	if from == nil || decided.GetElementsExcused() {
