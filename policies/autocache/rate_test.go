@@ -49,7 +49,7 @@ func TestFitRateWithoutEnoughSamples(t *testing.T) {
 	}
 }
 
-func TestExpectedEpochs(t *testing.T) {
+func TestEarlierJobsDecideTheExpectedEpochs(t *testing.T) {
 	past := []autocache.PastJob{{Ago: 1, Epochs: 10}, {Ago: 30, Epochs: 20}, {Ago: 100, Epochs: 1}}
 	for _, c := range []struct {
 		begun float64

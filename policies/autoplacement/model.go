@@ -9,7 +9,7 @@ import (
 // observation is what Search keeps of a window.
 type observation struct {
 	at autoscale.Configuration
-	// time is the element time, demand the part of it that trainers did not wait.
+	// time is the element time. demand is the part of it that trainers did not wait.
 	time, demand float64
 	// remote and local are capacities; 0 if they are unknown.
 	remote, local float64

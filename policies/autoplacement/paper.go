@@ -20,7 +20,7 @@ type Paper struct {
 	phase     string
 	target    autoscale.Configuration
 	reference float64
-	// kept is the last configuration that the phases did not take back, round that at the start of both phases.
+	// kept is the last configuration that the phases did not take back. round is the one at the start of both phases.
 	kept, round measured
 	stable      int
 }

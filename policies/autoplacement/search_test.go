@@ -138,7 +138,7 @@ func TestTheCostOfASearchIsWhatItsWindowsCostAboveWhatItFound(t *testing.T) {
 }
 
 func TestUnusableWindowsChangeNothing(t *testing.T) {
-	for name, spoil := range map[string]func(*autoscale.Window){
+	for name, change := range map[string]func(*autoscale.Window){
 		"gap":         func(w *autoscale.Window) { w.Gap = true },
 		"not settled": func(w *autoscale.Window) { w.Settled = false },
 		"no consumer": func(w *autoscale.Window) { w.Consumers = nil },
@@ -146,10 +146,10 @@ func TestUnusableWindowsChangeNothing(t *testing.T) {
 		p := autoplacement.NewSearch()
 		j := job{demand: 0.1, remote: 1, local: 1}
 		before := p.Next(cheapest, j.window(workers(1, 1))).Target
-		spoilt := j.window(workers(1, 1))
-		spoil(&spoilt)
+		unusable := j.window(workers(1, 1))
+		change(&unusable)
 		for range 5 {
-			if d := p.Next(cheapest, spoilt); d.Target != before {
+			if d := p.Next(cheapest, unusable); d.Target != before {
 				t.Errorf("%s: the target changed to %v", name, d.Target)
 			}
 		}

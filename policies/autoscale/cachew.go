@@ -9,7 +9,7 @@ import (
 // section 4.3, for comparison. It adds a remote worker as long as that shortens the time between elements. It compares each
 // window with the last one that had another number of workers.
 type Cachew struct {
-	// Up is the gain that one more worker must have, Down the loss that one worker less may have.
+	// Up is the gain that one more worker must have. Down is the loss that one worker less may have.
 	Up, Down float64
 	// Recheck is the number of windows after which a converged job is checked.
 	Recheck int

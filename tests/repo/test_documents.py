@@ -30,8 +30,10 @@ REPLACED = {
 RETIRED = {
     "beat": "heartbeat",
     "beats": "heartbeats",
+    "costly": "expensive",
     "passage": "data path",
     "renewable": "rejoining",
+    "spoilt": "invalid or unusable",
     "tandem": "paired run",
     "teeth": "mutants",
     "told": "asked",

@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/policies/sim/caching"
 )
 
-// TestTheSweeps runs the published sweep and three others, at 12 to 17 points with the crossings, on several seeds.
-func TestTheSweeps(t *testing.T) {
+// TestTheChoiceIsNearTheBestInEachSweep runs the published sweep and three others, at 12 to 17 points with the crossings, on several seeds.
+func TestTheChoiceIsNearTheBestInEachSweep(t *testing.T) {
 	const epochs, seeds = 20, 3
 	for _, s := range caching.Sweeps() {
 		worst := 0.0

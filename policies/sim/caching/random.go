@@ -8,7 +8,7 @@ import (
 )
 
 // Families are the kinds of random worlds.
-var Families = []string{"balanced", "slow store", "slow source", "slow trainer", "costly reads", "many workers"}
+var Families = []string{"balanced", "slow store", "slow source", "slow trainer", "expensive reads", "many workers"}
 
 // Random returns a random world of a family. Times are so that no resource is far from being the bound.
 func Random(rng *rand.Rand, family string) World {
@@ -23,7 +23,7 @@ func Random(rng *rand.Rand, family string) World {
 		source = spread(0.005, 0.05)
 	case "slow trainer":
 		w.Demand = spread(0.005, 0.05)
-	case "costly reads":
+	case "expensive reads":
 		thread = spread(2e-9, 20e-9)
 	case "many workers":
 		w.Workers = 8 + rng.IntN(24)
