@@ -41,6 +41,11 @@ do not sleep for more elements at a time than they have slots, the job has as ma
 slots and the trainers over real connections. Nobody computes or sends elements. The CPU is that of the dispatcher and
 of the program together, from the creation of the job to the end of the epoch, heartbeats included. *Utilisation* is the
 work done divided by the work that all slots could have done while streams were left.
+In two contestants of *fleet*, 20 workers disappear at half of the time of the streams that they run. *Moved in* is the
+longest time until such a stream runs on another worker. While all slots are full, it waits for a slot. *Of that with a
+free slot* is the rest of that time, without the time in which all slots of the other workers are full. The fake
+trainer never connects to workers and reports no lost one, so the dispatcher waits for `--worker-return-grace`, 1 s.
+The mark is the one that [What a fault costs](faults.md) has for a killed worker beside workers with room.
 """
 
 D = tf.data.Dataset
@@ -218,18 +223,27 @@ def _play(jobs: int, streams: int, kill: int = 0) -> Sample:
             "utilisation %": 100 * found["utilisation"],
             "CPU s/10,000 streams": 1e4 * (cpu + found["fleet_cpu_s"]) / (jobs * streams),
             "of the dispatcher": 1e4 * cpu / (jobs * streams),
+            "streams lost": found["lost"],
             "moved in s": found["moved_s"],
+            "of that with a free slot": found["moved_free_s"],
             "dispatcher MB": sum(meter.resident_mb(pid)[0] for pid in service.pids),
             "store MB": journal / 1e6,
             "largest message KiB": max(value for key, value in found.items() if key.startswith("largest")) / 1024,
         }
 
 
-ONE_JOB, WITH_DEATHS = f"one job of {STREAMS:,} streams", "20 workers disappear"
+ONE_JOB = f"one job of {STREAMS:,} streams"
+# Workers that disappear while all slots are full, and while half of them are free.
+KILLED = 20
+WITH_DEATHS = {
+    f"{KILLED} workers disappear, the others are full": STREAMS,
+    f"{KILLED} workers disappear, the others have room": FLEET * SLOTS // 2,
+}
 
 
 def _one_job(_: contextlib.ExitStack, __: Settings) -> Contestants:
-    return {ONE_JOB: lambda: _play(1, STREAMS), WITH_DEATHS: lambda: _play(1, STREAMS, kill=20)}
+    deaths = {name: functools.partial(_play, 1, streams, kill=KILLED) for name, streams in WITH_DEATHS.items()}
+    return {ONE_JOB: functools.partial(_play, 1, STREAMS)} | deaths
 
 
 def _judge_one_job(medians: Medians) -> list[Mark]:
@@ -238,6 +252,9 @@ def _judge_one_job(medians: Medians) -> list[Mark]:
         at_most("opens in ≤ 1 s", ours["opens in s"], 1, " s"),
         at_most("≤ 1 CPU second per 10,000 streams, in all processes", ours["CPU s/10,000 streams"], 1, " s"),
         at_most("no message above 1 MiB", ours["largest message KiB"], 1024, " KiB"),
+    ] + [
+        at_most(f"{name}: streams of dead workers move in ≤ 2 s", medians[name]["of that with a free slot"], 2, " s")
+        for name in WITH_DEATHS
     ]
 
 
@@ -252,7 +269,7 @@ def _judge_many_jobs(medians: Medians) -> list[Mark]:
 
 ROWS: dict[str, Row] = {
     "small": Row("small datasets, beside a local run", _small, _judge_small),
-    "opening": Row("CPU to open a further stream of a job", _opening, _judge_opening, repetitions=3),
+    "opening": Row("CPU to open a further stream of a job", _opening, _judge_opening, repetitions=9),
     "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
     "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
     "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),

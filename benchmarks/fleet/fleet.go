@@ -13,8 +13,9 @@ type streamKey = pecanv1.StreamKey
 type lease struct {
 	number uint64
 	worker int
-	// The worker died, and since when the stream waits for another one.
-	lostAt time.Time
+	// The worker died: since when the stream waits for another one, and how long all slots had been full until then.
+	lostAt     time.Time
+	fullAtLoss time.Duration
 }
 
 // fleet has what all workers and trainers share: the figures.
@@ -24,6 +25,8 @@ type fleet struct {
 	cpuBefore float64
 	over      chan struct{}
 	total     time.Duration
+	// deaths is closed when the workers that disappear do so.
+	deaths chan struct{}
 
 	toWorkers, toTrainers sizes
 
@@ -37,10 +40,25 @@ type fleet struct {
 	busy      time.Duration
 	openS     float64
 	firstS    float64
-	movedS    float64
 	drainedAt time.Duration
 	workDone  time.Duration
 	killed    int
+	doomed    bool
+	// Streams that ran on workers when these disappeared, the longest time until one of them ran again, and the longest
+	// part of it in which a slot was free.
+	lost          int
+	movedS, freeS float64
+	// How long the slots of all living workers were full, up to changedAt.
+	full      time.Duration
+	changedAt time.Time
+}
+
+// changes notes that streams start or stop now. Called with mu, before the change.
+func (f *fleet) changes(now time.Time) {
+	if f.running > 0 && f.running >= (f.options.workers-f.killed)*f.options.slots {
+		f.full += now.Sub(f.changedAt)
+	}
+	f.changedAt = now
 }
 
 // started notes that a worker runs a stream.
@@ -48,8 +66,11 @@ func (f *fleet) started(key streamKey, number uint64, worker int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
+	f.changes(now)
 	if was := f.leased[key]; was != nil && !was.lostAt.IsZero() {
-		f.movedS = max(f.movedS, now.Sub(was.lostAt).Seconds())
+		moved := now.Sub(was.lostAt)
+		f.movedS = max(f.movedS, moved.Seconds())
+		f.freeS = max(f.freeS, (moved - (f.full - was.fullAtLoss)).Seconds())
 	}
 	f.leased[key] = &lease{number: number, worker: worker}
 	if _, ok := f.first[key.Job]; !ok {
@@ -63,36 +84,35 @@ func (f *fleet) started(key streamKey, number uint64, worker int) {
 		// From here on slots may be free, because no stream is left.
 		f.drainedAt = now.Sub(f.began)
 	}
+	if f.options.kill > 0 && !f.doomed && len(f.leased) > f.options.jobs*f.options.streams/3 {
+		// Workers start their streams at about the same time, and in half of their time each worker runs some.
+		f.doomed = true
+		time.AfterFunc(f.options.work/2, func() { close(f.deaths) })
+	}
 }
 
 // stopped notes that a worker no longer runs a stream. It has worked on it since `since`.
 func (f *fleet) stopped(since time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.changes(time.Now())
 	f.running--
 	if f.drainedAt == 0 {
 		f.workDone += time.Since(since)
 	}
 }
 
-// shallDie reports whether a worker disappears now: the first workers do, after a third of the streams have run.
-func (f *fleet) shallDie(worker int) bool {
-	if worker >= f.options.kill {
-		return false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.leased) > f.options.jobs*f.options.streams/3
-}
-
 // died notes the streams that a dead worker ran.
 func (f *fleet) died(keys []streamKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := time.Now()
+	f.changes(now)
 	f.killed++
 	f.running -= len(keys)
+	f.lost += len(keys)
 	for _, key := range keys {
-		f.leased[key].lostAt = time.Now()
+		f.leased[key].lostAt, f.leased[key].fullAtLoss = now, f.full
 	}
 }
 
@@ -105,7 +125,7 @@ func (f *fleet) report() *report {
 	return &report{
 		OpenS: f.openS, BusyS: f.busy.Seconds(), FirstStreamS: f.firstS, TotalS: f.total.Seconds(),
 		Utilisation: min(1, worked/(slots*max(f.drainedAt, time.Millisecond).Seconds())),
-		Streams:     len(f.leased), MovedS: f.movedS,
+		Streams:     len(f.leased), Lost: f.lost, MovedS: f.movedS, MovedFreeS: f.freeS,
 		LargestToWorker: int(f.toWorkers.received.Load()), LargestFromWorker: int(f.toWorkers.sent.Load()),
 		LargestToTrainer: int(f.toTrainers.received.Load()), LargestFromTrainer: int(f.toTrainers.sent.Load()),
 		FleetCPUS: cpuSeconds() - f.cpuBefore,

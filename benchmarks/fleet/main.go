@@ -34,8 +34,12 @@ type report struct {
 	// Work of all streams, divided by the slots and by the time until only fewer streams than slots were left.
 	Utilisation float64 `json:"utilisation"`
 	Streams     int     `json:"streams"`
-	// The longest time from the death of a worker until all of its streams ran on others. 0 without deaths.
+	// Streams that ran on workers when these disappeared.
+	Lost int `json:"lost"`
+	// The longest time from the death of a worker until all of its streams ran on others, and the longest part of it in
+	// which a slot of a living worker was free. 0 without deaths.
 	MovedS             float64 `json:"moved_s"`
+	MovedFreeS         float64 `json:"moved_free_s"`
 	LargestToWorker    int     `json:"largest_message_to_worker"`
 	LargestFromWorker  int     `json:"largest_message_from_worker"`
 	LargestToTrainer   int     `json:"largest_message_to_trainer"`
@@ -52,7 +56,7 @@ func main() {
 	flag.IntVar(&o.slots, "slots", 8, "streams that a worker runs at once")
 	flag.IntVar(&o.jobs, "jobs", 1, "number of jobs, each with its own trainer")
 	flag.IntVar(&o.streams, "streams", 65536, "streams of each job")
-	flag.IntVar(&o.kill, "kill", 0, "workers that disappear without a goodbye after a third of the streams")
+	flag.IntVar(&o.kill, "kill", 0, "workers that disappear without a goodbye while they run streams, after a third of all streams")
 	flag.DurationVar(&o.work, "work", 2*time.Second, "how long a stream runs")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit of the whole run")
 	flag.Parse()
@@ -77,7 +81,7 @@ func run(ctx context.Context, o options) (*report, error) {
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	f := &fleet{options: o, leased: map[streamKey]*lease{}, first: map[string]time.Time{}, over: make(chan struct{})}
+	f := &fleet{options: o, leased: map[streamKey]*lease{}, first: map[string]time.Time{}, over: make(chan struct{}), deaths: make(chan struct{})}
 	workers, err := f.startWorkers(running)
 	if err != nil {
 		return nil, err
@@ -96,7 +100,11 @@ func run(ctx context.Context, o options) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.report(), nil
+	found := f.report()
+	if o.kill > 0 && found.Lost == 0 {
+		return nil, errors.New("no stream was lost: no worker that disappeared was running one")
+	}
+	return found, nil
 }
 
 // startWorkers starts all workers, and returns when each of them is registered.

@@ -110,6 +110,9 @@ func (w *worker) run() {
 func (w *worker) handle(command *pecanv1.WorkerCommand) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.ctx.Err() != nil {
+		return
+	}
 	switch kind := command.GetKind().(type) {
 	case *pecanv1.WorkerCommand_SetHeartbeat:
 		select {
@@ -225,6 +228,10 @@ func (w *worker) write() {
 	due, timer := time.Now().Add(w.heartbeat), time.NewTimer(w.heartbeat)
 	defer timer.Stop()
 	defer w.report.Stop()
+	var death <-chan struct{}
+	if w.number < w.fleet.options.kill {
+		death = w.fleet.deaths
+	}
 	for {
 		var messages []*pecanv1.WorkerMessage
 		select {
@@ -238,11 +245,10 @@ func (w *worker) write() {
 			due = time.Now().Add(w.heartbeat)
 			timer.Reset(w.heartbeat)
 			messages = []*pecanv1.WorkerMessage{{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.load()}}}
+		case <-death:
+			w.die()
+			return
 		case <-w.report.C:
-			if w.fleet.shallDie(w.number) {
-				w.die()
-				return
-			}
 			messages = w.reports()
 		}
 		for _, message := range messages {
