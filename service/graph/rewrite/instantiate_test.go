@@ -106,10 +106,33 @@ func TestSlicesAreCutInTheirConstants(t *testing.T) {
 	}
 }
 
-func TestStreamsDivideTheShuffleBuffer(t *testing.T) {
-	def := graphtest.Stream(t, "map_batch", rewrite.At{})
-	if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != 10 {
-		t.Errorf("a buffer of 40 over 4 streams has %d elements in each", size)
+// The streams of a group, or of a plan without groups, are open together. Together they hold the elements of a local run's buffer.
+func TestTheStreamsThatAreOpenTogetherDivideTheShuffleBuffer(t *testing.T) {
+	for _, c := range []struct {
+		streams, group int32
+		want           int64
+	}{{4, 0, 100}, {16, 0, 25}, {40, 16, 25}, {400, 16, 25}} {
+		g, err := graph.Parse(graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "RangeDataset"), 1, 8*1000)
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ShuffleDatasetV3"), 1, 400)
+		}), graph.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: c.streams}, 0)
+		if plan.NumStreams != c.streams || plan.Group != c.group {
+			t.Fatalf("%d streams in groups of %d: %s", plan.NumStreams, plan.Group, plan.StreamsWhy)
+		}
+		for _, stream := range []int{0, int(c.streams) - 1} {
+			graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Stream: stream, Mode: graphtest.ExactlyOnce})
+			if err != nil {
+				t.Fatal(err)
+			}
+			def := graphtest.Decode(t, graphs.A)
+			if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != c.want {
+				t.Errorf("a buffer of 400 over %d streams has %d elements in stream %d, want %d", c.streams, size, stream, c.want)
+			}
+		}
 	}
 }
 
