@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import signal
 
+import learned
 import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from test_commands import run_command
 
 D = tf.data.Dataset
 PASSES = 4
@@ -155,6 +158,51 @@ def test_a_trainer_resumes_at_any_batch(cluster, files, after):
     again.load_state_dict(state)
     expected = [next(iterator).numpy().tolist() for _ in range(20)]
     assert [next(again).numpy().tolist() for _ in range(20)] == expected
+
+
+def _badly_ordered(files) -> tf.data.Dataset:
+    """Batches of rows, of which the last step upstream of the shuffle drops most of the values."""
+    rows = _numbers(files).map(lambda i: (i, tf.cast(i, tf.float32) + tf.range(64, dtype=tf.float32)), name="widens")
+    rows = rows.map(lambda i, x: (i, tf.sqrt(x)), name="roots").map(lambda i, x: (i, x[:4]), name="crops")
+    return rows.shuffle(20).repeat().batch(7)
+
+
+def test_an_adopted_order_changes_no_batch_and_a_trainer_resumes_in_it(cluster, files, tmp_path):
+    """An earlier job has taught the order. All epochs have it, and their batches go on from one to the next."""
+
+    def distributed(target, order):
+        options = dict(streams=4, deterministic=True, seed=3, order=order, order_tolerance="exact")
+        return _badly_ordered(files).apply(pecan.distribute(target, **options))
+
+    def read(elements, count):
+        return [(i.numpy().tolist(), x.numpy().tobytes()) for i, x in itertools.islice(elements, count)]
+
+    count, saved = PASSES * files.total // 7, 10
+    expected = read(distributed(cluster.target, "off"), count)
+    measured = distributed(cluster.target, "auto")
+    plan, steps = _job(cluster.target)["plan"], pecan.explain(measured).steps
+    names = [step.name for step in steps]
+    first, second = (names.index(step.name) for step in steps if step.label in ("roots", "crops"))
+    ordered = [*names[:first], *names[first + 1 : second + 1], names[first], *names[second + 1 :]]
+    taught = tmp_path / "taught"
+    taught.write_bytes(learned.adopted_order(plan, ordered, names[first : second + 1]))
+    with pecan.LocalCluster(workers=2) as other:
+        merged = run_command("pecanctl", "profiles", "merge", str(taught), "--dispatcher", other.target.removeprefix("pecan://"))
+        assert merged.stdout.startswith("1 of 1 datasets"), merged
+        iterator = pecan.Iterator(distributed(other.target, "auto"))
+        found = read(iterator, saved)
+        state, job = iterator.state_dict(), _job(other.target)
+        assert len(job["epochs"]) > 1 and all(epoch.get("ordered") for epoch in job["epochs"]), job["epochs"]
+        del iterator
+        os.kill(other.workers.pop(0).process.pid, signal.SIGKILL)
+        again = pecan.Iterator(distributed(other.target, "auto"))
+        again.load_state_dict(state)
+        assert found + read(again, count - saved) == expected
+        job = _job(other.target)
+        assert job["plan"]["carry"] and job["order"]["state"] == "adopted"
+        # Epoch 0 is open for the rows that it has left. They are the same in each order, because no step moves past the batch.
+        read_again = [epoch for epoch in job["epochs"] if int(epoch.get("epoch", 0)) > 0]
+        assert len(read_again) > 1 and all(epoch.get("ordered") for epoch in read_again), job["epochs"]
 
 
 def test_a_trainer_that_resumes_often_gets_each_row_once_in_each_pass(cluster, files):
