@@ -29,6 +29,8 @@ class Request:
     order: str = "AUTO"
     mode: str = "EXACTLY_ONCE"
     streams: bool = False
+    # The number of streams of a plan whose batches go on from pass to pass; 0 for other plans.
+    carry: int = 0
     # The maximum number of further allowed orders, whatever they cost. A saved position can name such an order.
     walks: int = 0
     seed: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import graph_oracle as oracle
+import pecan
 import pytest
 import tensorflow as tf
 from graph_orders import (
@@ -15,6 +16,7 @@ from graph_orders import (
     Request,
     Step,
     apply_steps,
+    filter_step,
     images,
     on_image,
     on_label,
@@ -55,6 +57,21 @@ def test_a_position_may_name_an_order_past_a_batch_where_nothing_was_measured(or
     proposals = propose_all(ordergraph, tmp_path, requests)
     assert [one.order for one in proposals["one"]] == [[0, 2, 1]]
     assert proposals["paper"] == []
+
+
+def test_no_map_moves_past_a_batch_that_goes_on_in_the_next_epoch(ordergraph, tmp_path):
+    """The next epoch may have another order, and it reads the rows that this one keeps back."""
+    narrows = on_image(lambda x: tf.cast(x, tf.float16), "narrows")
+    some, stays = filter_step(lambda x, y: y > 0, "some"), lambda d: d.map(pecan.keep_position(lambda x, y: (x, y + 1)))
+    dataset = apply_steps(images(dtype=tf.float32), [some, lambda d: d.repeat(), lambda d: d.batch(3, name="threes"), narrows, stays])
+    metrics = [[1000, 0, 8], [1000, 0.001, LARGE], [1000, 0, LARGE], [1000, 0, LARGE], [250, 5.0, 4 * LARGE], [250, 0.5, 2 * LARGE], [250, 0.1, 2 * LARGE]]
+    requests = {
+        f"{order} {carry}": Request(dataset, [metrics], tolerance="ANY", order=order, walks=40, carry=carry)
+        for order in ("AUTO", "PAPER")
+        for carry in (0, 2)
+    }
+    moved = {name: [one.order for one in proposals if one.order] for name, proposals in propose_all(ordergraph, tmp_path, requests).items()}
+    assert moved == {"AUTO 0": [[0, 1, 2, 4, 3, 5]] * 2, "AUTO 2": [], "PAPER 0": [], "PAPER 2": []}
 
 
 def test_a_map_that_widens_values_moves_after_the_batch(ordergraph, tmp_path):

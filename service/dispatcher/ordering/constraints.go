@@ -43,6 +43,8 @@ func (p *proposer) constraint(i, j int) string {
 func (p *proposer) whyNotPastBatch(i int, afterBatch bool) string {
 	t := p.step(i)
 	switch {
+	case p.plan.GetCarry():
+		return "batches go on from one epoch to the next, and these may run in different orders"
 	case t.Drops:
 		return fmt.Sprintf("%s selects single elements, not batches", p.name(i))
 	case t.Random:

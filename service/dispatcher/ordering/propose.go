@@ -133,9 +133,6 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 			if why = p.planDiffers(ordered); why != "" && p.forbidPastBatches(found.Order, why) {
 				continue
 			}
-			if p.plan.GetCarry() && p.forbidPastBatches(found.Order, "batches go on from one epoch to the next, and these may run in different orders") {
-				continue
-			}
 			return found, why
 		}
 		var refused *graphorder.Refused

@@ -30,6 +30,8 @@ type request struct {
 	// Streams requests the graphs of all streams, as workers run them. The files are named as by cutgraph:
 	// NAME.registered.e0.s<stream>.A.pb (and B), and NAME.<number>.e0.s<stream>.A.pb for other orders.
 	Streams bool `json:"streams"`
+	// Carry is the number of streams of a plan whose batches go on from pass to pass; 0 for other plans.
+	Carry int32 `json:"carry"`
 	// Walks is the maximum number of further allowed orders, which a trainer's position can name. Random neighbours change places, as far
 	// as the ordering constraints allow it without measurements.
 	Walks int    `json:"walks"`
@@ -84,8 +86,9 @@ func proposeOne(name string) error {
 		Mode: pecanv1.Mode(pecanv1.Mode_value["MODE_"+asked.Mode]), AllowNondeterministic: true,
 		Order:          pecanv1.Order(pecanv1.Order_value["ORDER_"+asked.Order]),
 		OrderTolerance: pecanv1.OrderTolerance(pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+asked.Tolerance]),
+		Streams:        asked.Carry,
 	}
-	plan, err := split.MakePlan(g, options, split.Env{})
+	plan, err := split.MakePlan(g, options, split.Env{Carry: asked.Carry > 0})
 	if err == nil && !asked.Streams && options.GetMode() == pecanv1.Mode_MODE_EXACTLY_ONCE && len(plan.GetKeyed()) > 0 {
 		// The test runs the ordered graph without keys. A plan with one stream has none in this mode.
 		options.Streams = 1
@@ -93,6 +96,9 @@ func proposeOne(name string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if plan.GetCarry() != (asked.Carry > 0) {
+		return fmt.Errorf("the plan is %v", plan)
 	}
 	if asked.Streams {
 		if err := writeCut(g, plan, options.GetMode(), name+".registered"); err != nil {
