@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -53,10 +54,12 @@ func TestNoMessageOfALargeEpochIsLarge(t *testing.T) {
 		workers int
 		plan    *pecanv1.Plan
 		rows    uint64
+		// The most bytes for each stream, in the journal and in a snapshot.
+		journal, snapshot float64
 	}{
-		"many workers":       {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16}, 0},
-		"mode deterministic": {pecanv1.Mode_MODE_DETERMINISTIC, 2, &pecanv1.Plan{Group: 16, AllOpen: true}, 0},
-		"closing streams":    {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, 1},
+		"many workers":       {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16}, 0, 44, 12},
+		"mode deterministic": {pecanv1.Mode_MODE_DETERMINISTIC, 2, &pecanv1.Plan{Group: 16, AllOpen: true}, 0, 44, 12},
+		"closing streams":    {pecanv1.Mode_MODE_EXACTLY_ONCE, 1000, &pecanv1.Plan{Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, 1, 52, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,13 +67,62 @@ func TestNoMessageOfALargeEpochIsLarge(t *testing.T) {
 			p := newFakes(t, 1, c.workers, 8, c.plan, c.mode)
 			p.rows = c.rows
 			p.epoch(32)
-			t.Logf("the largest has %d bytes", p.largest)
+			journal, snapshot := float64(p.recordBytes)/(1<<16), float64(p.snapshot)/(1<<16)
+			t.Logf("the largest has %d bytes; for each stream, the journal has %.3g and a snapshot %.3g", p.largest, journal, snapshot)
 			if p.largest > 1<<20 {
 				t.Errorf("a message or a record has %d bytes", p.largest)
+			}
+			if journal > c.journal || snapshot > c.snapshot {
+				t.Errorf("a stream has %.3g bytes in the journal and %.3g in a snapshot, want at most %g and %g", journal, snapshot, c.journal, c.snapshot)
 			}
 			// Closing streams wait without a slot.
 			if most := 8*c.workers + 16; p.most > most && !c.plan.HasClosing() {
 				t.Errorf("%d streams run at the same time, want at most %d", p.most, most)
+			}
+		})
+	}
+}
+
+// The memory of an epoch hardly depends on the number of its streams: those that are not open are bits.
+func TestAStreamThatIsNotOpenNeedsFewBytesOfMemory(t *testing.T) {
+	const streams = 1 << 16
+	p := newFakes(t, 1, 2, 8, &pecanv1.Plan{NumStreams: streams, Group: 16}, pecanv1.Mode_MODE_EXACTLY_ONCE)
+	heap := func() int {
+		// A pool keeps what it has over one collection.
+		runtime.GC()
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	before := heap()
+	p.open()
+	opened := heap()
+	p.run(512, streams*7/8)
+	begun := heap()
+	t.Logf("for each stream, %.3g bytes when the epoch is open, and %.3g when an eighth of it was read", float64(opened-before)/streams, float64(begun-before)/streams)
+	if most := max(opened, begun) - before; most > 8*streams {
+		t.Errorf("%d streams need %d bytes", streams, most)
+	}
+	runtime.KeepAlive(p)
+}
+
+// Many jobs share the slots. After each end, no job waits while a slot is free.
+func TestNoJobWaitsWhileASlotIsFree(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan *pecanv1.Plan
+		mode pecanv1.Mode
+	}{
+		"in groups":                     {&pecanv1.Plan{NumStreams: 120, Group: 16}, pecanv1.Mode_MODE_EXACTLY_ONCE},
+		"in groups, mode deterministic": {&pecanv1.Plan{NumStreams: 120, Group: 16, AllOpen: true}, pecanv1.Mode_MODE_DETERMINISTIC},
+		"few streams in each job":       {&pecanv1.Plan{NumStreams: 12}, pecanv1.Mode_MODE_EXACTLY_ONCE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newFakes(t, 20, 25, 4, c.plan, c.mode)
+			p.epoch(1)
+			p.epoch(7)
+			if slots := 25 * 4; p.most < slots {
+				t.Errorf("at most %d streams run on %d slots", p.most, slots)
 			}
 		})
 	}
@@ -193,6 +245,19 @@ func (p *fakes) decide(input any) {
 
 // epoch plays one epoch of each job. A message has the ends of this many streams at most.
 func (p *fakes) epoch(listed int) {
+	p.open()
+	p.run(listed, 0)
+	for job := range p.jobs {
+		p.decide(&pecanv1.CloseEpochRequest{ClientId: playedClient(job), JobId: playedJob(job), Epoch: p.number})
+		if closed := p.core.State().Job(playedJob(job)).Closed; !closed[len(closed)-1].Delivered {
+			p.b.Fatal("an epoch was not delivered")
+		}
+	}
+	p.number++
+}
+
+// open opens an epoch of each job.
+func (p *fakes) open() {
 	for job := range p.jobs {
 		begun := time.Now()
 		p.decide(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", p.number), ClientId: playedClient(job), JobId: playedJob(job)})
@@ -206,8 +271,16 @@ func (p *fakes) epoch(listed int) {
 		p.b.Fatal(err)
 	}
 	p.snapshot = max(p.snapshot, len(data))
+}
+
+// run plays the streams until at most this many have had no lease; 0: until all have ended.
+func (p *fakes) run(listed int, left uint32) {
 	for len(p.starts) > 0 {
-		if p.running < p.workers*p.slots && p.waiting() > 0 {
+		waiting := p.waiting()
+		if left > 0 && waiting <= left {
+			return
+		}
+		if p.running < p.workers*p.slots && waiting > 0 {
 			p.b.Fatalf("%d streams run on %d slots while others wait", p.running, p.workers*p.slots)
 		}
 		finish := map[string]*pecanv1.FinishStreamsRequest{}
@@ -229,13 +302,6 @@ func (p *fakes) epoch(listed int) {
 			p.decide(finish[job])
 		}
 	}
-	for job := range p.jobs {
-		p.decide(&pecanv1.CloseEpochRequest{ClientId: playedClient(job), JobId: playedJob(job), Epoch: p.number})
-		if closed := p.core.State().Job(playedJob(job)).Closed; !closed[len(closed)-1].Delivered {
-			p.b.Fatal("an epoch was not delivered")
-		}
-	}
-	p.number++
 }
 
 // waiting counts the streams that have had no lease.
