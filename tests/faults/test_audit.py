@@ -49,11 +49,15 @@ class Killer:
         assert not self._wrong, self._wrong
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    return records.Records(tmp_path_factory.mktemp("audited"), ROWS, payload=(1 << 10) if records.FULL else (3 << 10))
+@pytest.fixture
+def audited(tmp_path, streams):
+    # A stream has at least one file.
+    (tmp_path / "audited").mkdir()
+    payload = (1 << 10) if records.FULL else (3 << 10)
+    return records.Records(tmp_path / "audited", ROWS, files=max(40, streams), payload=payload, streams=streams)
 
 
+@pytest.mark.streams(least=records.SPREAD)
 @pytest.mark.parametrize(
     "mode, drop_remainder",
     [("exactly_once", False), ("deterministic", True)] + [("exactly_once", True), ("deterministic", False)] * records.FULL,
@@ -64,7 +68,7 @@ def test_every_id_comes_once_per_epoch_while_workers_are_killed(tmp_path, audite
     batches = sum(1 for _ in plain)
     with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
-        ours = plain.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=1, max_outstanding_bytes=256 << 10))
+        ours = plain.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=1, streams=audited.streams, max_outstanding_bytes=256 << 10))
         with Observer(cluster) as observer, Killer(cluster, rng) as killer:
             for epoch in range(EPOCHS):
                 began, seen, sizes = time.monotonic(), collections.Counter(), collections.Counter()

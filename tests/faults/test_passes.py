@@ -20,6 +20,8 @@ def _large(i):
     return tf.fill([50_000], i)
 
 
+# A stream has at least one element.
+@pytest.mark.streams(most=TOTAL)
 @pytest.mark.parametrize(
     ("lost", "after", "read"),
     [
@@ -28,12 +30,12 @@ def _large(i):
     ],
     ids=["iter over repeat", "pecan.Iterator over repeat, with the dispatcher"],
 )
-def test_repeated_outages_skip_no_element(tmp_path, lost, after, read):
+def test_repeated_outages_skip_no_element(tmp_path, streams, lost, after, read):
     """L9: the test calls the iterator again after each outage. It continues at its position after any number of outages."""
     with running_cluster(Cluster(tmp_path)) as cluster:
         worker = cluster.add()
         dataset = D.range(TOTAL).map(_large)
-        dataset = dataset.apply(pecan.distribute(cluster.target, dispatcher_timeout_s=1, max_outstanding_bytes=1))
+        dataset = dataset.apply(pecan.distribute(cluster.target, streams=streams, dispatcher_timeout_s=1, max_outstanding_bytes=1))
         iterator = read(after(dataset))
         seen = [int(next(iterator)[0]) for _ in range(10)]
         if lost == "all":
