@@ -207,7 +207,7 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 		"of other streams":  {func(t *pecanv1.Token) { t.NumStreams = 3 }, []string{"a number of streams of 3", "2"}},
 		"of another mode":   {func(t *pecanv1.Token) { t.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE }, []string{"MODE_AT_LEAST_ONCE", "MODE_DETERMINISTIC"}},
 		"of another seed":   {func(t *pecanv1.Token) { t.Seed = 78 }, []string{"the seed 78", "77"}},
-		"of another format": {func(t *pecanv1.Token) { t.Format = 2 }, []string{"format 2", "format 1"}},
+		"of another format": {func(t *pecanv1.Token) { t.Format = 3 }, []string{"format 3", "formats 1 and 2"}},
 		"without a place":   {func(t *pecanv1.Token) { t.Position = nil }, []string{"no position"}},
 		"with more streams": {func(t *pecanv1.Token) { t.Position.Next = []uint64{1, 2, 3} }, []string{"stream 2", "this dataset has 2 streams"}},
 		"of an end beyond":  {func(t *pecanv1.Token) { t.Position.Ended = []uint32{1, 2} }, []string{"stream 2", "this dataset has 2 streams"}},

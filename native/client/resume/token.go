@@ -19,6 +19,8 @@ const (
 	// tokenPrefix begins every token, so that people recognise one.
 	tokenPrefix = "pecan1."
 	TokenFormat = 1
+	// listFormat is the format of tokens that have KeptLists. An earlier version would overlook these rows.
+	listFormat = 2
 	// maxToken limits the length that is parsed. A token of 65,536 streams is shorter.
 	maxToken = 2 << 20
 )
@@ -32,6 +34,9 @@ func NewToken(c *epoch.Consumer, at *Point) *pecanv1.Token {
 }
 
 func Encode(t *pecanv1.Token) (string, error) {
+	if t.GetGroup() > 0 {
+		t = shortened(t)
+	}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(t)
 	if err != nil {
 		return "", reason.New(reason.Internal, "encode a state: %w", err)
@@ -63,11 +68,14 @@ func Decode(text string) (*pecanv1.Token, error) {
 	if err := proto.Unmarshal(data, t); err != nil {
 		return bad("it was truncated or changed")
 	}
-	if t.GetFormat() != TokenFormat {
-		return nil, reason.New(reason.BadArgument, "load a state: it has format %d, and this version of Pecan knows format %d; restore it with the version that saved it", t.GetFormat(), TokenFormat)
+	if t.GetFormat() != TokenFormat && t.GetFormat() != listFormat {
+		return nil, reason.New(reason.BadArgument, "load a state: it has format %d, and this version of Pecan knows formats %d and %d; restore it with the version that saved it", t.GetFormat(), TokenFormat, listFormat)
 	}
 	if t.GetPosition() == nil {
 		return bad("it has no position")
+	}
+	if err := expand(t.Position); err != nil {
+		return bad(err.Error())
 	}
 	return t, nil
 }

@@ -58,32 +58,61 @@ func grouped(position *pecanv1.Position) *pecanv1.Token {
 // manyPlan is the largest plan. Its closing streams follow its streams.
 var manyPlan = &pecanv1.Plan{NumStreams: manyStreams, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}
 
+// orderOf returns an order of this many steps.
+func orderOf(steps int) *pecanv1.EpochOrder {
+	order := &pecanv1.EpochOrder{Hash: strings.Repeat("o", 64)}
+	for rank := range uint32(steps) {
+		order.Steps = append(order.Steps, uint32(steps)-1-rank)
+	}
+	return order
+}
+
+// leftBy returns rows that the closing streams of the last groups of an epoch leave. A stream leaves fewer than a batch, and all
+// together do.
+func leftBy(epoch uint64, streams uint32) (rows []*pecanv1.KeptRows) {
+	total := manyPlan.TotalStreams() - 1
+	for stream := total - streams; stream < total; stream++ {
+		rows = append(rows, &pecanv1.KeptRows{Epoch: epoch, Stream: stream, Rows: uint64(stream%3 + 1)})
+	}
+	rows[0].Skip = 5
+	return rows
+}
+
+// The bound holds with an order of any number of steps, and with the rows that 40 groups leave for the next epoch.
 func TestATokenIsShortWhileTheTrainerReadsInOrderOfGroups(t *testing.T) {
 	for _, groups := range []uint32{0, 1, 100, manyStreams/16 - 1} {
-		at := epoch.Progress{Next: map[uint32]uint64{}}
-		for stream := range groups * 16 {
-			at.Over.Set(stream)
-		}
-		for group := range groups {
-			at.Over.Set(manyStreams + group)
-		}
-		for stream := groups * 16; stream < groups*16+16; stream++ {
-			if stream%3 == 0 {
+		for _, steps := range []int{0, 128, 1024} {
+			at := epoch.Progress{Next: map[uint32]uint64{}}
+			for stream := range groups * 16 {
 				at.Over.Set(stream)
-			} else {
-				at.Next[stream] = 1<<40 + uint64(stream)
 			}
+			for group := range groups {
+				at.Over.Set(manyStreams + group)
+			}
+			for stream := groups * 16; stream < groups*16+16; stream++ {
+				if stream%3 == 0 {
+					at.Over.Set(stream)
+				} else {
+					at.Next[stream] = 1<<40 + uint64(stream)
+				}
+			}
+			position := &pecanv1.Position{Epoch: 1 << 40, Turn: groups * 16, Carried: true}
+			position.Joins, position.Carry = leftBy(1<<40-1, 40), leftBy(1<<40, 40)
+			if steps > 0 {
+				position.Order = orderOf(steps)
+			}
+			at.Record(position)
+			text, err := Encode(grouped(position))
+			t.Logf("after %d groups, in an order of %d steps: %d bytes", groups, steps, len(text))
+			if err != nil || len(text) > 1<<10 {
+				t.Errorf("after %d groups, in an order of %d steps, it has %d bytes (%v)", groups, steps, len(text), err)
+			}
+			wantPosition(t, text, position, at)
 		}
-		position := &pecanv1.Position{Epoch: 1 << 40, Turn: groups * 16}
-		at.Record(position)
-		text, err := Encode(grouped(position))
-		if err != nil || len(text) > 1<<10 {
-			t.Errorf("after %d groups it has %d bytes (%v)", groups, len(text), err)
-		}
-		wantProgress(t, text, at)
 	}
 }
 
+// The bound holds with the rows that 500 groups leave for the next epoch. Each further group adds at most four bytes.
 func TestATokenHasAtMost64KiB(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	total := manyPlan.TotalStreams()
@@ -97,13 +126,74 @@ func TestATokenHasAtMost64KiB(t *testing.T) {
 				at.Over.Set(stream)
 			}
 		}
-		position := &pecanv1.Position{Epoch: 1 << 40, Turn: total}
-		at.Record(position)
-		text, err := Encode(grouped(position))
-		if err != nil || len(text) > 64<<10 {
-			t.Errorf("%d streams have begun, %d apart: %d bytes (%v)", len(at.Next), spread, len(text), err)
+		length := 0
+		for _, rows := range []uint32{500, 2000} {
+			position := &pecanv1.Position{Epoch: 1 << 40, Turn: total, Order: orderOf(1024), Carried: true}
+			position.Joins, position.Carry = leftBy(1<<40-1, rows), leftBy(1<<40, rows)
+			at.Record(position)
+			text, err := Encode(grouped(position))
+			t.Logf("%d streams have begun, %d apart, and %d closing streams leave rows: %d bytes", len(at.Next), spread, rows, len(text))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case length == 0 && len(text) > 64<<10:
+				t.Errorf("%d streams have begun, %d apart: %d bytes", len(at.Next), spread, len(text))
+			case length > 0 && len(text)-length > 4*2*1500:
+				t.Errorf("%d bytes with 500 entries in each list, and %d with 2,000", length, len(text))
+			}
+			length = len(text)
+			wantPosition(t, text, position, at)
 		}
-		wantProgress(t, text, at)
+	}
+}
+
+// Tokens of earlier versions have the rows of other epochs in the long form.
+func TestATokenWithRowsInTheLongFormIsRead(t *testing.T) {
+	position := &pecanv1.Position{Epoch: 3, Joins: leftBy(2, 40), Carried: true, Carry: leftBy(3, 40)}
+	text, err := Encode(&pecanv1.Token{Format: TokenFormat, Position: position})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token, err := Decode(text); err != nil || !proto.Equal(token.GetPosition(), position) {
+		t.Errorf("%v (%v)", token, err)
+	}
+}
+
+func TestATokenWithABadListOfRowsIsRefused(t *testing.T) {
+	for name, list := range map[string]*pecanv1.KeptList{
+		"a column is too long":      {Rows: []uint64{1}, Streams: []int64{1, 1}},
+		"a stream does not fit":     {Rows: []uint64{1}, Streams: []int64{1 << 32}},
+		"a stream is negative":      {Rows: []uint64{1}, Streams: []int64{-1}},
+		"the rows are listed twice": {Rows: []uint64{1}},
+	} {
+		position := &pecanv1.Position{JoinsList: list}
+		if strings.HasPrefix(name, "the rows") {
+			position.Joins = leftBy(1, 1)
+		}
+		text, err := Encode(&pecanv1.Token{Format: TokenFormat, Position: position})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode(text); !reason.Is(err, reason.BadArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// wantPosition compares the position in a token.
+func wantPosition(t *testing.T, text string, want *pecanv1.Position, at epoch.Progress) {
+	t.Helper()
+	wantProgress(t, text, at)
+	token, err := Decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = proto.CloneOf(want)
+	if len(want.GetOrder().GetSteps()) > maxRanks {
+		want.Order.Steps = nil
+	}
+	if !proto.Equal(token.GetPosition(), want) {
+		t.Errorf("a token has the position %v, want %v", token.GetPosition(), want)
 	}
 }
 

@@ -51,8 +51,11 @@ type Position struct {
 	// Plans with a carry: rows of earlier epochs that the last closing stream of this epoch joins first.
 	Joins []*KeptRows `protobuf:"bytes,11,rep,name=joins,proto3" json:"joins,omitempty"`
 	// True if it is known which rows the epoch leaves for the next one. `carry` has them.
-	Carried       bool        `protobuf:"varint,12,opt,name=carried,proto3" json:"carried,omitempty"`
-	Carry         []*KeptRows `protobuf:"bytes,13,rep,name=carry,proto3" json:"carry,omitempty"`
+	Carried bool        `protobuf:"varint,12,opt,name=carried,proto3" json:"carried,omitempty"`
+	Carry   []*KeptRows `protobuf:"bytes,13,rep,name=carry,proto3" json:"carry,omitempty"`
+	// Tokens of plans with groups have these in place of `joins` and `carry`, because they are shorter.
+	JoinsList     *KeptList `protobuf:"bytes,270,opt,name=joins_list,json=joinsList,proto3" json:"joins_list,omitempty"`
+	CarryList     *KeptList `protobuf:"bytes,271,opt,name=carry_list,json=carryList,proto3" json:"carry_list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +181,92 @@ func (x *Position) GetCarry() []*KeptRows {
 	return nil
 }
 
+func (x *Position) GetJoinsList() *KeptList {
+	if x != nil {
+		return x.JoinsList
+	}
+	return nil
+}
+
+func (x *Position) GetCarryList() *KeptList {
+	if x != nil {
+		return x.CarryList
+	}
+	return nil
+}
+
+// A list of KeptRows by columns. Most entries have the stream after that of the entry before, the same epoch, and skip
+// nothing. So zeros at the end of a column are left out.
+type KeptList struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each number is the difference to the one before.
+	Epochs  []int64  `protobuf:"zigzag64,1,rep,packed,name=epochs,proto3" json:"epochs,omitempty"`
+	Streams []int64  `protobuf:"zigzag64,2,rep,packed,name=streams,proto3" json:"streams,omitempty"`
+	Skips   []uint64 `protobuf:"varint,3,rep,packed,name=skips,proto3" json:"skips,omitempty"`
+	// As many as the list has entries.
+	Rows          []uint64 `protobuf:"varint,4,rep,packed,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptList) Reset() {
+	*x = KeptList{}
+	mi := &file_pecan_v1_positions_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptList) ProtoMessage() {}
+
+func (x *KeptList) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_positions_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptList.ProtoReflect.Descriptor instead.
+func (*KeptList) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KeptList) GetEpochs() []int64 {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *KeptList) GetStreams() []int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *KeptList) GetSkips() []uint64 {
+	if x != nil {
+		return x.Skips
+	}
+	return nil
+}
+
+func (x *KeptList) GetRows() []uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
 // Rows in the remainder of a stream: those after the first `skip`, to the end of the remainder.
 type KeptRows struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -191,7 +280,7 @@ type KeptRows struct {
 
 func (x *KeptRows) Reset() {
 	*x = KeptRows{}
-	mi := &file_pecan_v1_positions_proto_msgTypes[1]
+	mi := &file_pecan_v1_positions_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -203,7 +292,7 @@ func (x *KeptRows) String() string {
 func (*KeptRows) ProtoMessage() {}
 
 func (x *KeptRows) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_positions_proto_msgTypes[1]
+	mi := &file_pecan_v1_positions_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -216,7 +305,7 @@ func (x *KeptRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptRows.ProtoReflect.Descriptor instead.
 func (*KeptRows) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{1}
+	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *KeptRows) GetEpoch() uint64 {
@@ -252,8 +341,8 @@ type EpochOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 over the plan's hash and the names of the steps in this order. Empty: the registered order.
 	Hash string `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
-	// For each step in this order, its rank among all steps by name. Absent if there are more than 1,024 steps. Then only a
-	// dispatcher that has decided on the same order can resume.
+	// For each step in this order, its rank among all steps by name. Absent if there are more than 1,024 steps, and in tokens
+	// of plans with groups if there are more than 128. Then only a dispatcher that has decided on the same order can resume.
 	Steps         []uint32 `protobuf:"varint,2,rep,packed,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,7 +350,7 @@ type EpochOrder struct {
 
 func (x *EpochOrder) Reset() {
 	*x = EpochOrder{}
-	mi := &file_pecan_v1_positions_proto_msgTypes[2]
+	mi := &file_pecan_v1_positions_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +362,7 @@ func (x *EpochOrder) String() string {
 func (*EpochOrder) ProtoMessage() {}
 
 func (x *EpochOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_positions_proto_msgTypes[2]
+	mi := &file_pecan_v1_positions_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +375,7 @@ func (x *EpochOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
 func (*EpochOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{2}
+	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EpochOrder) GetHash() string {
@@ -326,7 +415,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_positions_proto_msgTypes[3]
+	mi := &file_pecan_v1_positions_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +427,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_positions_proto_msgTypes[3]
+	mi := &file_pecan_v1_positions_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +440,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{3}
+	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -452,7 +541,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_positions_proto_msgTypes[4]
+	mi := &file_pecan_v1_positions_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +553,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_positions_proto_msgTypes[4]
+	mi := &file_pecan_v1_positions_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +566,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_positions_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -575,7 +664,7 @@ var File_pecan_v1_positions_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_positions_proto_rawDesc = "" +
 	"\n" +
-	"\x18pecan/v1/positions.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x14pecan/v1/types.proto\"\x92\x03\n" +
+	"\x18pecan/v1/positions.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x14pecan/v1/types.proto\"\xfa\x03\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x03(\x04R\x04next\x12\x14\n" +
@@ -593,7 +682,16 @@ const file_pecan_v1_positions_proto_rawDesc = "" +
 	" \x01(\x04R\rendedElements\x12(\n" +
 	"\x05joins\x18\v \x03(\v2\x12.pecan.v1.KeptRowsR\x05joins\x12\x18\n" +
 	"\acarried\x18\f \x01(\bR\acarried\x12(\n" +
-	"\x05carry\x18\r \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"`\n" +
+	"\x05carry\x18\r \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\x122\n" +
+	"\n" +
+	"joins_list\x18\x8e\x02 \x01(\v2\x12.pecan.v1.KeptListR\tjoinsList\x122\n" +
+	"\n" +
+	"carry_list\x18\x8f\x02 \x01(\v2\x12.pecan.v1.KeptListR\tcarryList\"f\n" +
+	"\bKeptList\x12\x16\n" +
+	"\x06epochs\x18\x01 \x03(\x12R\x06epochs\x12\x18\n" +
+	"\astreams\x18\x02 \x03(\x12R\astreams\x12\x14\n" +
+	"\x05skips\x18\x03 \x03(\x04R\x05skips\x12\x12\n" +
+	"\x04rows\x18\x04 \x03(\x04R\x04rows\"`\n" +
 	"\bKeptRows\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x12\n" +
@@ -646,29 +744,32 @@ func file_pecan_v1_positions_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_positions_proto_rawDescData
 }
 
-var file_pecan_v1_positions_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_pecan_v1_positions_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_pecan_v1_positions_proto_goTypes = []any{
 	(*Position)(nil),   // 0: pecan.v1.Position
-	(*KeptRows)(nil),   // 1: pecan.v1.KeptRows
-	(*EpochOrder)(nil), // 2: pecan.v1.EpochOrder
-	(*Token)(nil),      // 3: pecan.v1.Token
-	(*Checkpoint)(nil), // 4: pecan.v1.Checkpoint
-	(Mode)(0),          // 5: pecan.v1.Mode
-	(*StreamId)(nil),   // 6: pecan.v1.StreamId
+	(*KeptList)(nil),   // 1: pecan.v1.KeptList
+	(*KeptRows)(nil),   // 2: pecan.v1.KeptRows
+	(*EpochOrder)(nil), // 3: pecan.v1.EpochOrder
+	(*Token)(nil),      // 4: pecan.v1.Token
+	(*Checkpoint)(nil), // 5: pecan.v1.Checkpoint
+	(Mode)(0),          // 6: pecan.v1.Mode
+	(*StreamId)(nil),   // 7: pecan.v1.StreamId
 }
 var file_pecan_v1_positions_proto_depIdxs = []int32{
-	2, // 0: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
-	1, // 1: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
-	1, // 2: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
-	5, // 3: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	0, // 4: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	5, // 5: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	6, // 6: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	3, // 0: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	2, // 1: pecan.v1.Position.joins:type_name -> pecan.v1.KeptRows
+	2, // 2: pecan.v1.Position.carry:type_name -> pecan.v1.KeptRows
+	1, // 3: pecan.v1.Position.joins_list:type_name -> pecan.v1.KeptList
+	1, // 4: pecan.v1.Position.carry_list:type_name -> pecan.v1.KeptList
+	6, // 5: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	0, // 6: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	6, // 7: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	7, // 8: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_positions_proto_init() }
@@ -684,7 +785,7 @@ func file_pecan_v1_positions_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_positions_proto_rawDesc), len(file_pecan_v1_positions_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
