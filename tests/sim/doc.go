@@ -11,6 +11,8 @@
 // that are ready at the same moment. It does not decide the jitter between retries, or the ids of clients and workers,
 // either. A failed seed may need several runs until it fails again.
 //
+// Half of the seeds ask for 1 to 1,024 streams (anyStreams in random_test.go has the limits), and the others have 4.
+//
 // Plans with a closing stream are not here. TensorFlow calls the source of their graphs from its own threads, which are in
 // no bubble. Go ends a process that touches a bubble's channels from outside. Tests with real processes have them.
 package sim
