@@ -248,26 +248,31 @@ func (c *Core) cacheStatus(job *durable.Job) *pecanv1.CacheStatus {
 	}
 	key := c.cacheKey(job, step)
 	cache := c.state.Cache(key)
-	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: split.AllParts(job.Plan, step), Bytes: cacheBytes(cache)}
-	trouble := c.cacheProblem(job)
-	switch {
-	case len(c.workers) == 0:
-		status.State = "off: no worker is registered"
-	case c.workersWithCache() == 0:
-		status.State = "off"
-	case c.caches.unwanted[key] != "":
-		status.State = "not kept"
-	case c.caches.read[key] && cache.GetManifest() != "":
-		status.State = "used"
-	case cache.GetManifest() != "":
-		status.State = "committed"
-	default:
-		status.State = "filling"
+	status := &pecanv1.CacheStatus{
+		Key: key, State: c.cacheStage(key), Segments: uint32(len(cache.GetSegments())), Streams: split.AllParts(job.Plan, step), Bytes: cacheBytes(cache),
 	}
-	if trouble != "" {
+	if trouble := c.cacheProblem(job); trouble != "" {
 		status.State += ": " + trouble
 	}
 	return status
+}
+
+// cacheStage returns how far a cache is. It says whether streams write the cache or read it.
+func (c *Core) cacheStage(key string) string {
+	committed := c.state.Cache(key).GetManifest() != ""
+	switch {
+	case len(c.workers) == 0:
+		return "off: no worker is registered"
+	case c.workersWithCache() == 0:
+		return "off"
+	case c.caches.unwanted[key] != "":
+		return "not kept"
+	case c.caches.read[key] && committed:
+		return "used"
+	case committed:
+		return "committed"
+	}
+	return "filling"
 }
 
 // workersWithCache counts the workers that have a cache directory.

@@ -40,7 +40,9 @@ func (c *Core) planNumber(job *durable.Job) uint64 {
 	for _, step := range c.state.OrderFor(job) {
 		h.Write([]byte(step + "\n"))
 	}
-	h.Write([]byte(c.cacheStatus(job).GetState()))
+	if step := decidedStep(job); step != nil {
+		h.Write([]byte(c.cacheStage(c.cacheKey(job, step))))
+	}
 	return h.Sum64()
 }
 

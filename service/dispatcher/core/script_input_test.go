@@ -237,6 +237,9 @@ func (s *script) workerInput(command string, a args) any {
 		return core.Hello{Session: session, Message: hello}
 	case "worker-heartbeat":
 		heartbeat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: pecanv1.PackLoads(loads(a.list("streams"))), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
+		if a.has("dropped") {
+			heartbeat.Cache = &pecanv1.CacheMetrics{WritesDropped: a.number("dropped")}
+		}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}})
 	case "started":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})

@@ -35,7 +35,7 @@ func (s *script) show(result core.Result) []string {
 		} else if update, ok := effect.(core.Update); ok {
 			lines = append(lines, fmt.Sprintf("watch %d: %s", update.Watch, s.showUpdate(update)))
 		} else if line := showEffect(effect); line != "" {
-			lines = append(lines, line)
+			lines = append(lines, line+s.showPlan(effect))
 		}
 	}
 	switch {
@@ -47,6 +47,19 @@ func (s *script) show(result core.Result) []string {
 		}
 	}
 	return lines
+}
+
+// showPlan says whether a request for workers names another plan than the one before for the same job.
+func (s *script) showPlan(effect core.Effect) string {
+	request, isRequest := effect.(placement.Request)
+	if !isRequest {
+		return ""
+	}
+	before, known := s.plans[request.JobID]
+	if s.plans[request.JobID] = request.Plan; known && before != request.Plan {
+		return ", another plan"
+	}
+	return ""
 }
 
 func showID(id *pecanv1.StreamId) string {

@@ -107,6 +107,8 @@ type script struct {
 	watched map[core.WatchID][]*pecanv1.WorkerAddress
 	// decisions has the decision on a cache that was shown last, by watch.
 	decisions map[core.WatchID]string
+	// plans has the plan of the last request for workers, by job.
+	plans map[string]uint64
 	// metricsSequence numbers the metrics of workers.
 	metricsSequence uint64
 }
@@ -115,6 +117,7 @@ func newScript(t *testing.T) *script {
 	return &script{
 		t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState()),
 		commons: map[commonKey]*pecanv1.StartStream{}, watched: map[core.WatchID][]*pecanv1.WorkerAddress{}, decisions: map[core.WatchID]string{},
+		plans: map[string]uint64{},
 	}
 }
 
