@@ -63,7 +63,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-images test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store simulate docs packages diagrams clean
+.PHONY: help demo check mutate soak test test-images test-k8s test-go test-python test-repo e2e slow faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store bench-fleet simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -183,6 +183,10 @@ simulate: .venv/ready ## Simulate JOBS jobs (200) of each kind with every policy
 
 bench-store: ## Measure how long the dispatcher's store takes to open and to replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m
+
+bench-fleet: ## Measure the decisions of a dispatcher with 10,000 workers and 1,000 jobs (3 minutes)
+	go test ./service/dispatcher/core -run '^$$' -bench BenchmarkFleet -benchtime 10x -timeout 30m -v
+	go test ./service/dispatcher/placing -run '^$$' -bench BenchmarkDecide -benchtime 1x -timeout 30m
 
 docs: build .venv/docs-ready ## Build the site into build/docs: run the guides' code and the notebooks, check links, warnings are errors
 	$(PYTHON) -m pytest -q -n $(PARALLEL) tests/docs

@@ -193,15 +193,6 @@ func TestASearchAmongThousandsOfWorkersEndsNearTheBestPrice(t *testing.T) {
 	}
 }
 
-func BenchmarkADecisionAmongManyConfigurations(b *testing.B) {
-	j, g := job{demand: 0.001, remote: 2, local: 1}, cheapest
-	g.Limits.Max = workers(10_000, 8)
-	for b.Loop() {
-		at := workers(1, 1)
-		j.run(autoplacement.NewSearch(), g, &at, 10)
-	}
-}
-
 func TestSearchFollowsChangesWithoutNoise(t *testing.T) {
 	for _, c := range []struct {
 		name   string
