@@ -11,10 +11,11 @@ import (
 	"github.com/pecan-ml/pecan/policies/sim"
 )
 
-// columns are the columns of the event log. A line is a measurement window of a run and the decision after it. bill and best
-// include the time in which a change of workers settled. reason is left out of lines that repeat the decision before.
+// columns are the columns of the event log. A line is a measurement window of a run and the decision after it. windows, seconds,
+// bill and best include the windows in which a change of workers settled. reason is left out of lines that repeat the decision
+// before.
 var columns = []string{
-	"scenario", "family", "policy", "seed", "window", "remote", "local", "bill", "best", "regret",
+	"scenario", "family", "policy", "seed", "window", "remote", "local", "windows", "seconds", "bill", "best", "regret",
 	"target_remote", "target_local", "state", "converged", "reason",
 }
 
@@ -38,7 +39,7 @@ func (w eventWriter) write(r sim.Run) {
 		before = d
 		_ = w.out.Write([]string{
 			r.Scenario, r.Family, r.Policy, strconv.FormatUint(r.Seed, 10), strconv.Itoa(i), strconv.Itoa(s.Workers.Remote), strconv.Itoa(s.Workers.Local),
-			number(s.Bill), number(s.Best), number(s.Regret), strconv.Itoa(d.Target.Remote), strconv.Itoa(d.Target.Local), d.State,
+			strconv.Itoa(s.Windows), number(s.Seconds), number(s.Bill), number(s.Best), number(s.Regret), strconv.Itoa(d.Target.Remote), strconv.Itoa(d.Target.Local), d.State,
 			strconv.FormatBool(d.Converged), reason,
 		})
 	}
@@ -76,10 +77,10 @@ func readEvents(in io.Reader, each func(sim.Run)) error {
 		window := p.integer(line[4])
 		step := sim.Step{
 			Workers: autoscale.Configuration{Remote: p.integer(line[5]), Local: p.integer(line[6])},
-			Bill:    p.number(line[7]), Best: p.number(line[8]), Regret: p.number(line[9]),
+			Windows: p.integer(line[7]), Seconds: p.number(line[8]), Bill: p.number(line[9]), Best: p.number(line[10]), Regret: p.number(line[11]),
 			Decision: autoscale.Decision{
-				Target: autoscale.Configuration{Remote: p.integer(line[10]), Local: p.integer(line[11])}, State: line[12],
-				Converged: line[13] == "true", Reason: line[14],
+				Target: autoscale.Configuration{Remote: p.integer(line[12]), Local: p.integer(line[13])}, State: line[14],
+				Converged: line[15] == "true", Reason: line[16],
 			},
 		}
 		if window == 0 {

@@ -12,10 +12,14 @@ const head = `# How many workers: the policies compared
 
 ` + "`make simulate`" + ` simulates jobs with every policy for workers, and writes this page and its picture from the event log of all decisions.
 It needs no service. %d jobs of each kind run for each policy, with %d measurement windows if they do not change. All policies see the same jobs.
+A change of workers takes one more window until it has settled.
 
 Each window has normal noise of 3 %%, and 5 %% of the windows are outliers of ±30 %%. [0013](../design/0013-autoscaling.md) describes the surfaces, and the
 default policy ` + "`search`" + `. The others are there for comparison. They are Pecan's placement and Cachew's scaling, each as in the paper and as in the published code,
-the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's split, and one collocated worker.
+the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's numbers of workers, and one collocated worker. FastFlow also splits the pipeline: some steps run in the
+trainer. Here ` + "`fastflow`" + ` is only the two remote and two local workers of the comparison in Pecan's paper, and every worker runs all steps.
+
+Numbers are those of all jobs of a kind: the median, and in parentheses the 5th to the 95th percentile.
 
 ![Price above the best fixed workers over time, and the summary of all jobs](placement.svg)
 
@@ -30,18 +34,18 @@ func page(r *sim.Report) string {
 	for _, m := range marks(r) {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", m.measured, m.bound, map[bool]string{true: "yes", false: "**no**"}[m.reached])
 	}
-	b.WriteString(`
+	fmt.Fprintf(&b, `
 ## Jobs that do not change
 
-*Price* is that of an element in the last window, above the best fixed workers: median and 95th percentile. *Windows* are those until the policy first
-converged (median, and 5th to 95th percentile); policies that never converge count all. *Bill* is that of the whole job with the search, over that of the best
-fixed workers. *Changes* are those of the workers in the last 50 windows: mean and 95th percentile.
-`)
+*Price* is that of an element in the last window, above the best fixed workers. *Windows* are those until the policy first converged, and *time* is how long they
+take with those in which changes settled; policies that never converge count all. *Epoch* is the price of %d,000 elements with the search, the mean of the whole job.
+*Bill* is that of the whole job, over that of the best fixed workers. *Changes* are those of the workers in the last 50 windows, with their mean instead of the median.
+`, sim.EpochElements/1000)
 	for _, name := range sim.Families {
-		fmt.Fprintf(&b, "\n### %s\n\n| policy | price, median | price, 95 %% | windows | bill | changes |\n| --- | --- | --- | --- | --- | --- |\n", titles[name])
+		fmt.Fprintf(&b, "\n### %s\n\n| policy | price | windows | time, s | epoch, $ | bill | changes |\n| --- | --- | --- | --- | --- | --- | --- |\n", titles[name])
 		for _, s := range family(r, sim.Stable, name) {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.2f (%.0f) |\n", s.Policy, percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)),
-				spread(s.Converged, "%.0f"), spread(s.Bills, "%.2f"), sim.Mean(s.Changes), sim.Quantile(s.Changes, 0.95))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f %s |\n", s.Policy, spread(s.Final(), percent), spread(s.Converged, whole), spread(s.Seconds, whole),
+				spread(s.Prices, hundredths), spread(s.Bills, hundredths), sim.Mean(s.Changes), interval(s.Changes, whole))
 		}
 	}
 	changed(&b, r)
@@ -61,7 +65,8 @@ go run ./benchmarks/simulate --replay decisions.jsonl   # what each policy decid
 ` + "```" + `
 
 A run follows from its seed, so the page changes only with the policies. The event log has a line for each decision. It names the scenario, the policy, the seed,
-the window, the workers, the wanted workers and the reason. It also has the bill of the window, and that of the best fixed workers.
+the window, the workers, the wanted workers and the reason. It also has the time and the bill of the window (price per hour × seconds per element), and the bill of the
+best fixed workers.
 
 A replay shows what each policy decides from recorded measurements. The recorded job followed its own decisions, so a policy that adds one worker at a time
 waits for a window with that number.
@@ -91,8 +96,8 @@ func family(r *sim.Report, scenario, name string) []*sim.Summary {
 }
 
 func changed(b *strings.Builder, r *sim.Report) {
-	fmt.Fprintf(b, "\n## After a change\n\nThe price of an element %d windows after the change, above the best fixed workers from then on: median and 95th percentile.\n", sim.FollowWindows)
-	for _, name := range sim.ChangeFamilies {
+	fmt.Fprintf(b, "\n## After a change\n\nThe price of an element %d windows after the change, above the best fixed workers from then on.\n", sim.FollowWindows)
+	for _, name := range sim.Families {
 		fmt.Fprintf(b, "\n### %s, changed\n\n| change |", titles[name])
 		for _, p := range sim.Policies {
 			fmt.Fprintf(b, " %s |", p.Name)
@@ -101,7 +106,7 @@ func changed(b *strings.Builder, r *sim.Report) {
 		for _, change := range sim.AllChanges {
 			fmt.Fprintf(b, "| %s |", change.Name)
 			for _, s := range family(r, change.Name, name) {
-				fmt.Fprintf(b, " %s, %s |", percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)))
+				fmt.Fprintf(b, " %s |", spread(s.Final(), percent))
 			}
 			b.WriteString("\n")
 		}
@@ -109,7 +114,7 @@ func changed(b *strings.Builder, r *sim.Report) {
 }
 
 func curves(b *strings.Builder, r *sim.Report) {
-	b.WriteString("\n## Published curves\n\nThe times that were published for 1, 2, … remote workers. The price of an element, or its time, in the last window above the best: median and 95th percentile.\n\n| curve | objective |")
+	b.WriteString("\n## Published curves\n\nThe times that were published for 1, 2, … remote workers. The price of an element, or its time, in the last window above the best.\n\n| curve | objective |")
 	for _, p := range sim.Policies {
 		fmt.Fprintf(b, " %s |", p.Name)
 	}
@@ -118,7 +123,7 @@ func curves(b *strings.Builder, r *sim.Report) {
 		for _, curve := range sim.Published {
 			fmt.Fprintf(b, "| %s | %s |", curve.Name, objective)
 			for _, s := range family(r, sim.Curves+", "+objective, curve.Name) {
-				fmt.Fprintf(b, " %s, %s |", percent(sim.Quantile(s.Final(), 0.5)), percent(sim.Quantile(s.Final(), 0.95)))
+				fmt.Fprintf(b, " %s |", spread(s.Final(), percent))
 			}
 			b.WriteString("\n")
 		}
@@ -136,7 +141,14 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// spread formats the median of values and their 5th and 95th percentile.
-func spread(values []float64, format string) string {
-	return fmt.Sprintf(format+" ("+format+" to "+format+")", sim.Quantile(values, 0.5), sim.Quantile(values, 0.05), sim.Quantile(values, 0.95))
+// spread formats the median of values, and their interval.
+func spread(values []float64, format func(float64) string) string {
+	return format(sim.Quantile(values, 0.5)) + " " + interval(values, format)
 }
+
+// interval formats the 5th and the 95th percentile of values.
+func interval(values []float64, format func(float64) string) string {
+	return fmt.Sprintf("(%s to %s)", format(sim.Quantile(values, 0.05)), format(sim.Quantile(values, 0.95)))
+}
+
+func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }

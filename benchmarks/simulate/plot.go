@@ -150,7 +150,7 @@ var summaryColumns = []summaryColumn{
 	{"windows to converge", func(s *sim.Summary) []float64 { return s.Converged }, axis{low: 0, high: 80}, []float64{0, 20, 40, 60, 80}, whole, whole},
 	{
 		"bill with the search, × best", func(s *sim.Summary) []float64 { return s.Bills }, axis{low: 1, high: 10, logarithmic: true}, []float64{1, 2, 5, 10}, whole,
-		func(v float64) string { return fmt.Sprintf("%.2f", v) },
+		hundredths,
 	},
 	{"changes in the last 50 windows", func(s *sim.Summary) []float64 { return s.Changes }, axis{low: 0, high: 50}, []float64{0, 10, 20, 30, 40, 50}, whole, whole},
 }

@@ -101,14 +101,19 @@ func TestTheEventLogKeepsWhatTheReportNeeds(t *testing.T) {
 		if sim.Converged(r.Steps) != sim.Converged(w.Steps) || sim.Changes(r.Steps) != sim.Changes(w.Steps) {
 			t.Errorf("run %d converges or changes differently", i)
 		}
-		if a, b := sim.Bill(r.Steps), sim.Bill(w.Steps); a < b*0.9999 || a > b*1.0001 {
-			t.Errorf("run %d: the bill is %v, want %v", i, a, b)
+		near := func(what string, a, b float64) {
+			if a < b*0.9999 || a > b*1.0001 {
+				t.Errorf("run %d: %s is %v, want %v", i, what, a, b)
+			}
 		}
+		near("the bill", sim.Bill(r.Steps), sim.Bill(w.Steps))
+		near("the price of an epoch", sim.EpochPrice(r.Steps), sim.EpochPrice(w.Steps))
+		near("the time of the last step", r.Steps[19].Seconds, w.Steps[19].Seconds)
 	}
 }
 
 func TestADamagedEventLogIsRefused(t *testing.T) {
-	row := "stable,floor,search,0,0,1,1,2,1,0.5,2,1,search,false,because\n"
+	row := "stable,floor,search,0,0,1,1,1,20,2,1,0.5,2,1,search,false,because\n"
 	head := strings.Join(columns, ",") + "\n"
 	for text, want := range map[string]string{
 		"":           "head of the event log",

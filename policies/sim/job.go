@@ -56,8 +56,10 @@ func (w World) best() float64 {
 // Step is one steady window of a run.
 type Step struct {
 	Workers autoscale.Configuration
-	// Bill is what the window cost, with the delay before it. Best is what the best fixed configuration would have cost.
-	Bill, Best float64
+	// Windows counts this one and those before it in which a change of workers settled. Seconds is the time that they took, and
+	// Bill the sum of their scores. Best is that of the best fixed configuration.
+	Windows             int
+	Seconds, Bill, Best float64
 	// Regret is how far the true score of the configuration is above the best, relative to it.
 	Regret   float64
 	Decision autoscale.Decision
@@ -82,7 +84,8 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 	world := World{Surface: j.Surface, Goal: j.Goal}
 	at, clock := j.Start, 0.0
 	var steps []Step
-	var bill, best, lowest float64
+	var seconds, bill, best, lowest float64
+	windows := 1
 	wanted := at
 	for n := range j.Windows {
 		changed := n == 0 || j.Drift != 0
@@ -106,6 +109,7 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 			for range j.Delay {
 				w := j.window(rng, world, at, &clock)
 				w.Settled = false
+				windows, seconds = windows+1, seconds+w.Seconds
 				bill, best = bill+world.Goal.Score(both, world.Surface.At(at).Time), best+lowest
 				p.Next(world.Goal, w)
 			}
@@ -115,8 +119,10 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 		score := world.Goal.Score(at, world.Surface.At(at).Time)
 		d := p.Next(world.Goal, w)
 		wanted = d.Target
-		steps = append(steps, Step{Workers: at, Bill: bill + score, Best: best + lowest, Regret: score/lowest - 1, Decision: d})
-		bill, best = 0, 0
+		steps = append(steps, Step{
+			Workers: at, Windows: windows, Seconds: seconds + w.Seconds, Bill: bill + score, Best: best + lowest, Regret: score/lowest - 1, Decision: d,
+		})
+		windows, seconds, bill, best = 1, 0, 0, 0
 	}
 	return steps
 }

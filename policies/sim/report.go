@@ -62,6 +62,9 @@ type Summary struct {
 	// windows if it never did. Choice is the regret of the window after that.
 	Regrets           [][]float64
 	Converged, Choice []float64
+	// Seconds is the time of the windows until the policy first converged. Prices are those of an epoch of EpochElements
+	// elements, the mean of the whole job with the search, if the goal is the cost.
+	Seconds, Prices []float64
 	// Bills are those of whole jobs with the search, over those of the best fixed configurations. Changes are the
 	// numbers of changes in the last 50 windows.
 	Bills, Changes []float64
@@ -83,6 +86,12 @@ func (r *Report) Add(run Run) {
 	n := Converged(run.Steps)
 	s.Converged = append(s.Converged, float64(n))
 	s.Choice = append(s.Choice, run.Steps[min(n, len(run.Steps)-1)].Regret)
+	seconds := 0.0
+	for _, step := range run.Steps[:n] {
+		seconds += step.Seconds
+	}
+	s.Seconds = append(s.Seconds, seconds)
+	s.Prices = append(s.Prices, EpochPrice(run.Steps))
 	s.Bills = append(s.Bills, Bill(run.Steps))
 	s.Changes = append(s.Changes, float64(Changes(run.Steps[max(0, len(run.Steps)-stableWindows):])))
 }
@@ -139,6 +148,18 @@ func Bill(steps []Step) float64 {
 		bill, best = bill+s.Bill, best+s.Best
 	}
 	return bill / best
+}
+
+// EpochElements is the number of elements of an epoch for which a price is given.
+const EpochElements = 10_000
+
+// EpochPrice returns the mean price of an epoch, if the scores are prices per hour × seconds for an element.
+func EpochPrice(steps []Step) float64 {
+	bill, windows := 0.0, 0
+	for _, s := range steps {
+		bill, windows = bill+s.Bill, windows+s.Windows
+	}
+	return bill / float64(windows) * EpochElements / 3600
 }
 
 // Quantile returns a quantile of the values.

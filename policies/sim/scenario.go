@@ -59,9 +59,6 @@ var AllChanges = []Change{
 	}},
 }
 
-// ChangeFamilies are the families in which jobs change.
-var ChangeFamilies = []string{"diminishing", "contention"}
-
 // Published has curves for 1, 2, … remote workers. Those of the Cachew artifact (four V100) are in seconds per epoch. Those
 // of the published log of Pecan (TPU v2-8) are in seconds per 500 elements.
 var Published = []struct {
@@ -81,10 +78,10 @@ func StableScenarios(windows int) (all []Scenario) {
 	return all
 }
 
-// ChangeScenarios are jobs that change once.
+// ChangeScenarios are jobs of each family that change once.
 func ChangeScenarios() (all []Scenario) {
 	for _, change := range AllChanges {
-		for _, family := range ChangeFamilies {
+		for _, family := range Families {
 			all = append(all, Scenario{change.Name, family, func(seed uint64) Job {
 				j := random(family, seed, ChangeAt+FollowWindows+1)
 				j.Events = []Event{{Window: ChangeAt, Change: change.Do}}

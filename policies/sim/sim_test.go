@@ -1,8 +1,10 @@
 package sim_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoplacement"
@@ -89,8 +91,10 @@ func TestSearchFollowsSlowDrift(t *testing.T) {
 	}
 }
 
+// TestSearchFollowsChanges judges each change in two families, one of which has hosts with contention.
 func TestSearchFollowsChanges(t *testing.T) {
-	sim.Compare(sim.ChangeScenarios(), sim.Policies[:1], seeds, collect(func(s *sim.Summary) {
+	scenarios := slices.DeleteFunc(sim.ChangeScenarios(), func(s sim.Scenario) bool { return !slices.Contains(everyChange, s.Family) })
+	sim.Compare(scenarios, sim.Policies[:1], seeds, collect(func(s *sim.Summary) {
 		before, during, after := s.Regrets[sim.ChangeAt-1], s.Regrets[sim.ChangeAt], s.Final()
 		t.Logf("%s, %s: 95th percentile of the regret before %.1f %%, at the change %.1f %%, after 10 windows %.1f %%; medians %.1f, %.1f, %.1f",
 			s.Scenario, s.Family, 100*sim.Quantile(before, 0.95), 100*sim.Quantile(during, 0.95), 100*sim.Quantile(after, 0.95),
@@ -99,6 +103,29 @@ func TestSearchFollowsChanges(t *testing.T) {
 			t.Errorf("%s, %s: 10 windows later the regret is %.1f %% (median) and %.1f %% (95th percentile), want at most 3 %% and 10 %%", s.Scenario, s.Family, 100*median, 100*high)
 		}
 	}))
+}
+
+var everyChange = []string{"diminishing", "contention"}
+
+// In each of the other families, 200 jobs have one of the changes each, and are judged together.
+func TestSearchFollowsChangesInTheOtherFamilies(t *testing.T) {
+	after := map[string][]float64{}
+	for _, scenario := range sim.ChangeScenarios() {
+		if slices.Contains(everyChange, scenario.Family) {
+			continue
+		}
+		jobs := seeds / len(sim.AllChanges)
+		sim.Compare([]sim.Scenario{scenario}, sim.Policies[:1], jobs, func(run sim.Run) {
+			after[run.Family] = append(after[run.Family], run.Steps[len(run.Steps)-1].Regret)
+		})
+	}
+	for family, regrets := range after {
+		median, high := sim.Quantile(regrets, 0.5), sim.Quantile(regrets, 0.95)
+		t.Logf("%s: 10 windows after a change, the regret of %d jobs is %.1f %% (median) and %.1f %% (95th percentile)", family, len(regrets), 100*median, 100*high)
+		if median > 0.03 || high > 0.10 {
+			t.Errorf("%s: 10 windows after a change, the regret is %.1f %% (median) and %.1f %% (95th percentile), want at most 3 %% and 10 %%", family, 100*median, 100*high)
+		}
+	}
 }
 
 // collect returns a function that sums up runs. It calls done with the summary of each scenario after its last run.
@@ -147,6 +174,29 @@ func TestTheBestOfALostWorkerIsTheBestOfThoseThatExist(t *testing.T) {
 		if step.Workers != (autoscale.Configuration{Remote: 1}) || step.Regret != 0 {
 			t.Errorf("with all workers that exist, %v, the regret is %v", step.Workers, step.Regret)
 		}
+	}
+}
+
+// Without noise, the time and the price of a job follow from its surface.
+func TestTheTimeAndThePriceOfAnEpochFollowFromTheSurface(t *testing.T) {
+	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "floor")
+	j := sim.Noisy(s, g, 4)
+	j.Noise, j.SubNoise, j.Outliers, j.Start = 0, 0, 0, autoscale.Configuration{Remote: 4}
+	price := g.Prices.Trainer*float64(s.Trainers) + 4*g.Prices.Remote
+	taken := s.At(j.Start).Time
+	near := func(what string, got, want float64) {
+		if math.Abs(got-want) > 1e-9*want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	steps := j.Run(autoscale.Fixed{Remote: 4}, 1)
+	near("seconds of a window", steps[2].Seconds, taken*sim.PublishedElements)
+	near("price of an epoch", sim.EpochPrice(steps), price/3600*taken*sim.EpochElements)
+	// A change of workers takes a window before it has settled. That is the time of the workers before.
+	step := j.Run(autoscale.Fixed{Remote: 5}, 1)[1]
+	near("seconds with a change", step.Seconds, (taken+s.At(autoscale.Configuration{Remote: 5}).Time)*sim.PublishedElements)
+	if step.Windows != 2 {
+		t.Errorf("a change takes %d windows", step.Windows)
 	}
 }
 
