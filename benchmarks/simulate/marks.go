@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/pecan-ml/pecan/policies/sim"
@@ -16,10 +15,8 @@ type mark struct {
 
 const (
 	mostMedian, mostHigh = 0.03, 0.10
-	// mostLimited bounds jobs behind a limit of the network: the search may keep workers that were of use before the change.
-	mostLimited = 0.15
-	mostWindows = 10
-	mostChanges = 2
+	mostWindows          = 10
+	mostChanges          = 2
 	// restfulShare is the share of the jobs that must keep mostChanges.
 	restfulShare = 0.95
 )
@@ -48,14 +45,7 @@ func marks(r *sim.Report) (all []mark) {
 	)
 	if len(changes) > 0 {
 		what := fmt.Sprintf("price %d windows after a change, ", sim.FollowWindows)
-		behind := func(limit bool) []*sim.Summary {
-			return slices.DeleteFunc(slices.Clone(changes), func(s *sim.Summary) bool { return (s.Family == "network") != limit })
-		}
-		all = append(all,
-			worst(changes, what+"median", (*sim.Summary).Final, 0.5, mostMedian),
-			worst(behind(false), what+"95th percentile", (*sim.Summary).Final, 0.95, mostHigh),
-			worst(behind(true), what+"95th percentile behind a limit of the network", (*sim.Summary).Final, 0.95, mostLimited),
-		)
+		all = append(all, worst(changes, what+"median", (*sim.Summary).Final, 0.5, mostMedian), worst(changes, what+"95th percentile", (*sim.Summary).Final, 0.95, mostHigh))
 	}
 	if len(curves) > 0 {
 		all = append(all,

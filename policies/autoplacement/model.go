@@ -13,6 +13,8 @@ type observation struct {
 	time, demand float64
 	// remote and local are capacities; 0 if they are unknown.
 	remote, local float64
+	// limit is what remote workers produce that wait for room while trainers wait; 0 if they do not.
+	limit float64
 	// load is the highest load of the trainers' hosts, received the elements per second from remote workers.
 	load, received float64
 }
@@ -31,7 +33,10 @@ func observe(w autoscale.Window) observation {
 		return elements / min(busy, 1) * float64(workers) / float64(reported)
 	}
 	o.remote, o.local = capacity(false, w.Workers.Remote), capacity(true, w.Workers.Local)
-	o.received, _, _ = w.Produced(false)
+	received, busy, reported := w.Produced(false)
+	if o.received = received; w.Wait() >= starved && busy < blocked && reported > 0 {
+		o.limit = received * float64(w.Workers.Remote) / float64(reported)
+	}
 	for _, h := range w.Hosts {
 		for _, c := range w.Consumers {
 			if c.Host == h.ID {
@@ -69,11 +74,25 @@ const (
 	// share for a single window, which may be an outlier.
 	limited       = 0.85
 	surelyLimited = 0.7
+	// Trainers that wait for this share of the time, while remote workers are less busy than blocked, show a limit of the
+	// network. An outlier of 30 % shows less.
+	starved, blocked = 0.3, 0.8
 )
 
-// fitRemote fits the curve of remote workers. If the largest number of them has much less capacity than the
-// others lead to expect, its capacity is a limit of the network.
+// fitRemote fits the curve of remote workers. What they produce is a limit of the network if they wait for room while trainers
+// wait. If the largest number of them has much less capacity than the others lead to expect, its capacity is such a limit, too.
 func fitRemote(obs []observation, before Curve) Curve {
+	var limits []float64
+	for _, o := range obs {
+		if o.limit > 0 {
+			limits = append(limits, o.limit)
+		}
+	}
+	if len(limits) > 0 {
+		c := fit(obs, false, before)
+		c.Limit = autoscale.Median(limits)
+		return c
+	}
 	most := 0
 	for _, o := range obs {
 		if o.remote > 0 {

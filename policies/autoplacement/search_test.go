@@ -14,11 +14,17 @@ type job struct {
 	trainers              int
 	plan                  uint64
 	available             int
+	// network bounds the elements per second of all remote workers, which then wait for room; 0 does not.
+	network float64
 }
 
 func (j job) window(at configuration) autoscale.Window {
 	n := max(j.trainers, 1)
-	capacity := j.remote*float64(at.Remote) + j.local*float64(at.Local)
+	remote := j.remote
+	if j.network > 0 {
+		remote = min(remote, j.network/float64(max(at.Remote, 1)))
+	}
+	capacity := remote*float64(at.Remote) + j.local*float64(at.Local)
 	elementTime := max(j.demand, float64(n)/capacity)
 	busy := float64(n) / elementTime / capacity
 	w := autoscale.Window{Workers: at, Settled: true, Plan: j.plan, Hosts: []autoscale.Host{{ID: "trainer", Load: 0.5}}}
@@ -28,7 +34,7 @@ func (j job) window(at configuration) autoscale.Window {
 		})
 	}
 	for range at.Remote {
-		w.Fleet = append(w.Fleet, autoscale.Worker{Busy: busy, Elements: busy * j.remote})
+		w.Fleet = append(w.Fleet, autoscale.Worker{Busy: busy * remote / j.remote, Elements: busy * remote})
 	}
 	for range at.Local {
 		w.Fleet = append(w.Fleet, autoscale.Worker{Local: true, Busy: busy, Elements: busy * j.local})
@@ -77,6 +83,8 @@ func TestSearchFindsTheCheapestWorkersWithoutNoise(t *testing.T) {
 		{"no remote workers allowed", job{demand: 0.1, remote: 1, local: 1}, within(autoscale.Limits{Max: workers(0, 8)}), workers(0, 8)},
 		{"a minimum above the need", job{demand: 1, remote: 3, local: 3}, within(autoscale.Limits{Min: workers(3, 1), Max: workers(5, 2)}), workers(3, 1)},
 		{"two trainers need twice as many", job{demand: 0.2, remote: 1, local: 1, trainers: 2}, func() autoscale.Goal { g := cheapest; g.Trainers = 2; return g }(), workers(2, 8)},
+		{"the network lets three workers through", job{demand: 0.1, remote: 1, local: 0.001, network: 3}, cheapest, workers(3, 0)},
+		{"the network lets five workers through beside local ones", job{demand: 0.05, remote: 1, local: 0.5, network: 5}, cheapest, workers(5, 8)},
 		{"time", job{demand: 0.1, remote: 1, local: 1}, objective(autoscale.Time, 0), workers(2, 8)},
 		{"budget for five workers", job{demand: 0.1, remote: 1, local: 0.1}, func() autoscale.Goal { g := objective(autoscale.Budget, 7.2); g.Limits.Max.Local = 0; return g }(), workers(5, 0)},
 		{"no prices", job{demand: 0.1, remote: 1, local: 1}, unpriced, workers(2, 8)},
@@ -202,6 +210,7 @@ func TestSearchFollowsChangesWithoutNoise(t *testing.T) {
 		{"nothing", func(*job, *autoscale.Goal) {}, workers(5, 0)},
 		{"the trainer is half as fast", func(j *job, _ *autoscale.Goal) { j.demand *= 2.5 }, workers(2, 0)},
 		{"the trainer is twice as fast", func(j *job, _ *autoscale.Goal) { j.demand /= 2 }, workers(10, 0)},
+		{"a trainer twice as fast, behind the network", func(j *job, _ *autoscale.Goal) { j.network, j.demand = 8, 0.05 }, workers(4, 0)},
 		{"a plan with a third of the work", func(j *job, _ *autoscale.Goal) { j.plan, j.remote, j.local = 1, 3.4, 0.17 }, workers(3, 0)},
 		{"a new limit", func(_ *job, g *autoscale.Goal) { g.Limits.Max.Remote = 4 }, workers(4, 0)},
 		{"local workers cost nothing", func(_ *job, g *autoscale.Goal) { g.Prices.Local = 0 }, workers(5, 0)},

@@ -153,7 +153,7 @@ func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, clo
 	}
 	total := truth.Remote + truth.Local
 	use := min(float64(trainers)/truth.Time/math.Max(total, 1e-12), 1)
-	add := func(n int, capacity float64, local bool, host string) {
+	add := func(n int, capacity, use float64, local bool, host string) {
 		for range n {
 			busy := min(use*gauss(j.Noise), 1)
 			w.Fleet = append(w.Fleet, autoscale.Worker{
@@ -161,8 +161,9 @@ func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, clo
 			})
 		}
 	}
-	add(at.Remote, truth.Remote, false, "other")
-	add(at.Local, truth.Local, true, "trainer")
+	// Behind a limit of the network, remote workers wait for room.
+	add(at.Remote, truth.Remote, use*truth.Passed, false, "other")
+	add(at.Local, truth.Local, use, true, "trainer")
 	w.Hosts = []autoscale.Host{{ID: "trainer", Pressure: truth.Pressure * gauss(j.Noise), Load: truth.Load * gauss(j.Noise)}}
 	return w
 }

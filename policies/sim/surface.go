@@ -34,6 +34,8 @@ type Surface struct {
 // Truth is the steady state of a configuration without noise.
 type Truth struct {
 	Time, Demand, Remote, Local, Load, Pressure float64
+	// Passed is the share of what remote workers could compute that the network lets through.
+	Passed float64
 }
 
 // At returns the steady state of a configuration.
@@ -47,8 +49,8 @@ func (s Surface) At(c autoscale.Configuration) Truth {
 			t.Remote = max(t.Remote, trainers/s.Curve[m-2]*float64(n)/float64(m-1))
 		}
 	}
-	if s.Network > 0 {
-		t.Remote = min(t.Remote, s.Network)
+	if t.Passed = 1; s.Network > 0 && t.Remote > s.Network {
+		t.Remote, t.Passed = s.Network, s.Network/t.Remote
 	}
 	if s.Cores > 0 {
 		received := min(t.Remote, trainers/s.Demand)
