@@ -12,7 +12,7 @@ const head = `# How many workers: the policies compared
 
 ` + "`make simulate`" + ` simulates jobs with every policy for workers, and writes this page and its picture from the event log of all decisions.
 It needs no service. %d jobs of each kind run for each policy, with %d measurement windows if they do not change. All policies see the same jobs.
-A change of workers takes one more window until it has settled.
+A change of workers takes one to three further windows until it has settled.
 
 Each window has normal noise of 3 %%, and 5 %% of the windows are outliers of ±30 %%. [0013](../design/0013-autoscaling.md) describes the surfaces, and the
 default policy ` + "`search`" + `. The others are there for comparison. They are Pecan's placement and Cachew's scaling, each as in the paper and as in the published code,

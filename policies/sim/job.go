@@ -15,7 +15,8 @@ type Job struct {
 	Start autoscale.Configuration
 	// Windows is the number of windows with steady state, Elements that of the elements of a window.
 	Windows, Elements int
-	// Delay is the number of windows until a change of workers has settled. They cost both configurations.
+	// Delay is the most windows until a change of workers has settled, 1 or more. Each change takes a random number of them,
+	// because workers start slowly. They cost both configurations.
 	Delay int
 	// Noise is the standard deviation of a window's element time, and of each other measurement. SubNoise is that
 	// of sub-windows. A window is an outlier with probability Outliers: its time is then 30 % longer or shorter.
@@ -68,7 +69,7 @@ type Step struct {
 // Noisy returns a job with the noise of the published logs: 3 %, and 5 % outliers.
 func Noisy(s Surface, g autoscale.Goal, windows int) Job {
 	return Job{
-		Surface: s, Goal: g, Start: g.Limits.Clamp(autoscale.Configuration{Remote: 1, Local: 1}), Windows: windows, Elements: PublishedElements, Delay: 1,
+		Surface: s, Goal: g, Start: g.Limits.Clamp(autoscale.Configuration{Remote: 1, Local: 1}), Windows: windows, Elements: PublishedElements, Delay: 3,
 		Noise: 0.03, SubNoise: 0.02, Outliers: 0.05,
 	}
 }
@@ -80,7 +81,7 @@ const subWindows = 10
 
 // Run runs a policy on a job.
 func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng, starts := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 	world := World{Surface: j.Surface, Goal: j.Goal}
 	at, clock := j.Start, 0.0
 	var steps []Step
@@ -106,7 +107,7 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 		}
 		if next != at {
 			both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
-			for range j.Delay {
+			for range 1 + starts.IntN(j.Delay) {
 				w := j.window(rng, world, at, &clock)
 				w.Settled = false
 				windows, seconds = windows+1, seconds+w.Seconds
