@@ -201,8 +201,8 @@ def _scaled(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     The values keep half of their range, because a trial compares the differences with the range.
     """
-    for _ in range(ROUNDS // 2):
-        x = x * 0.99 + 0.01
+    for _ in range(ROUNDS):
+        x = x * 0.995 + 0.005
     return i, x
 
 
@@ -212,14 +212,15 @@ def test_the_explanation_and_the_log_say_once_what_a_wider_tolerance_would_save(
     dataset = dataset.apply(pecan.distribute(cluster.target, job_name=name, order_tolerance="exact"))
     end, said = time.monotonic() + PATIENCE_S, []
     with caplog.at_level(logging.INFO, logger="pecan"):
-        for _ in dataset:
-            said = [r.getMessage() for r in caplog.records if 'order_tolerance="approximate"' in r.getMessage()]
-            if said:
-                break
-            assert time.monotonic() < end, _job(link, name)["order"]
+        # A busy host needs several trials, and each epoch that is read pays for more of them.
+        while not said:
+            for _ in dataset:
+                said = [r.getMessage() for r in caplog.records if 'order_tolerance="approximate"' in r.getMessage()]
+                if said:
+                    break
+                assert time.monotonic() < end, _job(link, name)["order"]
     found = pecan.explain(dataset)
     assert found.state == "kept", found.why
-    assert said, found.response
     assert found.advice and found.advice in said[0] and "of CPU instead of" in found.advice
     wider = found.response["wider"]
     assert wider["tolerance"] == "ORDER_TOLERANCE_APPROXIMATE"
