@@ -20,7 +20,7 @@ from test_outages import programs  # noqa: F401
 
 D = tf.data.Dataset
 # A stream gets every 16th element. One element of KEPT is kept in each stream, because 5 and 16 have no common divisor.
-N, LONG, ROUNDS, KEPT = 40_000, 60_000, 24, 5
+N, LONG, ROUNDS, KEPT = 60_000, 60_000, 24, 5
 NAME = "judged"
 
 

@@ -117,6 +117,9 @@ func (t *trial) streams() error {
 	count := max(1, int(t.command.GetPlan().GetNumStreams()))
 	order := spread(count, min(maxOpenings, count))
 	for i := range maxOpenings {
+		if t.threads.cpu() >= t.budget() {
+			return errSpent
+		}
 		if err := t.stream(order[i%len(order)], float64(i+1)/maxOpenings); err != nil || t.gain.certain() {
 			return err
 		}

@@ -278,6 +278,33 @@ func TestATrialKeepsItsBudget(t *testing.T) {
 	}
 }
 
+// counting counts the graphs that it makes.
+type counting struct {
+	dataset.Instantiator
+	graphs int
+}
+
+func (c *counting) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	c.graphs++
+	return c.Instantiator.Instantiate(ctx, name, plan, at)
+}
+
+func TestATrialOpensNoStreamOnceItsBudgetIsSpent(t *testing.T) {
+	q := queue()
+	command := trying(t, q, "expensive_crop", exact, 0, 2, 1)
+	made := &counting{Instantiator: q.Graphs}
+	q.Graphs = made
+	// A trial is cancelled at 1.25 times its budget. With several budgets, some trials end between these two.
+	for _, budget := range []float64{0.08, 0.1, 0.12, 0.14, 0.16, 0.2} {
+		command.CpuS, made.graphs = budget, 0
+		trial := q.try(t.Context(), command)
+		// An opening makes one graph in each order, and has an element unless the budget ends during its first.
+		if openings := made.graphs / 2; openings > int(trial.GetElements())+1 {
+			t.Errorf("%d openings for %d elements with a budget of %g s", openings, trial.GetElements(), budget)
+		}
+	}
+}
+
 func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 	q := queue()
 	command := trying(t, q, "expensive_crop", exact, 0, 2, 1)
