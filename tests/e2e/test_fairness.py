@@ -53,6 +53,11 @@ def jobs(target: str) -> list[dict]:
     return json.loads(shown.stdout)
 
 
+def running(target: str) -> dict[float, int]:
+    """The running streams of each job, by its weight."""
+    return {job["options"]["weight"]: job.get("running", 0) for job in jobs(target)}
+
+
 def wait_for(what: str, holds, seconds: float = 60) -> None:
     begun = time.monotonic()
     while not holds():
@@ -75,11 +80,8 @@ def test_jobs_share_the_slots_by_weight(tmp_path: pathlib.Path):
             readers.append(Reader(sleepy(STREAMS * ELEMENTS_PER_STREAM).apply(distributed)))
             readers[-1].start()
 
-        def running() -> dict[float, int]:
-            return {job["options"]["weight"]: job.get("running", 0) for job in jobs(target)}
-
         # At any time, two of eight slots and six.
-        wait_for("the jobs run 2 and 6 streams", lambda: running() == {1.0: 2, 3.0: 6})
+        wait_for("the jobs run 2 and 6 streams", lambda: running(target) == {1.0: 2, 3.0: 6})
         before = [len(reader.taken) for reader in readers]
         wait_for("both are read", lambda: len(readers[1].taken) - before[1] >= 300)
         light, heavy = (len(reader.taken) - n for reader, n in zip(readers, before, strict=True))
@@ -88,6 +90,32 @@ def test_jobs_share_the_slots_by_weight(tmp_path: pathlib.Path):
             reader.join(120)
             assert reader.failure is None and not reader.is_alive(), reader.failure
             assert sorted(reader.taken) == list(range(STREAMS * ELEMENTS_PER_STREAM))
+    finally:
+        for program in programs:
+            program.stop()
+
+
+def test_a_late_job_gets_its_slots_although_no_stream_ends(tmp_path: pathlib.Path):
+    """Streams of the early job move, and each element of both jobs comes once."""
+    programs = service(tmp_path)
+    target = programs[0].address
+    # An early stream takes 20 s.
+    sizes = {1.0: (8, 8000), 1.5: (16, 800)}
+    readers = {}
+    try:
+        for weight, (streams, elements) in sizes.items():
+            distributed = pecan.distribute(target, streams=streams, weight=weight, order="off")
+            readers[weight] = Reader(sleepy(elements).apply(distributed))
+            readers[weight].start()
+            wait_for("the job runs", lambda weight=weight: weight in running(target))
+        # The early job keeps what 1.5 times its number would exceed: 4 of 8 slots, not 3.
+        wait_for("the slots are shared", lambda: running(target) == {1.0: 4, 1.5: 4})
+        (early,) = (job for job in jobs(target) if job["options"]["weight"] == 1.0)
+        assert not any(epoch.get("streams_done") for epoch in early["epochs"]), early
+        for weight, (_, elements) in sizes.items():
+            readers[weight].join(120)
+            assert readers[weight].failure is None and not readers[weight].is_alive(), readers[weight].failure
+            assert sorted(readers[weight].taken) == list(range(elements))
     finally:
         for program in programs:
             program.stop()

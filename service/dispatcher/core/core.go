@@ -20,6 +20,8 @@ type Core struct {
 
 	// now is the time of the decision minus paused, the time in which this process did not run.
 	now, paused, lastInput time.Duration
+	// preemptAt is the next time at which preempt looks.
+	preemptAt time.Duration
 	// startedS is the time of day at which the clock had the value 0, in seconds since 1970.
 	startedS int64
 
@@ -246,6 +248,7 @@ func (c *Core) tick() {
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()
+	c.preempt()
 	c.schedule.Retry()
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {

@@ -51,16 +51,27 @@ func (h placementHost) Move(job *durable.Job, epoch *durable.Epoch, stream *peca
 	if stream.Produced || stream.Delivered {
 		return false
 	}
-	closing := job.Plan.IsClosing(stream.Stream)
+	if job.Plan.IsClosing(stream.Stream) || !movesAtOnce(epoch) {
+		return !job.Plan.IsClosing(stream.Stream)
+	}
+	h.c.move(epoch, stream, why)
+	return true
+}
+
+// movesAtOnce reports whether the streams of an epoch can begin at any index, so that another worker continues them with
+// little work. Those that fill a cache stay.
+func movesAtOnce(epoch *durable.Epoch) bool {
+	job := epoch.Job
 	strategy := job.Plan.GetResume().GetStrategy()
 	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
-	if closing || !cheap || job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE || job.Plan.GetWritesFiles() || cachedStep(epoch) != nil {
-		return !closing
-	}
-	key := keyOf(job, epoch, stream)
-	h.c.stopRun(job, stream.Worker.GetWorkerId(), key, stream.Lease)
-	h.c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
-	return true
+	return cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && cachedStep(epoch) == nil
+}
+
+// move takes a stream from its worker, so that it is leased again.
+func (c *Core) move(epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) {
+	key := keyOf(epoch.Job, epoch, stream)
+	c.stopRun(epoch.Job, stream.Worker.GetWorkerId(), key, stream.Lease)
+	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
 }
 
 // Touch implements placement.Host.

@@ -1,6 +1,9 @@
 package core
 
 import (
+	"slices"
+	"time"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
@@ -65,6 +68,26 @@ func (h scheduleHost) Locals(job *durable.Job) (workers map[string]bool, only bo
 // Grant implements schedule.Host.
 func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
 	h.c.grantLease(epoch, stream, workerID)
+}
+
+// preemptEvery is the period in which preempt looks. A job waits for one or two periods, which is less than a measurement
+// window of a placement.
+const preemptEvery = time.Second
+
+// preempt takes streams from jobs with more than their part of the slots, for jobs whose trainers wait.
+func (c *Core) preempt() {
+	if c.now < c.preemptAt {
+		return
+	}
+	c.preemptAt = c.now + preemptEvery
+	for _, taken := range c.schedule.Preempt(c.isStarved, movesAtOnce) {
+		c.move(taken.Epoch, taken.Epoch.Find(taken.Stream), "a job with a smaller part of the slots waits")
+	}
+}
+
+// isStarved reports whether a trainer of an epoch waits for elements.
+func (c *Core) isStarved(epoch *durable.Epoch) bool {
+	return slices.ContainsFunc(epoch.Passes, func(pass *pecanv1.StoredPass) bool { return c.starving(epoch.Job, epoch, pass.ClientId) })
 }
 
 // refreshWorker reports what the scheduler and the placements need to know of a worker.

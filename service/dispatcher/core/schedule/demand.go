@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"container/heap"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -29,6 +30,10 @@ func (d *demand) before(other *demand) bool {
 
 func compareEpochs(a, b *durable.Epoch) int {
 	return cmp.Or(cmp.Compare(a.Job.Sequence, b.Job.Sequence), cmp.Compare(a.Epoch, b.Epoch))
+}
+
+func sortDemands(list []*demand) {
+	slices.SortFunc(list, func(a, b *demand) int { return compareEpochs(a.epoch, b.epoch) })
 }
 
 // demandQueue is a heap of prefetched epochs. The one whose turn is next is on top.

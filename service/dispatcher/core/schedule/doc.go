@@ -9,12 +9,15 @@
 //
 // An epoch leases its streams in their order. If no streams must be open together, the owner may name some to be leased last.
 //
+// Slots get free because streams end. Preempt is for jobs whose streams are long: it chooses streams to take from jobs with
+// more than their part.
+//
 // The cost of a run grows with what changed since the last one. The owner reports changed epochs and workers, and heaps
 // keep both in order. An epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have
 // the workers that serve any job. The few local workers that may serve a job are compared with the top.
 //
 // scheduler.go has the phases of a run. share.go has the tree of shares. demand.go has the epochs and their waiting streams.
-// pick.go chooses workers, and worker.go has their loads. need.go says which streams need a worker at all.
+// pick.go chooses workers, preempt.go chooses the streams that leave theirs, and worker.go has their loads. need.go says which streams need a worker at all.
 //
 // The package knows stored jobs and plain facts about workers. It must not know sessions, time or records. The core emits
 // the record in Grant. Equal calls give equal leases.

@@ -1,8 +1,6 @@
 package schedule
 
 import (
-	"slices"
-
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
@@ -54,6 +52,8 @@ type Scheduler struct {
 	// None of them is in a queue.
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
+	// short has the jobs that Preempt found below their part.
+	short map[*share]bool
 	// starting is set if absent workers of the configured list may still come.
 	starting bool
 }
@@ -288,10 +288,6 @@ func (s *Scheduler) Run(starting bool) {
 			s.dirtyEpochs[d] = true
 		}
 	}
-}
-
-func sortDemands(list []*demand) {
-	slices.SortFunc(list, func(a, b *demand) int { return compareEpochs(a.epoch, b.epoch) })
 }
 
 // grant leases a stream and brings the load of its worker and the demand of its epoch up to date.

@@ -1,0 +1,138 @@
+package schedule_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+)
+
+// preempt calls Preempt, takes the streams from their workers, and leases the slots. It returns how many streams moved.
+func (m *market) preempt(starved, movable func(*durable.Epoch) bool) int {
+	m.t.Helper()
+	taken := m.schedule.Preempt(starved, movable)
+	for _, ref := range taken {
+		stream := ref.Epoch.Find(ref.Stream)
+		worker := stream.Worker.WorkerId
+		apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{Id: streamID(ref.Epoch, ref.Stream), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED}}})
+		m.schedule.StreamChanged(ref.Epoch, ref.Stream)
+		m.schedule.WorkerChanged(worker)
+	}
+	m.schedule.Run(false)
+	return len(taken)
+}
+
+func endless() int { return 1 << 30 }
+
+func all(*durable.Epoch) bool { return true }
+
+func TestALateJobGetsItsPartAlthoughNoStreamEnds(t *testing.T) {
+	m := newMarket(t, 1, 4, 4, nil)
+	early := m.add("early", "", 1, endless)
+	m.run(1, nil)
+	late := m.add("late", "", 3, endless)
+	m.run(1, nil)
+	if n := m.schedule.OfJob(late).Running; n != 1 {
+		t.Fatalf("the late job has %d streams at once", n)
+	}
+	if n := m.preempt(all, all); n != 0 {
+		t.Fatalf("%d streams moved before the job had waited", n)
+	}
+	for range 2 {
+		m.preempt(all, all)
+	}
+	// The first stream of the late job was one more than the slots.
+	if a, b := m.schedule.OfJob(early).Running, m.schedule.OfJob(late).Running; a != 5 || b != 12 {
+		t.Errorf("%d and %d slots for the weights 1 and 3", a, b)
+	}
+}
+
+func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
+	m := newMarket(t, 1, 4, 4, nil)
+	early := m.add("early", "", 1, endless)
+	m.run(1, nil)
+	late := m.add("late", "", 1, endless)
+	m.run(1, nil)
+	for range 3 {
+		if n := m.preempt(all, func(epoch *durable.Epoch) bool { return epoch.Job != early }); n != 0 {
+			t.Fatalf("%d streams moved that cannot", n)
+		}
+		if n := m.preempt(func(epoch *durable.Epoch) bool { return epoch.Job != late }, all); n != 0 {
+			t.Fatalf("%d streams moved for a trainer that does not wait", n)
+		}
+	}
+}
+
+// Whatever the jobs, their weights and quotas are: no slot moves back, all slots stay in use, and at the end no job has as much
+// as another one would have with a further slot.
+func TestPreemptionEndsInFairShares(t *testing.T) {
+	moved := 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		tenants := map[string]schedule.Tenant{}
+		for i := range 3 {
+			tenants[fmt.Sprint("t", i)] = schedule.Tenant{Weight: float64(1 + rng.IntN(4)), MaxSlots: rng.IntN(2) * (4 + rng.IntN(20)), MaxSlotsPerJob: rng.IntN(2) * (2 + rng.IntN(10))}
+		}
+		workers, each := 1+rng.IntN(6), 1+rng.IntN(8)
+		m := newMarket(t, seed, workers, each, tenants)
+		var jobs []*durable.Job
+		for i := range 2 + rng.IntN(5) {
+			jobs = append(jobs, m.add(fmt.Sprint("j", i), fmt.Sprint("t", rng.IntN(3)), float64(1+rng.IntN(4)), endless))
+			m.run(1, nil)
+		}
+		running := func() (sum int) {
+			for _, job := range jobs {
+				sum += m.schedule.OfJob(job).Running
+			}
+			return sum
+		}
+		before, calls := running(), 0
+		for quiet := 0; quiet < 2; calls++ {
+			n := m.preempt(all, all)
+			moved += n
+			if quiet++; n > 0 {
+				quiet = 0
+			}
+			if calls > 20 {
+				t.Fatalf("seed %d: streams still move after %d calls", seed, calls)
+			}
+		}
+		// A worker with more streams than slots gives the surplus back.
+		slots := workers * each
+		if after := running(); after > before || after < min(before, slots) {
+			t.Errorf("seed %d: %d streams run instead of %d on %d slots", seed, after, before, slots)
+		}
+		for _, low := range jobs {
+			if usage := m.schedule.OfJob(low); usage.Bounded || usage.Running == 0 {
+				if usage.Running == 0 {
+					t.Errorf("seed %d: a job has no stream", seed)
+				}
+				continue
+			}
+			for _, high := range jobs {
+				if m.schedule.OfJob(high).Running > 1 && m.mayGive(high, low) {
+					t.Errorf("seed %d: %s has %d slots and %s has %d", seed, high.JobId, m.schedule.OfJob(high).Running, low.JobId, m.schedule.OfJob(low).Running)
+				}
+			}
+		}
+	}
+	if moved < 300 {
+		t.Errorf("only %d streams moved", moved)
+	}
+}
+
+// mayGive reports whether one job would still have the part of another one after it gave it a slot.
+func (m *market) mayGive(high, low *durable.Job) bool {
+	gives, gets := high.Options.EffectiveTenant(), low.Options.EffectiveTenant()
+	if gives == gets {
+		return high != low && m.part(m.schedule.OfJob(high), -1, high.Options.EffectiveWeight()) >= m.part(m.schedule.OfJob(low), 1, low.Options.EffectiveWeight())
+	}
+	return m.part(m.schedule.OfTenant(gives), -1, m.schedule.BoundsOf(gives).Weight) >= m.part(m.schedule.OfTenant(gets), 1, m.schedule.BoundsOf(gets).Weight)
+}
+
+func (m *market) part(usage schedule.Usage, more int, weight float64) float64 {
+	return float64(usage.Running+more) / weight
+}
