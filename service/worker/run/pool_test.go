@@ -1,0 +1,150 @@
+package run
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/pooled"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// poolTest makes pooled iterators of one graph, and notes the streams field of those that are closed.
+type poolTest struct {
+	t       *testing.T
+	runtime *tf.Context
+	graph   []byte
+	key     pooled.Key
+	pool    pool
+	closed  []int
+}
+
+func newPoolTest(t *testing.T) *poolTest {
+	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 1, IntraOpThreads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runtime.Close)
+	data, err := os.ReadFile("../../../native/tf/testdata/sums.graph")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.Parse(data, graph.PeerLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := split.MakePlan(g, &pecanv1.JobOptions{}, split.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Source: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, err := pooled.Split(graphs.A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &poolTest{t: t, runtime: runtime, graph: graphs.A, key: key}
+}
+
+// iterator makes an iterator with a number.
+func (p *poolTest) iterator(number int, bytes int64) *pooledIterator {
+	p.t.Helper()
+	template := p.pool.templateOf(p.key, p.graph)
+	if template.why != nil {
+		p.t.Fatal(template.why)
+	}
+	it, err := p.runtime.NewPooled(func(source int64) ([]byte, error) {
+		return template.Graph(pooled.Names{Arguments: source})
+	}, []tf.DataType{tf.Float})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	made := &pooledIterator{Iterator: it, key: p.key, runtime: p.runtime, bytes: bytes, streams: number}
+	made.elements = tf.RegisterSource(&made.feed)
+	made.leaveTables = func() { p.closed = append(p.closed, number) }
+	return made
+}
+
+func (p *poolTest) check(idle, closed []int) {
+	p.t.Helper()
+	var have []int
+	for _, each := range p.pool.idle {
+		have = append(have, each.streams)
+	}
+	if slices.Sort(p.closed); !slices.Equal(have, idle) || !slices.Equal(p.closed, closed) {
+		p.t.Errorf("idle are %v, want %v; closed are %v, want %v", have, idle, p.closed, closed)
+	}
+}
+
+func TestThePoolKeepsTheIteratorsThatRanLast(t *testing.T) {
+	p := newPoolTest(t)
+	for number := range 5 {
+		p.pool.put(p.iterator(number, 1), 3)
+	}
+	p.check([]int{4, 3, 2}, []int{0, 1})
+	if it := p.pool.take(p.key, p.runtime, true); it != nil {
+		t.Error("an iterator whose steps do not run inline was taken for one that does")
+	}
+	it := p.pool.take(p.key, p.runtime, false)
+	if it == nil || it.streams != 4 {
+		t.Fatalf("%v was taken", it)
+	}
+	p.pool.put(it, 3)
+	p.pool.close()
+	p.check(nil, []int{0, 1, 2, 3, 4})
+	p.pool.put(p.iterator(5, 1), 3)
+	p.check(nil, []int{0, 1, 2, 3, 4, 5})
+}
+
+func TestThePoolBoundsTheBytesOfIdleGraphs(t *testing.T) {
+	p := newPoolTest(t)
+	defer p.pool.close()
+	p.pool.put(p.iterator(0, 1), 9)
+	p.pool.put(p.iterator(1, maxIdleBytes/2), 9)
+	p.pool.put(p.iterator(2, maxIdleBytes/2), 9)
+	p.check([]int{2, 1}, []int{0})
+	p.pool.put(p.iterator(3, maxIdleBytes+1), 9)
+	p.check(nil, []int{0, 1, 2, 3})
+}
+
+func TestThePoolClosesIteratorsThatWereIdleForLong(t *testing.T) {
+	p := newPoolTest(t)
+	defer p.pool.close()
+	for number := range 3 {
+		p.pool.put(p.iterator(number, 1), 9)
+	}
+	for _, each := range p.pool.idle[1:] {
+		each.idle = time.Now().Add(-maxIdleTime - time.Second)
+	}
+	p.pool.expire()
+	p.check([]int{2}, []int{0, 1})
+}
+
+func TestThePoolForgetsTheOldestTemplates(t *testing.T) {
+	p := newPoolTest(t)
+	keys := make([]pooled.Key, maxTemplates+1)
+	for i := range keys {
+		// Every bit of a graph that is no argument is part of the key.
+		key, _, err := pooled.Split(protowire.AppendVarint(protowire.AppendTag(slices.Clone(p.graph), 1000, protowire.VarintType), uint64(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[i] = key
+		p.pool.templateOf(key, p.graph)
+	}
+	if _, kept := p.pool.templates[keys[0]]; kept || len(p.pool.templates) != maxTemplates || len(p.pool.recent) != maxTemplates {
+		t.Errorf("%d templates are kept, the oldest among them: %v", len(p.pool.templates), kept)
+	}
+	if _, kept := p.pool.templates[keys[1]]; !kept {
+		t.Error("a newer template was forgotten")
+	}
+}
