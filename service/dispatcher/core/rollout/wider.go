@@ -54,7 +54,11 @@ func (r *Rollouts) conclude(key durable.OrderKey, o *rollout, trial *pecanv1.Ord
 		return
 	}
 	delete(r.wider, key)
-	if trial.GetRefused() != "" || r.state.Decision(key).GetWider() != nil {
+	if trial.GetRefused() != "" {
+		r.host.Log(false, "trial of a wider tolerance refused", "dataset", key.Fingerprint, "tolerance", o.tolerance.String(), "why", why)
+		return
+	}
+	if r.state.Decision(key).GetWider() != nil {
 		return
 	}
 	wider := &pecanv1.WiderTolerance{Tolerance: o.tolerance, PredictedBeforeS: o.planned.PredictedBefore, PredictedAfterS: o.planned.PredictedAfter, Trial: trial}
