@@ -57,11 +57,11 @@ def nothing():
 class Service:
     """A dispatcher, and workers with a cache directory that the test can read."""
 
-    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, work_dir: pathlib.Path | None = None, **config) -> None:
+    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, work_dir: pathlib.Path | None = None, worker_timeout_ms: int = 2_000, **config) -> None:
         self.caches = tmp_path / "cache"
         self.config = {"cache_dir": self.caches, **config}
         port = free_port() if work_dir else 0
-        self.dispatcher_config = pecan.DispatcherConfig(port=port, worker_timeout_ms=2_000, work_dir=work_dir)
+        self.dispatcher_config = pecan.DispatcherConfig(port=port, worker_timeout_ms=worker_timeout_ms, work_dir=work_dir)
         self.dispatcher = pecan.DispatchServer(self.dispatcher_config)
         self.workers: list[pecan.WorkerServer] = []
         for _ in range(workers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -262,6 +263,9 @@ def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local):
 
 
 def remove(directory: pathlib.Path) -> None:
-    for path in directory.iterdir():
-        path.unlink(missing_ok=True)
-    directory.rmdir()
+    """Removes a directory in which workers still make files."""
+    while directory.exists():
+        for path in directory.iterdir():
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            directory.rmdir()

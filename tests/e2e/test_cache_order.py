@@ -51,7 +51,8 @@ def computed(service: Service) -> int:
 def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, deterministic):
     """The expensive step runs on whole images, and a later step drops most of its result."""
     _, values = read(D.range(ELEMENTS).map(image, num_parallel_calls=2).map(cropped).map(expensive, num_parallel_calls=2))
-    with Service(tmp_path, workers=1) as service:
+    # No worker dies here, and one that is silent on a busy host must not begin its streams again.
+    with Service(tmp_path, workers=1, worker_timeout_ms=30_000) as service:
         def badly_ordered() -> D:
             dataset = D.range(ELEMENTS).map(image).map(expensive).map(cropped)
             return service.read(dataset, cache="auto", order_tolerance="exact", streams=STREAMS, deterministic=deterministic, seed=1)

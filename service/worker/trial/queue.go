@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 	"github.com/pecan-ml/pecan/service/worker/identity"
@@ -31,8 +33,11 @@ type Queue struct {
 	// meanwhile.
 	Opening sync.Locker
 
-	// turn is held by the current trial.
+	// turn is held by the current trial. inconclusive is what the last trial measured, if it decided nothing, and tried
+	// identifies its order.
 	turn            sync.Mutex
+	tried           string
+	inconclusive    measured
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
 	mu              sync.Mutex
@@ -107,7 +112,12 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 
 // try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
 func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
-	trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
+	trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
+	tried := identify(command)
+	if tried == q.tried {
+		trial.measured = q.inconclusive
+	}
+	q.tried, q.inconclusive = "", measured{}
 	defer func() {
 		if broken := recover(); broken != nil {
 			q.Log.Error("a trial panicked", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
@@ -115,7 +125,21 @@ func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pec
 		}
 		q.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
 	}()
-	return trial.run(ctx)
+	if result = trial.run(ctx); result.GetInconclusive() {
+		q.tried, q.inconclusive = tried, trial.measured
+	}
+	return result
+}
+
+// identify returns a text that is equal for trials of the same order of the same dataset, which may continue one another.
+func identify(command *pecanv1.TryOrder) string {
+	same := proto.Clone(command).(*pecanv1.TryOrder)
+	same.Id, same.CpuS = "", 0
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // Load returns the results of trials since the worker started, and their CPU time.

@@ -49,11 +49,19 @@ type trial struct {
 	// contexts run the iterators. Iterators that wait for another one have their own context.
 	contexts [2]*tf.Context
 
-	differ  differ
-	gain    gain
+	measured
 	refused string
-	// compared counts elements that were produced in both orders. seen also counts those that failed in both.
-	compared, seen int
+	// seen counts elements that were produced in both orders, and those that failed in both.
+	seen int
+}
+
+// measured is what trials of one order have measured. An inconclusive trial passes it on to the next one, so that no opening
+// was in vain.
+type measured struct {
+	differ differ
+	gain   gain
+	// compared counts elements that were produced in both orders. opened counts the openings.
+	compared, opened int
 }
 
 func (t *trial) run(ctx context.Context) *pecanv1.OrderTrial {
@@ -120,7 +128,9 @@ func (t *trial) streams() error {
 		if t.threads.cpu() >= t.budget() {
 			return errSpent
 		}
-		if err := t.stream(order[i%len(order)], float64(i+1)/maxOpenings); err != nil || t.gain.certain() {
+		stream := order[t.opened%len(order)]
+		t.opened++
+		if err := t.stream(stream, float64(i+1)/maxOpenings); err != nil || t.gain.certain() {
 			return err
 		}
 	}

@@ -278,6 +278,44 @@ func TestATrialKeepsItsBudget(t *testing.T) {
 	}
 }
 
+func TestAnInconclusiveTrialIsContinued(t *testing.T) {
+	q := queue()
+	command := trying(t, q, "expensive_crop", exact, 0, 2, 1)
+	command.CpuS = 0.1
+	elements := uint32(0)
+	for n := 0; ; n++ {
+		trial := q.try(t.Context(), command)
+		if trial.GetRefused() == "" {
+			break
+		}
+		if !trial.GetInconclusive() || trial.GetElements() < elements || n > 40 {
+			t.Fatalf("trial %d: %d elements after %d: %s", n, trial.GetElements(), elements, trial.GetRefused())
+		}
+		elements = trial.GetElements()
+	}
+	if elements == 0 {
+		t.Fatal("no trial was inconclusive, so this test shows nothing")
+	}
+	if q.inconclusive.compared > 0 {
+		t.Error("a trial that decided is kept")
+	}
+}
+
+func TestATrialOfAnotherOrderBeginsAnew(t *testing.T) {
+	q := queue()
+	command, other := trying(t, q, "expensive_crop", exact, 0, 2, 1), trying(t, q, "spin", exact, 0, 2, 1)
+	command.CpuS, other.CpuS = 0.12, 0.12
+	if trial := q.try(t.Context(), command); !trial.GetInconclusive() || q.inconclusive.opened == 0 {
+		t.Fatalf("%d openings are kept: %s", q.inconclusive.opened, trial.GetRefused())
+	}
+	made := &counting{Instantiator: q.Graphs}
+	q.Graphs = made
+	q.try(t.Context(), other)
+	if q.inconclusive.opened != made.graphs/2 {
+		t.Errorf("%d openings are kept of the %d of another order", q.inconclusive.opened, made.graphs/2)
+	}
+}
+
 // counting counts the graphs that it makes.
 type counting struct {
 	dataset.Instantiator

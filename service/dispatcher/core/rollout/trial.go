@@ -139,8 +139,8 @@ func (r *Rollouts) Tried(session uint64, report *pecanv1.OrderTried, leaving boo
 			// The worker had to stop.
 			r.loseTrial(u, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
 		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
-			// The next trial is half again as large, if the budget allows it. Twice the first share would exceed the rest.
-			o.cost, o.least = o.cost+trial.CpuS, 1.5*o.trial.budget
+			// The worker continues with what it has measured, if the budget allows as much again.
+			o.cost, o.least = o.cost+trial.CpuS, o.trial.budget
 			delete(o.asked, session)
 			o.trial, o.waitsFor = nil, "a trial was inconclusive: "+trial.Refused
 			r.host.Log(false, "trial of an order inconclusive", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
