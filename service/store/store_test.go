@@ -245,6 +245,41 @@ func TestAFailedWriteFailsTheStore(t *testing.T) {
 	}
 }
 
+// A write after the failure would have the number of the record that failed.
+func TestAFailedStoreWritesNothing(t *testing.T) {
+	base := vfs.NewCrashableMem()
+	var broken atomic.Bool
+	var writes atomic.Int64
+	fs := errorfs.Wrap(base, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpFileWrite && op.Kind != errorfs.OpFileWriteAt {
+			return nil
+		}
+		writes.Add(1)
+		if broken.Load() && strings.Contains(op.Path, "PECAN-MARK") {
+			return errors.New("input/output error")
+		}
+		return nil
+	}))
+	s := open(t, store.Options{Dir: "work", FS: fs})
+	appendAll(t, s, "r1")
+	broken.Store(true)
+	if err := s.Append([][]byte{[]byte("r2")}); !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("append on a broken disk: %v", err)
+	}
+	broken.Store(false)
+	before := writes.Load()
+	for range 20 {
+		if err := s.Append([][]byte{[]byte("late")}); !errors.Is(err, store.ErrFailed) {
+			t.Fatalf("append after a failure: %v", err)
+		}
+	}
+	// A write in the background would begin within this time.
+	time.Sleep(50 * time.Millisecond)
+	if n := writes.Load() - before; n != 0 {
+		t.Errorf("%d writes after the failure", n)
+	}
+}
+
 // The system accepts writes to removed open files. The store must not acknowledge such writes.
 func TestARemovedDirectoryFailsTheStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
