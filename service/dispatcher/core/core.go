@@ -230,6 +230,8 @@ func (c *Core) start(in Start) {
 
 // tick does what follows from time alone.
 func (c *Core) tick() {
+	// The numbers of the scheduler are those of the last decision, so preempt comes before all that changes leases.
+	c.preempt()
 	c.expireWorkers()
 	c.spaceHeartbeats()
 	c.expireClients()
@@ -248,7 +250,6 @@ func (c *Core) tick() {
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()
-	c.preempt()
 	c.schedule.Retry()
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {

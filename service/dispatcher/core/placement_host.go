@@ -51,16 +51,16 @@ func (h placementHost) Move(job *durable.Job, epoch *durable.Epoch, stream *peca
 	if stream.Produced || stream.Delivered {
 		return false
 	}
-	if job.Plan.IsClosing(stream.Stream) || !movesAtOnce(epoch) {
+	if job.Plan.IsClosing(stream.Stream) || !movesCheaply(epoch) {
 		return !job.Plan.IsClosing(stream.Stream)
 	}
 	h.c.move(epoch, stream, why)
 	return true
 }
 
-// movesAtOnce reports whether the streams of an epoch can begin at any index, so that another worker continues them with
-// little work. Those that fill a cache stay.
-func movesAtOnce(epoch *durable.Epoch) bool {
+// movesCheaply reports whether another worker can continue the streams of an epoch, and some steps need not run again. Streams
+// that fill a cache stay.
+func movesCheaply(epoch *durable.Epoch) bool {
 	job := epoch.Job
 	strategy := job.Plan.GetResume().GetStrategy()
 	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)

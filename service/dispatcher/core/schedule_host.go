@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // scheduleHost implements schedule.Host.
@@ -80,7 +81,10 @@ func (c *Core) preempt() {
 		return
 	}
 	c.preemptAt = c.now + preemptEvery
-	for _, taken := range c.schedule.Preempt(c.isStarved, movesAtOnce) {
+	movable := func(epoch *durable.Epoch) bool {
+		return split.MovesAtOnce(epoch.Job.Plan, epoch.Job.Options) && cachedStep(epoch) == nil
+	}
+	for _, taken := range c.schedule.Preempt(c.isStarved, movable) {
 		c.move(taken.Epoch, taken.Epoch.Find(taken.Stream), "a job with a smaller part of the slots waits")
 	}
 }

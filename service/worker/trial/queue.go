@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
@@ -33,11 +32,9 @@ type Queue struct {
 	// meanwhile.
 	Opening sync.Locker
 
-	// turn is held by the current trial. inconclusive is what the last trial measured, if it decided nothing, and tried
-	// identifies its order.
+	// turn is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
 	turn            sync.Mutex
-	tried           string
-	inconclusive    measured
+	inconclusive    []kept
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
 	mu              sync.Mutex
@@ -45,8 +42,8 @@ type Queue struct {
 	closed          bool
 }
 
-// maxWaiting bounds the trials that run or wait.
-const maxWaiting = 8
+// maxWaiting bounds the trials that run or wait. maxKept bounds the inconclusive trials that may be continued.
+const maxWaiting, maxKept = 8, 4
 
 // Begin starts a trial. A repeated command has no effect.
 func (q *Queue) Begin(command *pecanv1.TryOrder) {
@@ -113,11 +110,11 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 // try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
 func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
 	trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
-	tried := identify(command)
-	if tried == q.tried {
-		trial.measured = q.inconclusive
+	tried := orderOf(command)
+	if at := slices.IndexFunc(q.inconclusive, func(k kept) bool { return k.order == tried }); at >= 0 {
+		trial.measured = q.inconclusive[at].measured
+		q.inconclusive = slices.Delete(q.inconclusive, at, at+1)
 	}
-	q.tried, q.inconclusive = "", measured{}
 	defer func() {
 		if broken := recover(); broken != nil {
 			q.Log.Error("a trial panicked", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
@@ -126,20 +123,23 @@ func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pec
 		q.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
 	}()
 	if result = trial.run(ctx); result.GetInconclusive() {
-		q.tried, q.inconclusive = tried, trial.measured
+		q.inconclusive = append(q.inconclusive, kept{tried, trial.measured})
+		q.inconclusive = q.inconclusive[max(0, len(q.inconclusive)-maxKept):]
 	}
 	return result
 }
 
-// identify returns a text that is equal for trials of the same order of the same dataset, which may continue one another.
-func identify(command *pecanv1.TryOrder) string {
-	same := proto.Clone(command).(*pecanv1.TryOrder)
-	same.Id, same.CpuS = "", 0
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
-	if err != nil {
-		return ""
-	}
-	return string(text)
+// kept is what trials of an order have measured.
+type kept struct {
+	order string
+	measured
+}
+
+// orderOf returns a text that is equal for trials of the same order of the same dataset, which may continue one another.
+func orderOf(command *pecanv1.TryOrder) string {
+	return fmt.Sprintf("%q", append([]string{
+		command.GetFingerprint(), command.GetPlan().GetHash(), toleranceOf(command.GetOptions()).String(), command.GetRegisteredLast(), command.GetOrderedLast(),
+	}, command.GetOrder()...))
 }
 
 // Load returns the results of trials since the worker started, and their CPU time.

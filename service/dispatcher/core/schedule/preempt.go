@@ -9,17 +9,17 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// maxPreempted bounds the streams of one call of Preempt.
-const maxPreempted = 256
+// maxPreempted bounds the streams of one call of Preempt, and maxUnserved the epochs for which it finds none.
+const maxPreempted, maxUnserved = 256, 32
 
 // Preempt returns streams to take from their workers, because a job with a smaller part of the slots waits for one.
 // Most slots get free because streams end. So a job counts only if it was in this state at the previous call too. The owner
-// calls Preempt in equal intervals and takes the streams, and the next Run leases the slots.
+// calls Preempt in equal intervals and takes the streams. The next Run gives the slots to the epochs that they were taken for.
 //
 // starved reports whether a trainer waits for elements of an epoch: a trainer that does not read takes no slots from others.
-// movable reports whether the streams of an epoch can continue at once on other workers. After a move, the job that gives still has at least
-// the part of the job that gets, so no slot moves back. An epoch that gives keeps one stream. Streams that must be open
-// together stay.
+// movable reports whether the streams of an epoch can continue at once on other workers. After a move, the job that gives
+// still has at least the part of the job that gets, so no slot moves back. An epoch that gives keeps one stream. Streams that
+// must be open together stay.
 func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken []durable.Ref) {
 	before := s.short
 	s.short = map[*share]bool{}
@@ -27,53 +27,62 @@ func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken [
 		return nil
 	}
 	p := s.newPreemption(starved, movable)
-	for len(taken) < maxPreempted {
+	for unserved := 0; len(taken) < maxPreempted && unserved < maxUnserved; {
 		to := p.next()
 		if to == nil {
 			break
 		}
-		from, stream, enough := p.giver(to)
-		switch job := to.share.parent; {
-		case !enough:
-			p.dropTenant(job.parent)
-		case from == nil:
+		from, stream := p.giver(to)
+		if from == nil {
+			unserved++
 			delete(p.waits, to)
-		case !before[job]:
-			s.short[job] = true
-			delete(p.waits, to)
-		default:
-			s.short[job] = true
-			p.move(from, to, stream)
-			taken = append(taken, durable.Ref{Epoch: from.epoch, Stream: stream.Stream})
+			continue
 		}
+		job := to.share.parent
+		if s.short[job] = true; !before[job] {
+			delete(p.waits, to)
+			continue
+		}
+		p.move(from, to, stream)
+		taken = append(taken, durable.Ref{Epoch: from.epoch, Stream: stream.Stream})
 	}
 	return taken
+}
+
+// leasePreempted leases the slots of streams that Preempt chose to the epochs that they were taken for.
+func (s *Scheduler) leasePreempted() {
+	for _, d := range s.owed {
+		if s.epochs[d.epoch] == d && !d.prefetch && d.waits() && !d.share.bounded() {
+			s.leaseNext(d)
+		}
+	}
+	s.owed = nil
 }
 
 // preemption counts what the jobs and workers will have after the moves that are chosen so far.
 type preemption struct {
 	*Scheduler
 	// waits has how many streams wait, for each epoch that may get slots; -1 if they are not counted yet. givers are the epochs
-	// that may give slots.
-	waits  map[*demand]int
-	givers []*demand
+	// that may give slots, and streams has their streams, the newest lease first.
+	waits   map[*demand]int
+	givers  []*demand
+	streams map[*demand][]*pecanv1.StoredStream
 	// gained has the slots that nodes get, less those that they give. freed has what workers lose of the streams beyond their
 	// slots.
 	gained map[*share]int
 	freed  map[*load]int
-	taken  map[*pecanv1.StoredStream]bool
 }
 
 func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *preemption {
 	p := &preemption{
-		Scheduler: s, waits: map[*demand]int{}, gained: map[*share]int{}, freed: map[*load]int{},
-		taken: map[*pecanv1.StoredStream]bool{},
+		Scheduler: s, waits: map[*demand]int{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*share]int{}, freed: map[*load]int{},
 	}
 	for _, d := range s.epochs {
 		if d.prefetch {
 			continue
 		}
-		if d.waits() && starved(d.epoch) {
+		// A stream of a statically sharded job can use the slots of one worker only.
+		if d.waits() && !(s.positions > 0 && static(d.epoch.Job)) && starved(d.epoch) {
 			p.waits[d] = -1
 		}
 		if below, _ := mustBeOpen(d.epoch); below == 0 && d.running > 1 && movable(d.epoch) {
@@ -81,7 +90,22 @@ func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *p
 		}
 	}
 	sortDemands(p.givers)
+	maps.DeleteFunc(p.waits, func(to *demand, _ int) bool {
+		return !slices.ContainsFunc(p.richest(), func(from *demand) bool { return p.mayGive(from, to) })
+	})
 	return p
+}
+
+// richest returns the giver with the largest part of each tenant, the tenants with the largest parts first. If none of them may
+// give, no giver may.
+func (p *preemption) richest() (list []*demand) {
+	of := map[*share]*demand{}
+	for _, d := range p.givers {
+		if tenant := d.share.parent.parent; of[tenant] == nil || p.compare(d, of[tenant], -1) > 0 {
+			of[tenant] = d
+		}
+	}
+	return slices.SortedFunc(maps.Values(of), func(a, b *demand) int { return p.compare(b, a, -1) })
 }
 
 // countWaiting counts the streams that wait for a slot, up to maxPreempted.
@@ -111,7 +135,7 @@ func (p *preemption) compare(a, b *demand, more int) int {
 // next returns the epoch that would have the least with a further slot; nil without one.
 func (p *preemption) next() (least *demand) {
 	for d, waiting := range p.waits {
-		if waiting == 0 || p.bounded(d.share) {
+		if waiting == 0 || p.full(d.share.parent, 0) {
 			delete(p.waits, d)
 		} else if least == nil || p.compare(d, least, 1) < 0 {
 			least = d
@@ -125,47 +149,36 @@ func (p *preemption) next() (least *demand) {
 	return least
 }
 
-// dropTenant gives up for the jobs of a tenant. Those after the first one would have more with a further slot, so no job has
-// enough for them either.
-func (p *preemption) dropTenant(tenant *share) {
-	maps.DeleteFunc(p.waits, func(d *demand, _ int) bool { return d.share.parent.parent == tenant })
+// full reports whether a node has its quota, or this many slots more.
+func (p *preemption) full(n *share, more int) bool {
+	return n.most > 0 && n.slots+p.gained[n] >= n.most+more
 }
 
-// bounded reports whether a quota forbids a further slot.
-func (p *preemption) bounded(n *share) bool {
-	for ; n != nil; n = n.parent {
-		if n.most > 0 && n.slots+p.gained[n] >= n.most {
-			return true
-		}
-	}
-	return false
-}
-
-// giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none. enough is set if
-// some job has enough to give.
-func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream, enough bool) {
-	slices.SortFunc(p.givers, func(a, b *demand) int { return p.compare(b, a, -1) })
+// giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none.
+func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream) {
 	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch)
-	for _, d := range p.givers {
-		if d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) {
-			continue
-		}
-		enough = true
-		if stream := p.streamOf(d, func(l *load) bool {
-			return l.Usable && p.serves(l, to.epoch.Job) && (members == nil || members[l.ID]) && !unreachable[l.ID]
-		}); stream != nil {
-			return d, stream, true
+	locals, only := p.Locals(to.epoch.Job)
+	serves := func(l *load) bool {
+		return l.Usable && (!l.Local && !only || locals[l.ID]) && (members == nil || members[l.ID]) && !unreachable[l.ID]
+	}
+	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) })
+	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })
+	for _, d := range candidates {
+		if stream := p.streamOf(d, serves); stream != nil {
+			return d, stream
 		}
 	}
-	return nil, nil, enough
+	return nil, nil
 }
 
 // mayGive reports whether one job still has the part of another one after it gave a slot to it. Jobs of different tenants
-// compare the parts of the tenants.
+// compare the parts of the tenants, and the quota of the tenant that gets must allow the slot.
 func (p *preemption) mayGive(from, to *demand) bool {
 	gives, gets := from.share.parent, to.share.parent
 	if gives.parent != gets.parent {
-		gives, gets = gives.parent, gets.parent
+		if gives, gets = gives.parent, gets.parent; p.full(gets, 0) {
+			return false
+		}
 	}
 	return gives != gets && p.part(gives, -1) >= p.part(gets, 1)
 }
@@ -173,31 +186,47 @@ func (p *preemption) mayGive(from, to *demand) bool {
 // streamOf returns a stream of an epoch on one of the given workers; nil without one. Of a worker with more streams than
 // slots, no slot gets free, so such workers come last. The stream that began last has the least work in its buffers.
 func (p *preemption) streamOf(d *demand, serves func(*load) bool) (last *pecanv1.StoredStream) {
-	full := false
-	for _, stream := range d.epoch.Active() {
-		l := p.workers[stream.Worker.GetWorkerId()]
-		if l == nil || stream.Produced || d.epoch.Job.Plan.IsClosing(stream.Stream) || p.taken[stream] || !serves(l) {
+	streams, known := p.streams[d]
+	if !known {
+		streams = slices.DeleteFunc(d.epoch.Active(), func(stream *pecanv1.StoredStream) bool {
+			return p.workers[stream.Worker.GetWorkerId()] == nil || stream.Produced || stream.Delivered || d.epoch.Job.Plan.IsClosing(stream.Stream)
+		})
+		slices.SortFunc(streams, func(a, b *pecanv1.StoredStream) int { return cmp.Compare(b.Lease, a.Lease) })
+		p.streams[d] = streams
+	}
+	for _, stream := range streams {
+		l := p.workers[stream.Worker.WorkerId]
+		if !serves(l) {
 			continue
 		}
-		if over := l.running-p.freed[l] > l.MaxStreams; last == nil || full && !over || full == over && stream.Lease > last.Lease {
-			last, full = stream, over
+		if l.running-p.freed[l] <= l.MaxStreams {
+			return stream
+		}
+		if last == nil {
+			last = stream
 		}
 	}
 	return last
 }
 
 // move notes that one epoch gives a stream, and that another one gets the slot. A worker with more streams than slots has no
-// slot for it.
+// slot for it, and neither has a tenant with more than its quota.
 func (p *preemption) move(from, to *demand, stream *pecanv1.StoredStream) {
-	p.taken[stream] = true
+	p.streams[from] = slices.DeleteFunc(p.streams[from], func(other *pecanv1.StoredStream) bool { return other == stream })
+	l, tenant := p.workers[stream.Worker.WorkerId], to.share.parent.parent
+	over := l.running-p.freed[l] > l.MaxStreams
+	if over {
+		p.freed[l]++
+	}
+	over = over || from.share.parent.parent == tenant && p.full(tenant, 1)
 	for n := from.share; n != nil; n = n.parent {
 		p.gained[n]--
 	}
-	if l := p.workers[stream.Worker.GetWorkerId()]; l.running-p.freed[l] > l.MaxStreams {
-		p.freed[l]++
+	if over {
 		return
 	}
 	p.waits[to]--
+	p.owed = append(p.owed, to)
 	for n := to.share; n != nil; n = n.parent {
 		p.gained[n]++
 	}

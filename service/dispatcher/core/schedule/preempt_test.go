@@ -66,6 +66,23 @@ func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
 	}
 }
 
+func TestPreemptedSlotsGoToTheJobTheyWereTakenFor(t *testing.T) {
+	m := newMarket(t, 1, 4, 4, nil)
+	early := m.add("early", "", 1, endless)
+	m.run(1, nil)
+	paused := m.add("paused", "", 1, endless)
+	m.run(1, nil)
+	late := m.add("late", "", 1, endless)
+	m.run(1, nil)
+	for range 4 {
+		m.preempt(func(epoch *durable.Epoch) bool { return epoch.Job == late }, all)
+	}
+	a, b, c := m.schedule.OfJob(early).Running, m.schedule.OfJob(paused).Running, m.schedule.OfJob(late).Running
+	if b != 1 || c < 7 || a < c {
+		t.Errorf("the early, the paused and the late job have %d, %d and %d slots", a, b, c)
+	}
+}
+
 // Whatever the jobs, their weights and quotas are: no slot moves back, all slots stay in use, and at the end no job has as much
 // as another one would have with a further slot.
 func TestPreemptionEndsInFairShares(t *testing.T) {
@@ -83,13 +100,15 @@ func TestPreemptionEndsInFairShares(t *testing.T) {
 			jobs = append(jobs, m.add(fmt.Sprint("j", i), fmt.Sprint("t", rng.IntN(3)), float64(1+rng.IntN(4)), endless))
 			m.run(1, nil)
 		}
-		running := func() (sum int) {
-			for _, job := range jobs {
-				sum += m.schedule.OfJob(job).Running
+		// The first streams of jobs come beyond all quotas and slots.
+		least, before, calls := 0, 0, 0
+		for name, tenant := range tenants {
+			n := m.schedule.OfTenant(name).Running
+			if before += n; tenant.MaxSlots > 0 {
+				n = min(n, tenant.MaxSlots)
 			}
-			return sum
+			least += n
 		}
-		before, calls := running(), 0
 		for quiet := 0; quiet < 2; calls++ {
 			n := m.preempt(all, all)
 			moved += n
@@ -100,17 +119,16 @@ func TestPreemptionEndsInFairShares(t *testing.T) {
 				t.Fatalf("seed %d: streams still move after %d calls", seed, calls)
 			}
 		}
-		// A worker with more streams than slots gives the surplus back.
-		slots := workers * each
-		if after := running(); after > before || after < min(before, slots) {
-			t.Errorf("seed %d: %d streams run instead of %d on %d slots", seed, after, before, slots)
+		after, slots := 0, workers*each
+		for name := range tenants {
+			after += m.schedule.OfTenant(name).Running
+		}
+		if after > before || after < min(least, slots) {
+			t.Errorf("seed %d: %d streams run instead of %d, and %d are within the quotas, on %d slots", seed, after, before, least, slots)
 		}
 		for _, low := range jobs {
-			if usage := m.schedule.OfJob(low); usage.Bounded || usage.Running == 0 {
-				if usage.Running == 0 {
-					t.Errorf("seed %d: a job has no stream", seed)
-				}
-				continue
+			if m.schedule.OfJob(low).Running == 0 {
+				t.Errorf("seed %d: a job has no stream", seed)
 			}
 			for _, high := range jobs {
 				if m.schedule.OfJob(high).Running > 1 && m.mayGive(high, low) {
@@ -124,15 +142,21 @@ func TestPreemptionEndsInFairShares(t *testing.T) {
 	}
 }
 
-// mayGive reports whether one job would still have the part of another one after it gave it a slot.
+// mayGive reports whether one job would still have the part of another one after it gave it a slot, and no quota forbids that.
 func (m *market) mayGive(high, low *durable.Job) bool {
 	gives, gets := high.Options.EffectiveTenant(), low.Options.EffectiveTenant()
-	if gives == gets {
-		return high != low && m.part(m.schedule.OfJob(high), -1, high.Options.EffectiveWeight()) >= m.part(m.schedule.OfJob(low), 1, low.Options.EffectiveWeight())
+	bounds := m.schedule.BoundsOf(gets)
+	switch {
+	case bounds.MaxSlotsPerJob > 0 && m.schedule.OfJob(low).Slots >= bounds.MaxSlotsPerJob:
+		return false
+	case gives == gets:
+		return high != low && part(m.schedule.OfJob(high), -1, high.Options.EffectiveWeight()) >= part(m.schedule.OfJob(low), 1, low.Options.EffectiveWeight())
+	case bounds.MaxSlots > 0 && m.schedule.OfTenant(gets).Slots >= bounds.MaxSlots:
+		return false
 	}
-	return m.part(m.schedule.OfTenant(gives), -1, m.schedule.BoundsOf(gives).Weight) >= m.part(m.schedule.OfTenant(gets), 1, m.schedule.BoundsOf(gets).Weight)
+	return part(m.schedule.OfTenant(gives), -1, m.schedule.BoundsOf(gives).Weight) >= part(m.schedule.OfTenant(gets), 1, bounds.Weight)
 }
 
-func (m *market) part(usage schedule.Usage, more int, weight float64) float64 {
+func part(usage schedule.Usage, more int, weight float64) float64 {
 	return float64(usage.Running+more) / weight
 }

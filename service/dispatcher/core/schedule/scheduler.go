@@ -52,8 +52,9 @@ type Scheduler struct {
 	// None of them is in a queue.
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
-	// short has the jobs that Preempt found below their part.
+	// short has the jobs that Preempt found below their part. owed has the epochs for which it took slots.
 	short map[*share]bool
+	owed  []*demand
 	// starting is set if absent workers of the configured list may still come.
 	starting bool
 }
@@ -272,6 +273,7 @@ func (s *Scheduler) Run(starting bool) {
 	for _, d := range changed {
 		unmet[d] = !s.leaseUrgent(d)
 	}
+	s.leasePreempted()
 	s.shareSlots()
 	for d := range s.dirtyEpochs {
 		if _, known := unmet[d]; !known {
