@@ -87,6 +87,8 @@ type run struct {
 	fill      handover
 	// computing is how long the run waited for elements.
 	computing time.Duration
+	// finished is set when the end of the run was published, with its last metrics.
+	finished bool
 	// guard is set if the last worker of the stream died. limit bounds the elements of the current fetch.
 	guard *crashGuard
 	limit int
@@ -148,8 +150,10 @@ func (r *run) main() {
 	defer r.stream.streams.runs.Add(-1)
 	defer func() {
 		r.cancel()
-		// The metrics of a stopped run count too.
-		r.sample()
+		if !r.finished {
+			// The metrics of a stopped run count too.
+			r.sample()
+		}
 		r.stream.streams.Totals.Remove(r)
 		r.saver.writing.Wait()
 		r.stopSampling()
@@ -213,6 +217,7 @@ func (r *run) finish(failure *reason.Error) {
 	// The last metrics are sent before the reader learns of the end, because a reader at the end of an epoch may query
 	// them.
 	r.sample()
+	r.finished = true
 	if !r.stream.streams.moreOf(r.stream) {
 		r.stream.streams.reportJob(r.stream.key.Job)
 	}
