@@ -13,7 +13,7 @@
 // state.go (variables, tables and handles). They take a third of the lines.
 //
 // Results about a whole Graph: variables.go (which functions change which variables) and fingerprint.go. The body of a
-// function as a Graph: body.go. A changed copy: editor.go.
+// function as a Graph: body.go. A changed copy: editor.go, and its bytes: encoding.go.
 //
 // The packages in its directory: nodedef reads and writes single nodes, and ops describes TensorFlow's ops.
 // analysis and dataflow describe steps and functions. split plans the streams, rewrite writes a stream's

@@ -1,9 +1,10 @@
 package graph
 
 import (
+	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
@@ -93,14 +94,15 @@ func (e *Editor) Finish(root string) ([]byte, error) {
 			queue = append(queue, from)
 		}
 	}
-	out := &tf.GraphDef{Versions: e.g.def.GetVersions()}
+	var out, library []byte
+	var err error
 	called := map[string]bool{}
 	take := func(name string) {
-		if !needed[name] {
+		if !needed[name] || err != nil {
 			return
 		}
 		n := e.Node(name)
-		out.Node = append(out.Node, n)
+		out, err = e.g.appendPart(out, nodeField, n, !e.Has(name))
 		for _, f := range nodedef.CalledFunctions(n) {
 			e.needFunction(f, called)
 		}
@@ -111,16 +113,20 @@ func (e *Editor) Finish(root string) ([]byte, error) {
 	for _, name := range e.added {
 		take(name)
 	}
-	names := make([]string, 0, len(called))
-	for name := range called {
-		names = append(names, name)
+	for _, name := range slices.Sorted(maps.Keys(called)) {
+		if err == nil {
+			_, changed := e.funcs[name]
+			library, err = e.g.appendPart(library, functionField, e.Function(name), !changed)
+		}
 	}
-	slices.Sort(names)
-	out.Library = &tf.FunctionDefLibrary{}
-	for _, name := range names {
-		out.Library.Function = append(out.Library.Function, e.Function(name))
+	if err != nil {
+		return nil, err
 	}
-	return proto.MarshalOptions{Deterministic: true}.Marshal(out)
+	out = protowire.AppendBytes(protowire.AppendTag(out, libraryField, protowire.BytesType), library)
+	if versions := e.g.def.GetVersions(); versions != nil {
+		return e.g.appendPart(out, versionsField, versions, false)
+	}
+	return out, nil
 }
 
 // AddFunction adds a function, or replaces the function with that name.

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"sync"
+
 	"google.golang.org/protobuf/proto"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -28,6 +30,8 @@ type Graph struct {
 	order       []*tf.NodeDef
 	fingerprint string
 	warnings    []string
+	// encodings has the encodings of nodes and functions, by their pointers. See appendPart.
+	encodings sync.Map
 }
 
 // ParseVariant parses another graph of the same dataset. The variant keeps the limits and the fingerprint.
