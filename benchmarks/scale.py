@@ -123,7 +123,7 @@ def _opening(_: contextlib.ExitStack, __: Settings) -> Contestants:
         def sample() -> Sample:
             return {
                 "CPU ms": meter.go_benchmark(
-                    "./service/worker", f"BenchmarkOpenStream/{name}", "500x", "cpu-ms/opening"
+                    "./service/worker", f"BenchmarkOpenStream/{name}", "1000x", "cpu-ms/opening"
                 )
             }
 
