@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/pecan-ml/pecan/service/provision"
 )
@@ -246,11 +247,16 @@ func TestTheProviderDoesNotWaitForWhatCannotBeGiven(t *testing.T) {
 	})
 	t.Run("an image that is missing", func(t *testing.T) {
 		p := c.pool(t, "deployment", "image", 0)
-		d, err := c.client.AppsV1().Deployments("default").Get(t.Context(), "image", metav1.GetOptions{})
-		check(t, err)
-		d.Spec.Template.Spec.Containers[0].Image = "local/absent:1"
-		_, err = c.client.AppsV1().Deployments("default").Update(t.Context(), d, metav1.UpdateOptions{})
-		check(t, err)
+		// The controller may change the deployment in between.
+		check(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			d, err := c.client.AppsV1().Deployments("default").Get(t.Context(), "image", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			d.Spec.Template.Spec.Containers[0].Image = "local/absent:1"
+			_, err = c.client.AppsV1().Deployments("default").Update(t.Context(), d, metav1.UpdateOptions{})
+			return err
+		}))
 		s := p.settle("it is stuck", 1, nil, func(s provision.State) bool { return s.Stuck == 1 })
 		if s.Pending != 1 || !strings.Contains(s.Why, "ErrImagePull") {
 			t.Errorf("%v", s)
