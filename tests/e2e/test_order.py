@@ -102,6 +102,13 @@ def _check_explanation(target: str, name: str) -> None:
     assert text.count("within its bound") == 2
 
 
+def _await_trial(link, name: str, end: float) -> None:
+    """Waits for the end of a trial. Tests do not read during a trial, because that would slow the trial down."""
+    while "is trying the order" in _job(link, name)["order"]["why"]:
+        assert time.monotonic() < end, _job(link, name)["order"]
+        time.sleep(0.05)
+
+
 def _read_until_adopted(dataset: tf.data.Dataset, link, name: str) -> tuple[list[str], dict[int, np.ndarray]]:
     """Reads epochs until one has the new order in all streams. Returns which streams of each epoch have it, and that epoch's elements."""
     # The test leaves an epoch as soon as the next epoch would have the order in more streams.
@@ -115,10 +122,8 @@ def _read_until_adopted(dataset: tf.data.Dataset, link, name: str) -> tuple[list
             if n == 0:
                 ordered.append(_ordered_in(_job(link, name), epoch))
             if n % 50 == 0:
-                # The test does not read during a trial, because that would slow the trial down.
-                while "is trying the order" in (order := _job(link, name)["order"])["why"] and time.monotonic() < end:
-                    time.sleep(0.05)
-                if order["state"] not in until[ordered[-1]]:
+                _await_trial(link, name, end)
+                if _job(link, name)["order"]["state"] not in until[ordered[-1]]:
                     break
             assert time.monotonic() < end, _job(link, name)["order"]
         assert _are_correct(elements)
@@ -183,10 +188,8 @@ def test_a_job_of_one_epoch_runs_in_a_better_order_before_its_end(cluster):
     for n, (i, x) in enumerate(dataset):
         assert int(i) not in elements
         elements[int(i)] = x.numpy()
-        # The test does not read during a trial, because that would slow the trial down.
-        while n % 20 == 0 and "is trying the order" in _job(link, name)["order"]["why"]:
-            assert time.monotonic() < end, _job(link, name)["order"]
-            time.sleep(0.05)
+        if n % 20 == 0:
+            _await_trial(link, name, end)
     assert set(elements) == set(range(ONE_EPOCH))
     assert _are_correct(elements)
     # The next epoch is prefetched.

@@ -17,15 +17,20 @@ import (
 func (c *Core) dropUnneededLeases() {
 	for _, epoch := range c.touchedEpochs() {
 		for _, stream := range c.touchedStreams(epoch) {
-			key := keyOf(epoch.Job, epoch, stream)
 			c.endTruncated(epoch, stream)
 			if stream.Worker == nil || schedule.Needed(epoch, stream) {
 				continue
 			}
-			c.stopRun(epoch.Job, stream.Worker.WorkerId, key, stream.Lease)
-			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
+			c.move(epoch, stream, "not needed any more")
 		}
 	}
+}
+
+// move takes a stream from its worker, so that it is leased again if it is needed.
+func (c *Core) move(epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) {
+	key := keyOf(epoch.Job, epoch, stream)
+	c.stopRun(epoch.Job, stream.Worker.GetWorkerId(), key, stream.Lease)
+	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
 }
 
 // streamFailed moves a stream if the worker may have caused the failure, and fails the epoch otherwise.
@@ -39,8 +44,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	detail := r.GetError()
 	if r.GetBelowWindow() {
 		c.warn("a reader needs elements below the window, leasing the stream again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
-		c.stopRun(job, workerID, key, stream.Lease)
-		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
+		c.move(epoch, stream, detail.GetMessage())
 		return
 	}
 	switch codes.Code(detail.GetCode()) {
@@ -127,8 +131,7 @@ func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *
 		}
 		volatileStream := c.volatileStream(key)
 		volatileStream.avoid = append(volatileStream.avoid, req.WorkerId)
-		c.stopRun(job, req.WorkerId, key, stream.Lease)
-		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
+		c.move(epoch, stream, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
 	})
 }
 

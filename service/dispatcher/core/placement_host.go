@@ -51,8 +51,8 @@ func (h placementHost) Move(job *durable.Job, epoch *durable.Epoch, stream *peca
 	if stream.Produced || stream.Delivered {
 		return false
 	}
-	if job.Plan.IsClosing(stream.Stream) || !movesCheaply(epoch) {
-		return !job.Plan.IsClosing(stream.Stream)
+	if closing := job.Plan.IsClosing(stream.Stream); closing || !movesCheaply(epoch) {
+		return !closing
 	}
 	h.c.move(epoch, stream, why)
 	return true
@@ -65,13 +65,6 @@ func movesCheaply(epoch *durable.Epoch) bool {
 	strategy := job.Plan.GetResume().GetStrategy()
 	cheap := (strategy == pecanv1.Resume_SEEK || strategy == pecanv1.Resume_PARTIAL) && split.IsRepeatable(job.Plan)
 	return cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && !job.Plan.GetWritesFiles() && cachedStep(epoch) == nil
-}
-
-// move takes a stream from its worker, so that it is leased again.
-func (c *Core) move(epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) {
-	key := keyOf(epoch.Job, epoch, stream)
-	c.stopRun(epoch.Job, stream.Worker.GetWorkerId(), key, stream.Lease)
-	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
 }
 
 // Touch implements placement.Host.

@@ -74,13 +74,9 @@ func TestAStreamWithoutElementsHasNoPace(t *testing.T) {
 	}
 }
 
-// Without a limit on its threads, an op gives other bits inline than on tf.data's own threads.
-func TestInlineStepsKeepToTheirThread(t *testing.T) {
-	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer runtime.Close()
+// sumsGraph returns the graph of a stream of a dataset of sums, and its pooled form.
+func sumsGraph(t *testing.T) (serialised []byte, key pooled.Key, arguments []pooled.Argument) {
+	t.Helper()
 	data, err := os.ReadFile("../../../native/tf/testdata/sums.graph")
 	if err != nil {
 		t.Fatal(err)
@@ -97,11 +93,21 @@ func TestInlineStepsKeepToTheirThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, arguments, err := pooled.Split(graphs.A)
+	if key, arguments, err = pooled.Split(graphs.A); err != nil {
+		t.Fatal(err)
+	}
+	return graphs.A, key, arguments
+}
+
+// Without a limit on its threads, an op gives other bits inline than on tf.data's own threads.
+func TestInlineStepsKeepToTheirThread(t *testing.T) {
+	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	template, err := pooled.NewTemplate(graphs.A)
+	defer runtime.Close()
+	serialised, _, arguments := sumsGraph(t)
+	template, err := pooled.NewTemplate(serialised)
 	if err != nil || template.WhyNotInline() != nil {
 		t.Fatal(err, template.WhyNotInline())
 	}

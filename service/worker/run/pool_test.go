@@ -1,7 +1,6 @@
 package run
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -9,11 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/pecan-ml/pecan/native/tf"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/pooled"
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
-	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // poolTest makes pooled iterators of one graph, and notes the streams field of those that are closed.
@@ -32,27 +27,8 @@ func newPoolTest(t *testing.T) *poolTest {
 		t.Fatal(err)
 	}
 	t.Cleanup(runtime.Close)
-	data, err := os.ReadFile("../../../native/tf/testdata/sums.graph")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := graph.Parse(data, graph.PeerLimits())
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := split.MakePlan(g, &pecanv1.JobOptions{}, split.Env{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Source: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, _, err := pooled.Split(graphs.A)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &poolTest{t: t, runtime: runtime, graph: graphs.A, key: key}
+	serialised, key, _ := sumsGraph(t)
+	return &poolTest{t: t, runtime: runtime, graph: serialised, key: key}
 }
 
 // iterator makes an iterator with a number.

@@ -87,8 +87,6 @@ type run struct {
 	fill      handover
 	// computing is how long the run waited for elements.
 	computing time.Duration
-	// finished is set when the end of the run was published, with its last metrics.
-	finished bool
 	// guard is set if the last worker of the stream died. limit bounds the elements of the current fetch.
 	guard *crashGuard
 	limit int
@@ -150,8 +148,8 @@ func (r *run) main() {
 	defer r.stream.streams.runs.Add(-1)
 	defer func() {
 		r.cancel()
-		if !r.finished {
-			// The metrics of a stopped run count too.
+		if !r.status.ended && r.status.failed == nil {
+			// The metrics of a stopped run count too. finish has read those of other runs.
 			r.sample()
 		}
 		r.stream.streams.Totals.Remove(r)
@@ -217,7 +215,6 @@ func (r *run) finish(failure *reason.Error) {
 	// The last metrics are sent before the reader learns of the end, because a reader at the end of an epoch may query
 	// them.
 	r.sample()
-	r.finished = true
 	if !r.stream.streams.moreOf(r.stream) {
 		r.stream.streams.reportJob(r.stream.key.Job)
 	}

@@ -100,9 +100,8 @@ type rollout struct {
 	blocked bool
 	// cost is the CPU of earlier trials. least is the minimum of the next one, in seconds.
 	cost, least float64
-	// continues is the session that has what an inconclusive trial measured, on the worker measurer; 0 without one.
-	continues uint64
-	measurer  string
+	// inconclusive is the last trial, if its worker has measurements that another trial can continue; nil without one.
+	inconclusive *trial
 	// losses counts workers lost in trials, and lastLoss describes the last loss. asked has the sessions that are not asked
 	// again.
 	losses   int

@@ -13,9 +13,11 @@ import (
 // startTrial starts a trial of the planned order, once the budget suffices and a worker runs the dataset.
 func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due, o.blocked = r.host.Now()+checkEvery, true
-	if session, _ := r.host.Worker(o.measurer); o.continues != 0 && session != o.continues {
-		// Another worker begins anew, and needs more than the trial that was not enough.
-		o.continues, o.least = 0, 2*o.least
+	if last := o.inconclusive; last != nil {
+		if session, _ := r.host.Worker(last.worker); session != last.session {
+			// Another worker begins anew, and needs more than the trial that was not enough.
+			o.inconclusive, o.least = nil, 2*o.least
+		}
 	}
 	budget, least, work := r.trialBudget(u, o)
 	if budget < least {
@@ -86,9 +88,9 @@ func (r *Rollouts) epochElements(u *undecidedOrder) float64 {
 // trialWorker finds a connected worker that runs a stream of a waiting job. It does not ask a session twice, and no worker
 // tries two orders at once. After an inconclusive trial, only the worker that can continue it is asked.
 func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *durable.Job, id string, session uint64) {
-	if o.continues != 0 {
-		if _, free := r.host.Worker(o.measurer); free {
-			return u.jobs[0], o.measurer, o.continues
+	if last := o.inconclusive; last != nil {
+		if _, free := r.host.Worker(last.worker); free {
+			return u.jobs[0], last.worker, last.session
 		}
 		return nil, "", 0
 	}
@@ -151,9 +153,8 @@ func (r *Rollouts) Tried(session uint64, report *pecanv1.OrderTried, leaving boo
 		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
 			// The same worker continues with what it has measured, if the budget allows as much again.
 			o.cost, o.least = o.cost+trial.CpuS, o.trial.budget
-			o.continues, o.measurer = session, o.trial.worker
 			delete(o.asked, session)
-			o.trial, o.waitsFor = nil, "a trial was inconclusive: "+trial.Refused
+			o.inconclusive, o.trial, o.waitsFor = o.trial, nil, "a trial was inconclusive: "+trial.Refused
 			r.host.Log(false, "trial of an order inconclusive", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
 		case trial.Refused != "":
 			r.conclude(u.key, o, trial, trial.Refused)

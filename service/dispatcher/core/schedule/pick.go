@@ -18,7 +18,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
 	best, bestRank, reachable := (*load)(nil), [3]int{}, false
 	consider := func(l *load) {
-		if l == nil || !l.Usable || (l.Local || only) && !locals[l.ID] {
+		if l == nil || !l.Usable || !l.mayServe(locals, only) {
 			return
 		}
 		reachable = reachable || !unreachable[l.ID]
@@ -90,7 +90,7 @@ func (d *demand) fits(l *load, needRoom bool) bool {
 // serves reports whether a worker may get streams of a job by its kind.
 func (s *Scheduler) serves(l *load, job *durable.Job) bool {
 	locals, only := s.Locals(job)
-	return !l.Local && !only || locals[l.ID]
+	return l.mayServe(locals, only)
 }
 
 func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {

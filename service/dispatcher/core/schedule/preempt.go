@@ -90,8 +90,9 @@ func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *p
 		}
 	}
 	sortDemands(p.givers)
+	richest := p.richest()
 	maps.DeleteFunc(p.waits, func(to *demand, _ int) bool {
-		return !slices.ContainsFunc(p.richest(), func(from *demand) bool { return p.mayGive(from, to) })
+		return !slices.ContainsFunc(richest, func(from *demand) bool { return p.mayGive(from, to) })
 	})
 	return p
 }
@@ -159,7 +160,7 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
-		return l.Usable && (!l.Local && !only || locals[l.ID]) && (members == nil || members[l.ID]) && !unreachable[l.ID]
+		return l.Usable && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
 	}
 	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })

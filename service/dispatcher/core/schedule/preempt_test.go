@@ -25,16 +25,21 @@ func (m *market) preempt(starved, movable func(*durable.Epoch) bool) int {
 	return len(taken)
 }
 
+// begin adds a job whose streams do not end, and leases what it gets at once.
+func (m *market) begin(id string, weight float64) *durable.Job {
+	m.t.Helper()
+	job := m.add(id, "", weight, endless)
+	m.run(1, nil)
+	return job
+}
+
 func endless() int { return 1 << 30 }
 
 func all(*durable.Epoch) bool { return true }
 
 func TestALateJobGetsItsPartAlthoughNoStreamEnds(t *testing.T) {
 	m := newMarket(t, 1, 4, 4, nil)
-	early := m.add("early", "", 1, endless)
-	m.run(1, nil)
-	late := m.add("late", "", 3, endless)
-	m.run(1, nil)
+	early, late := m.begin("early", 1), m.begin("late", 3)
 	if n := m.schedule.OfJob(late).Running; n != 1 {
 		t.Fatalf("the late job has %d streams at once", n)
 	}
@@ -52,10 +57,7 @@ func TestALateJobGetsItsPartAlthoughNoStreamEnds(t *testing.T) {
 
 func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
 	m := newMarket(t, 1, 4, 4, nil)
-	early := m.add("early", "", 1, endless)
-	m.run(1, nil)
-	late := m.add("late", "", 1, endless)
-	m.run(1, nil)
+	early, late := m.begin("early", 1), m.begin("late", 1)
 	for range 3 {
 		if n := m.preempt(all, func(epoch *durable.Epoch) bool { return epoch.Job != early }); n != 0 {
 			t.Fatalf("%d streams moved that cannot", n)
@@ -68,12 +70,7 @@ func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
 
 func TestPreemptedSlotsGoToTheJobTheyWereTakenFor(t *testing.T) {
 	m := newMarket(t, 1, 4, 4, nil)
-	early := m.add("early", "", 1, endless)
-	m.run(1, nil)
-	paused := m.add("paused", "", 1, endless)
-	m.run(1, nil)
-	late := m.add("late", "", 1, endless)
-	m.run(1, nil)
+	early, paused, late := m.begin("early", 1), m.begin("paused", 1), m.begin("late", 1)
 	for range 4 {
 		m.preempt(func(epoch *durable.Epoch) bool { return epoch.Job == late }, all)
 	}

@@ -42,6 +42,11 @@ func (l *load) hasRoom() bool {
 	return l.running < l.MaxStreams && l.held < maxHeldPerSlot*l.MaxStreams
 }
 
+// mayServe reports whether the worker may get streams of a job with these local workers, by its kind. See Host.Locals.
+func (l *load) mayServe(locals map[string]bool, only bool) bool {
+	return !l.Local && !only || locals[l.ID]
+}
+
 // takesAhead reports whether the worker may get a stream of some prefetched epoch.
 func (l *load) takesAhead() bool { return l.hasRoom() && l.running+len(l.prefetchJobs) < l.MaxStreams }
 
