@@ -154,8 +154,8 @@ def test_random_steps_after_a_cached_step_draw_the_same_values_as_without(tmp_pa
 
 def test_nothing_is_written_where_computing_is_cheaper(tmp_path, log):
     with Service(tmp_path, workers=1) as service:
-        # A megabyte is filled sooner than it is read.
-        dataset = service.read(D.range(600).map(lambda x: tf.fill([1 << 17], x)), cache="auto")
+        # The step fills 64 KiB and returns them sixteen times. A cache has to read the whole megabyte.
+        dataset = service.read(D.range(600).map(lambda x: (tf.fill([1 << 13], x),) * 16), cache="auto")
         for _ in range(3):
             assert sum(1 for _ in dataset) == 600
         until(lambda: "nothing is cached: computing costs least" in log.text, "the trainer's log does not say why nothing is cached")
