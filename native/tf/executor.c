@@ -116,7 +116,21 @@ pecan_iterator* pecan_new_iterator(TFE_Context* context, const void* graph, size
   return NULL;
 }
 
+// drop_meters ends the counting.
+static void drop_meters(pecan_iterator* it) {
+  TF_Status* status = TF_NewStatus();
+  TFE_Op* op = TFE_NewOp(it->context, "DestroyResourceOp", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, it->meters, status);
+    TFE_OpSetAttrBool(op, "ignore_lookup_error", 1);
+    run(op, 0, status);
+  }
+  TF_DeleteStatus(status);
+  TFE_DeleteTensorHandle(it->meters);
+}
+
 void pecan_delete_iterator(pecan_iterator* it) {
+  if (it->meters != NULL) drop_meters(it);
   if (it->next != NULL) TFE_DeleteOp(it->next);
   // This is the last reference to the resource: TensorFlow destroys the iterator here, and waits for its
   // threads.
@@ -213,38 +227,22 @@ TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
   return take_string(run(op, 1, status), status);
 }
 
-// meters finds the resource in which a graph's meters count.
-static TFE_TensorHandle* meters(pecan_iterator* it, const char* name, TF_Status* status) {
+// open_meters finds the resource in which a graph's meters count. The iterator keeps its handle.
+static void open_meters(pecan_iterator* it, const char* name, TF_Status* status) {
   TFE_Op* op = TFE_NewOp(it->context, "StatsAggregatorHandle", status);
-  if (TF_GetCode(status) != TF_OK) return NULL;
+  if (TF_GetCode(status) != TF_OK) return;
   TFE_OpSetAttrString(op, "container", "", 0);
   TFE_OpSetAttrString(op, "shared_name", name, strlen(name));
-  return run(op, 1, status);
+  it->meters = run(op, 1, status);
 }
 
 TF_Buffer* pecan_meters(pecan_iterator* it, const char* name, TF_Status* status) {
-  TFE_TensorHandle* resource = meters(it, name, status);
-  if (resource == NULL) return NULL;
-  TF_Buffer* summary = NULL;
+  if (it->meters == NULL) open_meters(it, name, status);
+  if (it->meters == NULL) return NULL;
   TFE_Op* op = TFE_NewOp(it->context, "StatsAggregatorSummary", status);
-  if (TF_GetCode(status) == TF_OK) {
-    TFE_OpAddInput(op, resource, status);
-    summary = take_string(run(op, 1, status), status);
-  }
-  TFE_DeleteTensorHandle(resource);
-  return summary;
-}
-
-void pecan_drop_meters(pecan_iterator* it, const char* name, TF_Status* status) {
-  TFE_TensorHandle* resource = meters(it, name, status);
-  if (resource == NULL) return;
-  TFE_Op* op = TFE_NewOp(it->context, "DestroyResourceOp", status);
-  if (TF_GetCode(status) == TF_OK) {
-    TFE_OpAddInput(op, resource, status);
-    TFE_OpSetAttrBool(op, "ignore_lookup_error", 1);
-    run(op, 0, status);
-  }
-  TFE_DeleteTensorHandle(resource);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpAddInput(op, it->meters, status);
+  return take_string(run(op, 1, status), status);
 }
 
 TFE_TensorHandle* pecan_save(pecan_iterator* it, TF_Status* status) {

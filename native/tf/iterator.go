@@ -26,8 +26,8 @@ type Iterator struct {
 	progress  *atomic.Int64
 	pins      runtime.Pinner
 	cancelled atomic.Bool
-	// meters is the name under which the graph counts, once it was requested.
-	meters atomic.Pointer[string]
+	// metering lets one thread at a time read the meters.
+	metering sync.Mutex
 	// calls is held for reading by every call into TensorFlow, and for writing by Close.
 	calls  sync.RWMutex
 	closed bool
@@ -156,11 +156,12 @@ func (it *Iterator) Model() ([]byte, error) {
 }
 
 // Metered returns the serialised Summary of the iterator's meters: BytesProducedStatsDataset nodes that count
-// for the StatsAggregatorHandle with that name. Close frees its resource.
+// for the StatsAggregatorHandle with that name. Every call of an iterator has the same name. Close frees its resource.
 func (it *Iterator) Metered(name string) ([]byte, error) {
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
-	it.meters.Store(&name)
+	it.metering.Lock()
+	defer it.metering.Unlock()
 	return it.readBuffer("read the iterator's meters", func(s status) *C.TF_Buffer { return C.pecan_meters(it.c, cName, s.c) })
 }
 
@@ -197,12 +198,6 @@ func (it *Iterator) Close() {
 	defer it.calls.Unlock()
 	if !it.closed {
 		it.closed = true
-		if name := it.meters.Load(); name != nil {
-			cName, s := C.CString(*name), newStatus()
-			C.pecan_drop_meters(it.c, cName, s.c)
-			s.free()
-			C.free(unsafe.Pointer(cName))
-		}
 		C.pecan_delete_iterator(it.c)
 		C.free(unsafe.Pointer(it.element))
 		it.status.free()

@@ -14,6 +14,8 @@ struct pecan_iterator {
   // IteratorGetNextSync with its attributes and cancellation manager, executed again for each element. An
   // execution removes its input.
   TFE_Op* next;
+  // The resource of pecan_meters, from the first call on.
+  TFE_TensorHandle* meters;
   int components;
   // Ops that run on the calling thread use no other threads.
   bool one_thread;

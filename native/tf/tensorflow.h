@@ -90,10 +90,9 @@ bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int component
 
 // Returns the serialised ModelProto of the running iterator, or NULL.
 TF_Buffer* pecan_model(pecan_iterator* iterator, TF_Status* status);
-// Returns the serialised Summary of what a graph's meters counted under a name, or NULL. The second function
-// ends the counting.
+// Returns the serialised Summary of what a graph's meters counted under a name, or NULL. An iterator has one name, and
+// the caller admits one thread at a time. The end of the iterator ends the counting.
 TF_Buffer* pecan_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
-void pecan_drop_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
 
 // Returns the state of an iterator as a tensor of variants that share its buffers. The second function makes
 // a writable scalar string of it, and the third restores it in a new iterator over an equal graph. They
