@@ -167,7 +167,7 @@ func (w *rawWriter) send(c net.Conn, h frame.Header, open *pecanv1.OpenStream, c
 
 func benchmarkIteration(b *testing.B, w *rawWriter, options IterOptions) *Iteration {
 	d := startDispatcher(b)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{
 			Lease: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "raw", Tcp: w.listener.Addr().String()}),
 		}}}

@@ -108,7 +108,7 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 			d.mu.Unlock()
 			return reason.New(reason.EpochUnknown, "epoch is unknown")
 		}
-		u := d.snapshot(r.GetEpoch())
+		u := d.updateOf(r.GetEpoch())
 		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
 			u.Streams[stream].StartIndex = next
 		}

@@ -73,7 +73,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 			}
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = int32(streams) })
 			lease, where := uint64(5), random.IntN(100)
-			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				u := &pecanv1.EpochUpdate{TotalStreams: streams, StreamsFinal: true}
 				for s := range streams {
 					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Assignment: 1, WorkerNumber: numberOf(workers[(int(s)+where)%len(workers)].address())})

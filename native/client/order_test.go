@@ -48,7 +48,7 @@ func TestDeterministicModeReadsStreamsRoundRobin(t *testing.T) {
 					return testStream{count: counts[s], perFrame: uint64(s)}, true
 				}))
 			}
-			d.snapshot = spread(5, all...)
+			d.updateOf = spread(5, all...)
 			elements, err := read(t, open(t, d).Open(IterOptions{}))
 			if err != nil || len(elements) != 24 {
 				t.Fatalf("%d elements, %v", len(elements), err)
@@ -66,7 +66,7 @@ func TestDeterministicModeReadsStreamsRoundRobin(t *testing.T) {
 func TestADeterministicPassWaitsForTheStreamInTurn(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+	d.updateOf = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
 		if s == 1 {
 			return testStream{count: 4, hold: hold, holdAt: 1}, true
 		}
@@ -106,7 +106,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 	}
 	begin := func(t *testing.T, live *testWorker, first, second *pecanv1.WorkerAddress) *Iteration {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-		d.snapshot = two(first, second)
+		d.updateOf = two(first, second)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the other stream's state is known", func() bool {
 			for _, st := range it.epoch().State().Streams {
@@ -140,7 +140,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 		live := startWorker(t, same(testStream{count: 4, hold: hold}))
 		t.Cleanup(func() { close(hold) })
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-		d.snapshot = spread(2, live, stopped)
+		d.updateOf = spread(2, live, stopped)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the live worker is computing it", func() bool { _, computing := it.Waiting(); return computing })
 		eventually(t, "the other is out of reach", func() bool {
@@ -155,7 +155,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 
 func TestStreamsAreReadFairly(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 3 })
-	d.snapshot = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
+	d.updateOf = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "all streams have come", func() bool {
 		e := it.epoch()
@@ -189,7 +189,7 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-			d.snapshot = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
+			d.updateOf = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
 			it := open(t, d).Open(IterOptions{Deterministic: tc.deterministic})
 			eventually(t, "all has come", func() bool {
 				e := it.epoch()
@@ -249,7 +249,7 @@ func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max in
 
 func TestABlockHasOneShapeOnly(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+	d.updateOf = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
 		return testStream{count: 6, pad: 3 + int(s)}, true
 	}))
 	it := open(t, d).Open(IterOptions{})
@@ -277,7 +277,7 @@ func TestRowsOutliveTheSession(t *testing.T) {
 	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
 			job := open(t, d)
 			it := job.Open(IterOptions{})
 			rows, status, err := it.NextElement(5 * time.Second)
@@ -305,7 +305,7 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 			const size, budget = 64 + 10000, 100000
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 			w := startWorker(t, same(testStream{count: 200, pad: 10000}), change...)
-			d.snapshot = spread(2, w)
+			d.updateOf = spread(2, w)
 			it := open(t, d).Open(IterOptions{MaxOutstandingBytes: budget})
 			taken := int64(0)
 			for i := range 200 {
@@ -332,7 +332,7 @@ func TestEmptyElementsAreBounded(t *testing.T) {
 	}
 	w := startWorker(t, same(testStream{count: 3 * epoch.ParkAt, failAt: failing}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the stream is parked", func() bool {
 		streams := it.epoch().State().Streams

@@ -77,7 +77,7 @@ type wires struct {
 
 func newWires(t testing.TB) *wires {
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1 << 20 })
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
 			{Lease: 7, Assignment: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "w", Tcp: "worker:1"})}}}
 	}

@@ -126,12 +126,12 @@ func (d *Dir) Sync() {
 
 // failed logs, once, that a file could not be written.
 func (d *Dir) failed(err error) {
-	d.tell("", "what jobs have taught could not be written; trying again", "directory", d.path, "error", err)
+	d.tell("", "what was learned from jobs could not be written; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.
 func (d *Dir) ignore(fingerprint string, why error) {
-	d.tell(fingerprint, "what earlier jobs have taught about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
+	d.tell(fingerprint, "what was learned from earlier jobs about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
 }
 
 // tell logs a problem once for each key.

@@ -118,7 +118,7 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 
 // addUpdate adds an update of a watch to the snapshot of the updates before it.
 func addUpdate(whole, update *pecanv1.EpochUpdate) {
-	if update.GetSnapshot() {
+	if update.GetFull() {
 		proto.Reset(whole)
 	}
 	listed := map[uint32]bool{}

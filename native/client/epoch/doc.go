@@ -1,6 +1,6 @@
-// Package epoch reads the streams of one epoch, from the dispatcher's snapshots to rows that are ready.
+// Package epoch reads the streams of one epoch, from the dispatcher's updates to rows that are ready.
 //
-// An Epoch (epoch.go) is opened at the dispatcher (open.go) and watches its snapshots (snapshot.go), which name the
+// An Epoch (epoch.go) is opened at the dispatcher (open.go) and watches its updates (update.go), which name the
 // worker of each stream. streams.go has the set of streams, of which only open ones are visited. stream.go has one stream.
 // reconcile.go keeps a channel open for each stream that can be read, and stream_failure.go decides what follows when a
 // channel fails. receiver.go accepts entries, and credit.go grants workers the bytes that they may send: steadily, or in

@@ -97,7 +97,7 @@ func (r *receiver) Refused(why *reason.Error) {
 	switch why.Reason {
 	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
 		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
-		// The dispatcher's next snapshot, or the worker's next command, resolves this.
+		// The dispatcher's next update, or the worker's next command, resolves this.
 		st.denied = true
 		if st.failures > 2 {
 			st.report(why)

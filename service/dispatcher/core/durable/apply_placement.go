@@ -47,7 +47,7 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 	if !s.UsesGraph(known.Fingerprint) {
 		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", known.Fingerprint)
 	}
-	s.learn(known.Fingerprint, func(k *knowledge) {
+	s.learn(known.Fingerprint, func(k *learnedGraph) {
 		k.placements[known.TrainerType] = known
 		for len(k.placements) > maxPlacements {
 			delete(k.placements, k.firstPlacement(known.TrainerType))
@@ -57,7 +57,7 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 }
 
 // firstPlacement returns the type of trainer whose result of a search is the oldest one, except for one type.
-func (k *knowledge) firstPlacement(except string) string {
+func (k *learnedGraph) firstPlacement(except string) string {
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(k.placements)), func(trainer string) bool { return trainer == except })
 	return slices.MinFunc(others, func(a, b string) int { return cmp.Compare(k.placements[a].KeptS, k.placements[b].KeptS) })
 }

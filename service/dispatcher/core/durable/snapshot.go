@@ -40,7 +40,7 @@ func Restore(data []byte) (*State, error) {
 	}
 	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}
 	for fingerprint, of := range known.ByGraph() {
-		s.learn(fingerprint, func(k *knowledge) { k.take(of) })
+		s.learn(fingerprint, func(k *learnedGraph) { k.take(of) })
 	}
 	for _, named := range snapshot.Workers {
 		s.nameWorker(named.Number, named.Worker)
