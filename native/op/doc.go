@@ -28,4 +28,7 @@
 //
 // Go's threads do not exist after fork(), so a call into Go from the child would never return. The C side counts forks
 // and refuses calls in a child.
+//
+// Do not block in a kernel for longer than maxWait, and do not call Go in a forked child. Do not keep a tensor's memory
+// after its last reference is dropped.
 package op

@@ -11,6 +11,8 @@ import repository
 MOST_FILES, MOST_LINES, MOST_METHODS = 15, 3000, 7
 # The interfaces that may have more methods. Their comments give the reasons.
 WIDE = ("service/dispatcher.Store",)
+# A sentence of a doc.go that says what may not be done in the package.
+FORBIDS = re.compile(r"\b(?:[Dd]o not|[Mm]ust not|[Mm]ay not|[Nn]ever|[Nn]ot allowed|[Nn]othing here|[Nn]o \w+ here)\b")
 # A sentence of a doc.go that gives the reason for many files or lines.
 REASON = re.compile(r"\b(?:files|lines)\b[^.]*\bbecause\b")
 
@@ -57,6 +59,18 @@ def test_a_package_of_several_files_has_a_doc_go():
 def test_a_doc_go_names_the_files_of_its_package():
     missing = [name for path, files in sources().items() if (doc := doc_of(path)) for name in unnamed(doc, files)]
     assert not missing, f"{missing}: the doc.go beside does not say what the file has"
+
+
+def test_a_doc_go_says_what_may_not_be_done():
+    # Programs of tests and benchmarks may do anything.
+    docs = {path: doc_of(path) for path in sources() if not path.startswith(("tests/", "benchmarks/"))}
+    mute = [path for path, doc in docs.items() if doc and not FORBIDS.search(doc)]
+    assert not mute, f"the doc.go of {mute} does not say what may not be done in the package (Do not …)"
+
+
+def test_a_doc_go_that_forbids_nothing_is_detected():
+    assert FORBIDS.search("It is pure. Do not read a clock here.") and FORBIDS.search("Not allowed here: goroutines.")
+    assert not FORBIDS.search("It may be read. It does not wait, and holds nothing.")
 
 
 def test_a_large_package_gives_the_reason():
