@@ -219,8 +219,8 @@ func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	return nil, client.Broken, reason.WithCode(it.broken.Reason, codes.Canceled, it.broken.Message)
 }
 
-// ended marks an error after which no element follows. The Python package looks for these words: the error is
-// not in the position of an element.
+// ended marks an error after which no element follows. resume.py searches errors for the words that ended appends. They
+// say that this error counts for no element.
 func ended(err error) *reason.Error {
 	own := reason.From(err)
 	return reason.WithCode(own.Reason, own.Code(), own.Message+"; the iterator ends with this error, before the end of its pass")

@@ -114,7 +114,8 @@ func (r *Rules) opensOnly(function string, known func(arg int) bool) bool {
 	return true
 }
 
-// calledOpensOnly is opensOnly for a function whose arguments are all constants, or none of them.
+// calledOpensOnly is opensOnly for a function. constants says whether all of its arguments are constants; otherwise, none
+// counts as one.
 func (r *Rules) calledOpensOnly(function string, constants bool) bool {
 	key := calledFunction{function, constants}
 	if only, ok := r.opened[key]; ok {

@@ -115,7 +115,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 func checkDecided(decided *pecanv1.StoredOrder) error {
 	switch key := KeyOf(decided); {
 	case key.Fingerprint == "":
-		return errors.New("an order for no graph")
+		return errors.New("an order has no fingerprint of a graph")
 	case !isPolicy(key.Policy):
 		return fmt.Errorf("an order by policy %v", key.Policy)
 	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:

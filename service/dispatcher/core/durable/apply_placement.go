@@ -45,7 +45,7 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 		return err
 	}
 	if !s.UsesGraph(known.Fingerprint) {
-		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", known.Fingerprint)
+		return fmt.Errorf("the result of a search is for the graph %q, which no dataset has", known.Fingerprint)
 	}
 	s.learn(known.Fingerprint, func(k *learnedGraph) {
 		k.placements[known.TrainerType] = known
@@ -65,7 +65,7 @@ func (k *learnedGraph) firstPlacement(except string) string {
 // checkPlacement refuses what cannot be the result of a search.
 func checkPlacement(known *pecanv1.PlacementKnown) error {
 	if known.GetFingerprint() == "" {
-		return errors.New("a result of a search for no graph")
+		return errors.New("the result of a search has no fingerprint of a graph")
 	}
 	remote, local := known.RemoteCurve, known.LocalCurve
 	return finite(remote.GetRate(), remote.GetExponent(), remote.GetLimit(), local.GetRate(), local.GetExponent(), local.GetLimit())
@@ -75,7 +75,7 @@ func checkPlacement(known *pecanv1.PlacementKnown) error {
 func finite(figures ...float64) error {
 	for _, figure := range figures {
 		if math.IsNaN(figure) || math.IsInf(figure, 0) {
-			return fmt.Errorf("a result of a search with the figure %v", figure)
+			return fmt.Errorf("the result of a search has the figure %v", figure)
 		}
 	}
 	return nil
