@@ -149,7 +149,7 @@ func (r *Rules) opensFile(n *tf.NodeDef) bool {
 	return r.g.Ops().IsDataset(n.GetOp()) && rule.Kind == ops.Source && rule.Cost >= 2
 }
 
-// body is the body of a function. known says which of its arguments are constants, found which of its inputs. A dataset is
+// body is the body of a function. known says which of its arguments are constants, and found says which of its inputs are. A dataset is
 // constant if its elements are.
 type body struct {
 	*Rules
