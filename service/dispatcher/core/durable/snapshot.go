@@ -76,7 +76,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 			}
 		}
 	}
-	if stored.Total > MaxStreams || s.opened[stored.Opened] != nil {
+	if stored.Total > maxStreams || s.opened[stored.Opened] != nil {
 		return fmt.Errorf("epoch %d has %d streams, or its number %d is not its own", stored.Epoch, stored.Total, stored.Opened)
 	}
 	e := newEpoch(job, stored.Epoch, stored.Opened, stored.Total)

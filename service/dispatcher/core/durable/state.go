@@ -12,8 +12,8 @@ const (
 	maxRequests = 64
 	// maxClosedEpochs bounds the remembered closed epochs of a job.
 	maxClosedEpochs = 64
-	// MaxStreams bounds the streams of one epoch, closing streams included.
-	MaxStreams = 1<<16 + 1<<12 + 1
+	// maxStreams bounds the streams of one epoch, closing streams included.
+	maxStreams = 1<<16 + 1<<12 + 1
 	// MaxEpoch bounds the number of an epoch.
 	MaxEpoch = 1 << 62
 )
