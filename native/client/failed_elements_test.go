@@ -103,8 +103,8 @@ func TestAnElementUnlikeTheSpecIsAnErrorAtItsPlace(t *testing.T) {
 			it := open(t, d).Open(IterOptions{})
 			failed := 0
 			for {
-				rows, status, err := it.NextElement(time.Second)
-				rows.Release()
+				elements, status, err := it.NextElement(time.Second)
+				elements.Release()
 				if status == End {
 					break
 				}
@@ -132,8 +132,8 @@ func TestAnElementAboveTheLimitIsAnErrorAtItsPlace(t *testing.T) {
 			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5, pad: 1000}), change...))
 			it := open(t, d).Open(IterOptions{})
 			for range 5 {
-				rows, status, err := it.NextElement(5 * time.Second)
-				rows.Release()
+				elements, status, err := it.NextElement(5 * time.Second)
+				elements.Release()
 				if status != Failed || !reason.Is(err, reason.ElementTooLarge) || !strings.Contains(err.Error(), "1008 bytes") {
 					t.Fatalf("%v, %v", status, err)
 				}

@@ -195,9 +195,9 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 				e := it.epoch()
 				return e.State().Accepted == 80
 			})
-			next, calls, rowsTaken := map[uint64]uint64{}, 0, 0
+			next, calls, elementsTaken := map[uint64]uint64{}, 0, 0
 			for {
-				rows, status, err := it.NextBlock(tc.max, 5*time.Second)
+				elements, status, err := it.NextBlock(tc.max, 5*time.Second)
 				if status == End {
 					break
 				}
@@ -205,28 +205,28 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 					t.Fatal(status, err)
 				}
 				calls++
-				rowsTaken += rows.Count
-				checkBlock(t, rows, next, tc.max)
-				rows.Release()
+				elementsTaken += elements.Count
+				checkBlock(t, elements, next, tc.max)
+				elements.Release()
 			}
-			if rowsTaken != 80 || calls > 14 {
-				t.Errorf("%d rows in %d calls", rowsTaken, calls)
+			if elementsTaken != 80 || calls > 14 {
+				t.Errorf("%d elements in %d calls", elementsTaken, calls)
 			}
 		})
 	}
 }
 
-func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max int) {
+func checkBlock(t *testing.T, elements *element.Elements, next map[uint64]uint64, max int) {
 	t.Helper()
-	if len(rows.Tensors) != 3 || rows.Count > max {
-		t.Fatalf("%d components, %d rows", len(rows.Tensors), rows.Count)
+	if len(elements.Tensors) != 3 || elements.Count > max {
+		t.Fatalf("%d components, %d elements", len(elements.Tensors), elements.Count)
 	}
-	ids, pads, texts := &rows.Tensors[0], &rows.Tensors[1], &rows.Tensors[2]
-	if fmt.Sprint(ids.Dims, pads.Dims, texts.Dims) != fmt.Sprintf("[%d] [%d 10] [%d]", rows.Count, rows.Count, rows.Count) {
-		t.Fatalf("dims %v %v %v of %d rows", ids.Dims, pads.Dims, texts.Dims, rows.Count)
+	ids, pads, texts := &elements.Tensors[0], &elements.Tensors[1], &elements.Tensors[2]
+	if fmt.Sprint(ids.Dims, pads.Dims, texts.Dims) != fmt.Sprintf("[%d] [%d 10] [%d]", elements.Count, elements.Count, elements.Count) {
+		t.Fatalf("dims %v %v %v of %d elements", ids.Dims, pads.Dims, texts.Dims, elements.Count)
 	}
 	at := 0
-	for i := range rows.Count {
+	for i := range elements.Count {
 		v := binary.LittleEndian.Uint64(ids.Data[8*i:])
 		stream, index := v>>32&0xffff, v&0xffffffff
 		if index != next[stream] {
@@ -242,7 +242,7 @@ func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max in
 		}
 		at += n
 	}
-	if at != len(texts.Data) || texts.Strings() != rows.Count {
+	if at != len(texts.Data) || texts.Strings() != elements.Count {
 		t.Errorf("%d bytes of text, %d used", len(texts.Data), at)
 	}
 }
@@ -255,21 +255,21 @@ func TestABlockHasOneShapeOnly(t *testing.T) {
 	it := open(t, d).Open(IterOptions{})
 	all := 0
 	for {
-		rows, status, err := it.NextBlock(100, time.Second)
+		elements, status, err := it.NextBlock(100, time.Second)
 		if status == End {
 			break
 		}
 		if status != Ready {
 			t.Fatal(status, err)
 		}
-		if want := rows.Count * int(rows.Tensors[1].Dims[1]); len(rows.Tensors[1].Data) != want {
-			t.Errorf("%d bytes for dims %v", len(rows.Tensors[1].Data), rows.Tensors[1].Dims)
+		if want := elements.Count * int(elements.Tensors[1].Dims[1]); len(elements.Tensors[1].Data) != want {
+			t.Errorf("%d bytes for dims %v", len(elements.Tensors[1].Data), elements.Tensors[1].Dims)
 		}
-		all += rows.Count
-		rows.Release()
+		all += elements.Count
+		elements.Release()
 	}
 	if all != 12 {
-		t.Errorf("%d rows", all)
+		t.Errorf("%d elements", all)
 	}
 }
 
@@ -280,14 +280,14 @@ func TestRowsOutliveTheSession(t *testing.T) {
 			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
 			job := open(t, d)
 			it := job.Open(IterOptions{})
-			rows, status, err := it.NextElement(5 * time.Second)
+			elements, status, err := it.NextElement(5 * time.Second)
 			if status != Ready {
 				t.Fatal(status, err)
 			}
-			kept := rows.Buffer().Retain()
-			data := rows.Tensors[1].Data
-			rows.Release()
-			rows.Release()
+			kept := elements.Buffer().Retain()
+			data := elements.Tensors[1].Data
+			elements.Release()
+			elements.Release()
 			if err := job.session.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -314,11 +314,11 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 				if out := w.sent.Load() - taken; out > budget+2*size || i > 20 && out > budget {
 					t.Fatalf("%d bytes outstanding with a budget of %d", out, budget)
 				}
-				rows, status, err := it.NextElement(5 * time.Second)
+				elements, status, err := it.NextElement(5 * time.Second)
 				if status != Ready {
 					t.Fatal(status, err)
 				}
-				rows.Release()
+				elements.Release()
 				taken += size
 			}
 		})

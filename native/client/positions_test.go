@@ -32,14 +32,14 @@ func readSteps(t *testing.T, it *RejoiningIteration, rng *rand.Rand, limit int) 
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing more after %d elements", len(steps))
 		}
-		rows, status, err := it.NextBlock(min(1+rng.IntN(9), limit-len(steps)), 50*time.Millisecond)
+		elements, status, err := it.NextBlock(min(1+rng.IntN(9), limit-len(steps)), 50*time.Millisecond)
 		switch status {
 		case Ready:
-			for data := rows.Tensors[0].Data; len(data) > 0; data = data[8:] {
+			for data := elements.Tensors[0].Data; len(data) > 0; data = data[8:] {
 				v := binary.LittleEndian.Uint64(data)
 				steps = append(steps, seen{epoch: v >> 48, stream: uint32(v>>32) & 0xffff, index: v & 0xffffffff})
 			}
-			rows.Release()
+			elements.Release()
 		case Failed, Broken:
 			if status == Broken || !reason.Is(err, reason.ElementFailed) {
 				t.Fatal(err)
@@ -123,12 +123,12 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	r := rejoiningJob(t, d, nil)
 	it := r.Open(IterOptions{Deterministic: true, NoPrefetch: true})
 	for taken := 0; taken < 2500; {
-		rows, status, err := it.NextElement(50 * time.Millisecond)
+		elements, status, err := it.NextElement(50 * time.Millisecond)
 		if status == Failed || status == Broken || status == End {
 			t.Fatal(status, err)
 		}
 		if status == Ready {
-			rows.Release()
+			elements.Release()
 			taken++
 		}
 	}

@@ -28,10 +28,10 @@ func (i *RejoiningIteration) countAll(t *testing.T) (int, error) {
 	t.Helper()
 	n := 0
 	for deadline := time.Now().Add(testDeadline); time.Now().Before(deadline); {
-		rows, status, err := i.NextElement(50 * time.Millisecond)
+		elements, status, err := i.NextElement(50 * time.Millisecond)
 		switch status {
 		case Ready:
-			rows.Release()
+			elements.Release()
 			n++
 		case Failed, Broken:
 			return n, err
@@ -65,11 +65,11 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 	}
 	begun := r.Open(IterOptions{NoPrefetch: true})
 	for n := 0; n < 5; {
-		rows, status, err := begun.NextElement(testDeadline)
+		elements, status, err := begun.NextElement(testDeadline)
 		if status != Ready {
 			t.Fatal(status, err)
 		}
-		rows.Release()
+		elements.Release()
 		n++
 	}
 	waiting := r.Open(IterOptions{NoPrefetch: true})
@@ -200,11 +200,11 @@ func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 			r := rejoiningJob(t, d, nil)
 			it := r.Open(IterOptions{NoPrefetch: true})
 			for range 5 {
-				rows, status, err := it.NextElement(testDeadline)
+				elements, status, err := it.NextElement(testDeadline)
 				if status != Ready {
 					t.Fatal(status, err)
 				}
-				rows.Release()
+				elements.Release()
 			}
 			first := r.Job()
 			w.stop()

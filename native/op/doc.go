@@ -3,7 +3,7 @@
 // no TensorFlow version.
 //
 //	from_tensors(PecanJob) → flat_map: PecanOpen(job) → iteration
-//	    → endless range → map: PecanNextBlock(iteration) → unbatch                rows of small elements, or none yet
+//	    → endless range → map: PecanNextBlock(iteration) → unbatch                some small elements, or none yet
 //	                    or map: PecanNext(iteration) → filter: ready → map: drop it   an element, or none yet
 //
 // handles.go has jobs and iterations, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.

@@ -79,7 +79,7 @@ func testEpoch(plan *pecanv1.Plan) *Epoch {
 // arrive puts the next element, which failed, into the queue of a stream.
 func arrive(e *Epoch, number uint32) {
 	st := e.streamOf(number)
-	st.queue = append(st.queue, element.Entry{First: st.next, Rows: 1, Err: reason.New(reason.Internal, "failed")})
+	st.queue = append(st.queue, element.Entry{First: st.next, Elements: 1, Err: reason.New(reason.Internal, "failed")})
 	st.next++
 	e.settle(st)
 }
