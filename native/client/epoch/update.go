@@ -161,7 +161,7 @@ const staleHeartbeats = 3
 
 // WentBack reports whether the dispatcher has lost records that it had sent of the epoch. Its updates arrive in order and
 // show durable state. If the updates show an older state for several heartbeats, the dispatcher restarted from a stale
-// store, and this client cannot accept what that store offers.
+// store. This client cannot accept what that store offers.
 func (e *Epoch) WentBack() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
