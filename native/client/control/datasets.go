@@ -38,8 +38,8 @@ func (l *Link) upload(ctx context.Context, graph []byte, spec *pecanv1.DatasetSp
 	return stream.CloseAndRecv()
 }
 
-// call makes a call with a request. It repeats the call as Ask does.
-func call[Q, A any](ctx context.Context, l *Link, what string, of func(context.Context, *Q, ...grpc.CallOption) (*A, error), request *Q) (answer *A, err error) {
+// askFor makes a call with a request. It repeats the call as Ask does.
+func askFor[Q, A any](ctx context.Context, l *Link, what string, of func(context.Context, *Q, ...grpc.CallOption) (*A, error), request *Q) (answer *A, err error) {
 	err = l.Ask(ctx, what, func(ctx context.Context) (err error) {
 		answer, err = of(ctx, request)
 		return err
@@ -49,17 +49,17 @@ func call[Q, A any](ctx context.Context, l *Link, what string, of func(context.C
 
 // GetDataset returns what the dispatcher knows of a registered dataset.
 func (l *Link) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetResponse, error) {
-	return call(ctx, l, "get the dataset from", l.api.GetDataset, &pecanv1.GetDatasetRequest{DatasetId: id})
+	return askFor(ctx, l, "get the dataset from", l.api.GetDataset, &pecanv1.GetDatasetRequest{DatasetId: id})
 }
 
 // Status returns the dispatcher's status for operators.
 func (l *Link) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
-	return call(ctx, l, "get the status of", l.api.Status, &pecanv1.StatusRequest{})
+	return askFor(ctx, l, "get the status of", l.api.Status, &pecanv1.StatusRequest{})
 }
 
 // Explain returns why the steps of a job, given by id or name, run in their order.
 func (l *Link) Explain(ctx context.Context, job string) (*pecanv1.ExplainResponse, error) {
-	return call(ctx, l, "get the order of steps from", l.api.Explain, &pecanv1.ExplainRequest{Job: job})
+	return askFor(ctx, l, "get the order of steps from", l.api.Explain, &pecanv1.ExplainRequest{Job: job})
 }
 
 const ChunkBytes = 1 << 20
