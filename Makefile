@@ -77,7 +77,7 @@ check: lint build ## Run the quick checks: lint, rules, quick Go tests, one proc
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
 	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m "$(QUICK)" $(CHECKED)
 
-test: test-repo test-go test-python e2e ## Run every test but the slow ones (10 to 14 minutes; the code of the guides runs in `make docs`)
+test: test-repo test-go test-python e2e ## Run every test but the slow ones (12 minutes; the code of the guides runs in `make docs`)
 
 test-repo: .venv/ready $(LINKED) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo

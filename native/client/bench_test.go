@@ -69,16 +69,16 @@ func BenchmarkRawSocket(b *testing.B) {
 type rawWriter struct {
 	listener net.Listener
 	payload  []byte
-	rows     uint64
+	elements uint64
 	width    uint64
 }
 
-func newRawWriter(b *testing.B, rows, width uint64) *rawWriter {
+func newRawWriter(b *testing.B, elements, width uint64) *rawWriter {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := &rawWriter{listener: listener, payload: make([]byte, rows*width), rows: rows, width: width}
+	w := &rawWriter{listener: listener, payload: make([]byte, elements*width), elements: elements, width: width}
 	b.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -126,9 +126,9 @@ func (w *rawWriter) serve(c net.Conn) {
 }
 
 func (w *rawWriter) send(c net.Conn, h frame.Header, open *pecanv1.OpenStream, credits <-chan frame.Header) {
-	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: 4, Dims: []uint64{w.width}, Bytes: w.rows * w.width}}}
+	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: 4, Dims: []uint64{w.width}, Bytes: w.elements * w.width}}}
 	if w.width == 8 {
-		table.Rows[0] = frame.Tensor{DType: 9, Bytes: w.rows * w.width}
+		table.Rows[0] = frame.Tensor{DType: 9, Bytes: w.elements * w.width}
 	}
 	meta := frame.AppendTable(nil, 0, table)
 	credit, sent, index := open.GetCredit(), uint64(0), open.GetStartIndex()
@@ -154,20 +154,20 @@ func (w *rawWriter) send(c net.Conn, h frame.Header, open *pecanv1.OpenStream, c
 		}
 		n := uint64(len(w.payload))
 		head = frame.Append(head[:0], frame.Header{
-			Type: frame.Data, Flags: frame.Columns, Channel: h.Channel, Count: uint32(w.rows), Index: index, Lease: open.GetLease(), PayloadLen: n, RawLen: n,
+			Type: frame.Data, Flags: frame.Columns, Channel: h.Channel, Count: uint32(w.elements), Index: index, Lease: open.GetLease(), PayloadLen: n, RawLen: n,
 		}, meta)
 		buffers := net.Buffers{head, w.payload}
 		if _, err := buffers.WriteTo(c); err != nil {
 			return
 		}
 		sent += n
-		index += w.rows
+		index += w.elements
 	}
 }
 
 func benchmarkIteration(b *testing.B, w *rawWriter, options IterOptions) *Iteration {
 	d := startDispatcher(b)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{
 			Lease: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "raw", Tcp: w.listener.Addr().String()}),
 		}}}
@@ -193,11 +193,11 @@ func BenchmarkLargeElements(b *testing.B) {
 // dequeue takes one element in each round of a benchmark.
 func dequeue(b *testing.B, it *Iteration) {
 	for b.Loop() {
-		rows, status, err := it.NextElement(testDeadline)
+		elements, status, err := it.NextElement(testDeadline)
 		if status != Ready {
 			b.Fatal(status, err)
 		}
-		rows.Release()
+		elements.Release()
 	}
 }
 
@@ -212,11 +212,11 @@ func BenchmarkSmallElements(b *testing.B) {
 func BenchmarkSmallElementsInBlocks(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1024, 8), IterOptions{})
 	for b.Loop() {
-		rows, status, err := it.NextBlock(1024, testDeadline)
+		elements, status, err := it.NextBlock(1024, testDeadline)
 		if status != Ready {
 			b.Fatal(status, err)
 		}
-		rows.Release()
+		elements.Release()
 	}
 	b.ReportMetric(1024*float64(b.N)/b.Elapsed().Seconds(), "elements/s")
 }

@@ -37,7 +37,7 @@ func TestReadsEveryElementOfEveryStream(t *testing.T) {
 			for range tc.workers {
 				workers = append(workers, startWorker(t, same(tc.stream), tc.change...))
 			}
-			d.snapshot = spread(tc.streams, workers...)
+			d.updateOf = spread(tc.streams, workers...)
 			job := open(t, d)
 			it := job.Open(tc.options)
 			all, err := read(t, it)

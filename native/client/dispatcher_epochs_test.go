@@ -48,11 +48,11 @@ func numberOf(worker *pecanv1.WorkerAddress) uint32 {
 	return named.numbers[key]
 }
 
-// nameWorkers makes an update a snapshot that names its workers.
+// nameWorkers makes an update a full one that names its workers.
 func nameWorkers(u *pecanv1.EpochUpdate) {
 	named.mu.Lock()
 	defer named.mu.Unlock()
-	u.Snapshot = true
+	u.Full = true
 	numbers := map[uint32]uint32{}
 	for _, one := range u.Streams {
 		if one.WorkerNumber == 0 {
@@ -108,7 +108,7 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 			d.mu.Unlock()
 			return reason.New(reason.EpochUnknown, "epoch is unknown")
 		}
-		u := d.snapshot(r.GetEpoch())
+		u := d.updateOf(r.GetEpoch())
 		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
 			u.Streams[stream].StartIndex = next
 		}

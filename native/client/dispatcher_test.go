@@ -28,8 +28,8 @@ type testDispatcher struct {
 	// Every job has this plan and these options.
 	plan    *pecanv1.Plan
 	options *pecanv1.JobOptions
-	// snapshot returns the update of an epoch, with worker numbers of numberOf. Each update is sent as a new snapshot.
-	snapshot func(epoch uint64) *pecanv1.EpochUpdate
+	// updateOf returns the update of an epoch, with worker numbers of numberOf. Each update is sent as a full one.
+	updateOf func(epoch uint64) *pecanv1.EpochUpdate
 	version  uint64
 	changed  chan struct{}
 	epochs   uint64
@@ -124,7 +124,7 @@ func (d *testDispatcher) restart() {
 
 func (d *testDispatcher) stop() { d.server.Stop() }
 
-// update changes the dispatcher's state and pushes new snapshots.
+// update changes the dispatcher's state and pushes new updates.
 func (d *testDispatcher) update(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

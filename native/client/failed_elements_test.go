@@ -15,7 +15,7 @@ import (
 func TestAFailedElementIsSkipped(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 20, perFrame: 4, failAt: map[uint64]bool{0: true, 7: true, 8: true, 19: true}}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
 	all, err := read(t, it)
 	if err != nil {
@@ -45,7 +45,7 @@ func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch.Epoch, fail 
 	t.Cleanup(func() { close(hold) })
 	d := startDispatcher(t)
 	var failure *pecanv1.ErrorDetail
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
 		u.Error = failure
 		return u
@@ -99,12 +99,12 @@ func TestAnElementUnlikeTheSpecIsAnErrorAtItsPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Components = []*pecanv1.ComponentSpec{tc.spec} })
-			d.snapshot = spread(1, startWorker(t, same(tc.stream)))
+			d.updateOf = spread(1, startWorker(t, same(tc.stream)))
 			it := open(t, d).Open(IterOptions{})
 			failed := 0
 			for {
-				rows, status, err := it.NextElement(time.Second)
-				rows.Release()
+				elements, status, err := it.NextElement(time.Second)
+				elements.Release()
 				if status == End {
 					break
 				}
@@ -129,11 +129,11 @@ func TestAnElementAboveTheLimitIsAnErrorAtItsPlace(t *testing.T) {
 	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1000 })
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5, pad: 1000}), change...))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5, pad: 1000}), change...))
 			it := open(t, d).Open(IterOptions{})
 			for range 5 {
-				rows, status, err := it.NextElement(5 * time.Second)
-				rows.Release()
+				elements, status, err := it.NextElement(5 * time.Second)
+				elements.Release()
 				if status != Failed || !reason.Is(err, reason.ElementTooLarge) || !strings.Contains(err.Error(), "1008 bytes") {
 					t.Fatalf("%v, %v", status, err)
 				}

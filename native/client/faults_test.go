@@ -79,7 +79,7 @@ func TestElementsArriveOnceWhateverTheConnectionDoes(t *testing.T) {
 			})
 			w := startWorker(t, same(testStream{count: 60, perFrame: 2, pad: 50, text: true}), change...)
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-			d.snapshot = spread(2, w)
+			d.updateOf = spread(2, w)
 			it := open(t, d).Open(IterOptions{})
 			all, err := read(t, it)
 			if err != nil {
@@ -104,7 +104,7 @@ func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
 	fresh := startWorker(t, same(testStream{count: 100, perFrame: 7}))
 	d := startDispatcher(t)
 	lease, worker := uint64(3), old
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 	}
 	it := open(t, d).Open(IterOptions{})
@@ -134,7 +134,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 	stopped.stop()
 	good := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, stopped)
+	d.updateOf = spread(1, stopped)
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the worker is reported", func() bool {
 		_, status, _ := it.NextElement(time.Millisecond)
@@ -144,7 +144,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 		t.Errorf("waiting: %q", why)
 	}
 	d.update(func() {
-		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 2, WorkerNumber: numberOf(good.address())}}}
 		}
 	})
@@ -159,7 +159,7 @@ func TestAnotherWorkerAtTheAddressIsRefused(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
 	wrong := true
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		address := proto.Clone(w.address()).(*pecanv1.WorkerAddress)
 		if wrong {
 			address.WorkerId = "somebody-else"
@@ -193,7 +193,7 @@ func TestTemporaryRefusalsAreRetried(t *testing.T) {
 		}
 	})
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	all, err := read(t, open(t, d).Open(IterOptions{}))
 	if err != nil || len(all) != 10 || refusals.Load() != 4 {
 		t.Errorf("%d elements after %d tries, %v", len(all), refusals.Load(), err)
@@ -204,7 +204,7 @@ func TestReadingContinuesWhileTheDispatcherIsAway(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, perFrame: 2, hold: hold, holdAt: 20}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d).Open(IterOptions{Timeout: 50 * time.Millisecond})
 	first, err := readUpTo(t, it, 20)
 	if err != nil {
@@ -237,7 +237,7 @@ func TestAnUnknownJobIsATypedError(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
 	t.Cleanup(func() { close(hold) })
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	job := open(t, d)
 	it := job.Open(IterOptions{})
 	if _, err := readUpTo(t, it, 5); err != nil {
@@ -257,7 +257,7 @@ func TestAnExpiredClientContinuesWhileItsJobExists(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
 	first, err := readUpTo(t, it, 5)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestUnavailableSharedMemoryIsATypedError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5})))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5})))
 			it := open(t, d, change).Open(IterOptions{Protocol: transport.SHM})
 			_, err := read(t, it)
 			if !reason.Is(err, reason.Unsupported) || !strings.Contains(err.Error(), "shm") {
@@ -300,7 +300,7 @@ func TestTheConnectionToASilentWorkerEnds(t *testing.T) {
 	hold := make(chan struct{})
 	w.streams = same(testStream{count: 50, perFrame: 5, hold: hold, holdAt: 25})
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d, func(c *Config) { c.pingAfter = 30 * time.Millisecond }).Open(IterOptions{})
 	first, err := readUpTo(t, it, 25)
 	if err != nil {
@@ -337,7 +337,7 @@ func (c *heldClose) Close() error {
 func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 20}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	held := make(chan struct{})
 	job := open(t, d, func(c *Config) {
 		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {

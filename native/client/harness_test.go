@@ -110,15 +110,15 @@ func readUpTo(t testing.TB, it *Iteration, limit int) ([]got, error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), waiting(it))
 		}
-		rows, status, err := it.NextElement(100 * time.Millisecond)
+		elements, status, err := it.NextElement(100 * time.Millisecond)
 		switch status {
 		case Ready:
-			v := int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data))
-			all = append(all, got{epoch: rows.Epoch, stream: rows.Stream, index: rows.Index, value: v})
-			if want := value(rows.Epoch, rows.Stream, rows.Index); v != want {
-				t.Errorf("element %d of stream %d epoch %d is %x, want %x", rows.Index, rows.Stream, rows.Epoch, v, want)
+			v := int64(binary.LittleEndian.Uint64(elements.Tensors[0].Data))
+			all = append(all, got{epoch: elements.Epoch, stream: elements.Stream, index: elements.Index, value: v})
+			if want := value(elements.Epoch, elements.Stream, elements.Index); v != want {
+				t.Errorf("element %d of stream %d epoch %d is %x, want %x", elements.Index, elements.Stream, elements.Epoch, v, want)
 			}
-			rows.Release()
+			elements.Release()
 		case End:
 			return all, nil
 		case Failed, Broken:

@@ -11,7 +11,7 @@ import (
 // until the trainer has reported its end.
 func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	named := func(heartbeats int) bool {
 		return look(d, func() bool {
@@ -35,7 +35,7 @@ func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 // answer arrives, heartbeats report that there may be a pass that they cannot name.
 func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	held := make(chan struct{})
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
@@ -69,7 +69,7 @@ func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 
 func TestHeartbeatsReportAnOpeningPassAfterItsClose(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	held := make(chan struct{})
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
@@ -98,7 +98,7 @@ func TestHeartbeatsReportAnOpeningPassAfterItsClose(t *testing.T) {
 func TestTheHeartbeatReportsTheTrainersProgress(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 4})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 4})))
 	job := open(t, d)
 	it := job.Open(IterOptions{})
 	if _, err := readUpTo(t, it, 4); err != nil {

@@ -55,7 +55,7 @@ func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, same(testStream{count: 50}))
 			d := startDispatcher(t, func(d *testDispatcher) { d.timeoutS = 0.2 })
-			d.snapshot = spread(1, w)
+			d.updateOf = spread(1, w)
 			job := open(t, d)
 			job.consumer.Request.JobName = "shared"
 			it := job.Open(IterOptions{NoPrefetch: true})

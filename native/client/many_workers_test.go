@@ -45,7 +45,7 @@ func TestManyWorkersShareOneBudget(t *testing.T) {
 			element.holdAt = stalledAt
 			workers = append(workers, start(stalled, element)...)
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Group = streams, group })
-			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				moved := map[uint32]bool{}
 				for _, report := range d.reported {
 					moved[report.GetId().GetStream()] = true

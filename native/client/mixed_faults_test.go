@@ -73,7 +73,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 			}
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = int32(streams) })
 			lease, where := uint64(5), random.IntN(100)
-			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				u := &pecanv1.EpochUpdate{TotalStreams: streams, StreamsFinal: true}
 				for s := range streams {
 					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Assignment: 1, WorkerNumber: numberOf(workers[(int(s)+where)%len(workers)].address())})
@@ -117,21 +117,21 @@ func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), waiting(it))
 		}
-		var rows *element.Rows
+		var elements *element.Elements
 		var status Status
 		var err error
 		if random.IntN(2) == 0 {
-			rows, status, err = it.NextElement(50 * time.Millisecond)
+			elements, status, err = it.NextElement(50 * time.Millisecond)
 		} else {
-			rows, status, err = it.NextBlock(1+random.IntN(20), 50*time.Millisecond)
+			elements, status, err = it.NextBlock(1+random.IntN(20), 50*time.Millisecond)
 		}
 		switch status {
 		case Ready:
-			for i := range rows.Count {
-				v := uint64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[8*i:]))
+			for i := range elements.Count {
+				v := uint64(binary.LittleEndian.Uint64(elements.Tensors[0].Data[8*i:]))
 				all = append(all, got{stream: uint32(v>>32) & 0xffff, index: v & 0xffffffff})
 			}
-			rows.Release()
+			elements.Release()
 		case End:
 			return all, nil
 		case Failed, Broken:

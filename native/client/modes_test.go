@@ -38,7 +38,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 				d.options.Mode, d.plan.Determinism = c.mode, c.class
 			})
 			lease, worker := uint64(3), old
-			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 			}
 			it := open(t, d).Open(IterOptions{})
@@ -84,7 +84,7 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 		d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_MOST_ONCE, classC
 	})
 	cut := false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, WorkerNumber: numberOf(worker.address())}
 		if cut {
 			update.WorkerNumber, update.Truncated, update.Produced = 0, true, held
@@ -122,7 +122,7 @@ func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	second.refuse = func(o *pecanv1.OpenStream) error { asked.Store(o.GetStartIndex()); return nil }
 	d := startDispatcher(t)
 	lease, worker := uint64(3), first
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address())}}}
 	}
 	job := open(t, d)
@@ -154,7 +154,7 @@ func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 		d.options.Mode, d.plan.AssertedCardinality = pecanv1.Mode_MODE_AT_MOST_ONCE, 100
 	})
 	cut := false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, WorkerNumber: numberOf(worker.address())}
 		if cut {
 			update.WorkerNumber, update.Truncated, update.Produced = 0, true, 55
@@ -189,7 +189,7 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 		d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_MOST_ONCE, classC
 	})
 	lease, worker, back := uint64(3), first, false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, WorkerNumber: numberOf(worker.address()), Release: back}}}
 	}
 	job := open(t, d)

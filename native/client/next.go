@@ -8,37 +8,37 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// NextElement dequeues one element and waits for it for at most wait. With Ready, it returns rows of Count 1, whose tensors
+// NextElement dequeues one element and waits for it for at most wait. With Ready, it returns elements of Count 1, whose tensors
 // have the element's own shape. With Failed, it returns an error after which the caller may call again. The element failed
 // and was skipped, or an outage (the dispatcher is away, or no worker is registered or reachable) may have ended meanwhile.
 // With Broken, it returns the error that ended the iteration.
-func (it *Iteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
+func (it *Iteration) NextElement(wait time.Duration) (*element.Elements, Status, error) {
 	return it.next(wait, 1, false)
 }
 
 // NextBlock dequeues up to max elements of one shape. Each tensor has a leading dimension of their number.
 // Elements that arrived in one frame are not copied.
-func (it *Iteration) NextBlock(max int, wait time.Duration) (*element.Rows, Status, error) {
+func (it *Iteration) NextBlock(max int, wait time.Duration) (*element.Elements, Status, error) {
 	if max < 1 {
-		return nil, Failed, reason.New(reason.BadArgument, "next block of %d rows: ask for at least one", max)
+		return nil, Failed, reason.New(reason.BadArgument, "next block of %d elements: ask for at least one", max)
 	}
 	return it.next(wait, max, true)
 }
 
-func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows, Status, error) {
+func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Elements, Status, error) {
 	if err := it.job.session.link.CheckFork(); err != nil {
 		return nil, Broken, err
 	}
 	if it.broken != nil {
 		return nil, Broken, it.broken
 	}
-	// Most calls find rows, so the fast path has no timer.
+	// Most calls find elements, so the fast path has no timer.
 	select {
 	case it.turn <- struct{}{}:
-		rows, status, err := it.inTurn(max, lead)
-		it.took(rows, status, 0)
+		elements, status, err := it.inTurn(max, lead)
+		it.took(elements, status, 0)
 		if status != NotYet || wait <= 0 {
-			return rows, status, err
+			return elements, status, err
 		}
 	default:
 	}
@@ -46,10 +46,10 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 }
 
 // took measures the elements that a call returned after it waited.
-func (it *Iteration) took(rows *element.Rows, status Status, waited time.Duration) {
+func (it *Iteration) took(elements *element.Elements, status Status, waited time.Duration) {
 	switch status {
 	case Ready:
-		it.job.pace.Took(time.Now(), rows.Count, waited, it.queued)
+		it.job.pace.Took(time.Now(), elements.Count, waited, it.queued)
 	case End, Broken:
 		it.job.pace.Interrupt()
 	}
@@ -64,15 +64,15 @@ func (it *Iteration) queued() int {
 }
 
 // inTurn tries once, and gives up the turn.
-func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
+func (it *Iteration) inTurn(max int, lead bool) (*element.Elements, Status, error) {
 	defer func() { <-it.turn }()
-	rows, status, _, err := it.try(max, lead)
-	return rows, status, err
+	elements, status, _, err := it.try(max, lead)
+	return elements, status, err
 }
 
-// await dequeues rows, and waits for them for at most wait. After that time it returns NotYet, or the error of an outage
+// await dequeues elements, and waits for them for at most wait. After that time it returns NotYet, or the error of an outage
 // that has lasted too long.
-func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Rows, Status, error) {
+func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Elements, Status, error) {
 	began := time.Now()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -83,12 +83,12 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Row
 		return nil, NotYet, nil
 	}
 	for {
-		rows, status, e, err := it.try(max, lead)
+		elements, status, e, err := it.try(max, lead)
 		if status != NotYet {
 			waited := time.Since(began)
 			it.waited(waited, false)
-			it.took(rows, status, waited)
-			return rows, status, err
+			it.took(elements, status, waited)
+			return elements, status, err
 		}
 		e.SetStarved(true)
 		select {
@@ -107,7 +107,7 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Row
 }
 
 // try dequeues what is ready. With NotYet it returns the epoch to wait for.
-func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoch, error) {
+func (it *Iteration) try(max int, lead bool) (*element.Elements, Status, *epoch.Epoch, error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	for {
@@ -135,22 +135,22 @@ func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoc
 			}
 			n = 1
 		}
-		rows, found, err := e.Dequeue(n, lead)
+		elements, found, err := e.Dequeue(n, lead)
 		switch found {
 		case epoch.Ready:
 			if it.options.log != nil {
-				it.options.log.Delivered(it.pass, rows, false)
+				it.options.log.Delivered(it.pass, elements, false)
 			}
-			it.count(rows)
+			it.count(elements)
 			if err := it.tooMany(0); err != nil {
-				rows.Release()
+				elements.Release()
 				it.finish(err)
 				return nil, Broken, nil, err
 			}
-			return rows, Ready, nil, nil
+			return elements, Ready, nil, nil
 		case epoch.ElementFailed:
 			if it.options.log != nil {
-				it.options.log.Delivered(it.pass, rows, true)
+				it.options.log.Delivered(it.pass, elements, true)
 			}
 			it.stats.Failed++
 			return nil, Failed, nil, err
@@ -165,18 +165,18 @@ func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoc
 	}
 }
 
-func (it *Iteration) count(rows *element.Rows) {
-	it.elements += uint64(rows.Count)
-	it.stats.Elements += uint64(rows.Count)
-	for i := range rows.Tensors {
-		it.stats.Bytes += uint64(len(rows.Tensors[i].Data) + len(rows.Tensors[i].Lengths))
+func (it *Iteration) count(elements *element.Elements) {
+	it.elements += uint64(elements.Count)
+	it.stats.Elements += uint64(elements.Count)
+	for i := range elements.Tensors {
+		it.stats.Bytes += uint64(len(elements.Tensors[i].Data) + len(elements.Tensors[i].Lengths))
 	}
 }
 
 // Status is the result of a Next.
 type Status int
 
-// NotYet means that nothing was ready in time; call again. Ready means that rows were returned. End means that the iteration
+// NotYet means that nothing was ready in time; call again. Ready means that elements were returned. End means that the iteration
 // has ended. Failed means that an error was returned. The caller may call again, and the iteration continues after the
 // failed element or, without one, where it was. Broken means that an error ended the iteration before its end.
 const (

@@ -48,7 +48,7 @@ func TestDeterministicModeReadsStreamsRoundRobin(t *testing.T) {
 					return testStream{count: counts[s], perFrame: uint64(s)}, true
 				}))
 			}
-			d.snapshot = spread(5, all...)
+			d.updateOf = spread(5, all...)
 			elements, err := read(t, open(t, d).Open(IterOptions{}))
 			if err != nil || len(elements) != 24 {
 				t.Fatalf("%d elements, %v", len(elements), err)
@@ -66,7 +66,7 @@ func TestDeterministicModeReadsStreamsRoundRobin(t *testing.T) {
 func TestADeterministicPassWaitsForTheStreamInTurn(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+	d.updateOf = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
 		if s == 1 {
 			return testStream{count: 4, hold: hold, holdAt: 1}, true
 		}
@@ -106,7 +106,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 	}
 	begin := func(t *testing.T, live *testWorker, first, second *pecanv1.WorkerAddress) *Iteration {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-		d.snapshot = two(first, second)
+		d.updateOf = two(first, second)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the other stream's state is known", func() bool {
 			for _, st := range it.epoch().State().Streams {
@@ -140,7 +140,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 		live := startWorker(t, same(testStream{count: 4, hold: hold}))
 		t.Cleanup(func() { close(hold) })
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-		d.snapshot = spread(2, live, stopped)
+		d.updateOf = spread(2, live, stopped)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the live worker is computing it", func() bool { _, computing := it.Waiting(); return computing })
 		eventually(t, "the other is out of reach", func() bool {
@@ -155,7 +155,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 
 func TestStreamsAreReadFairly(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 3 })
-	d.snapshot = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
+	d.updateOf = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "all streams have come", func() bool {
 		e := it.epoch()
@@ -189,15 +189,15 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-			d.snapshot = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
+			d.updateOf = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
 			it := open(t, d).Open(IterOptions{Deterministic: tc.deterministic})
 			eventually(t, "all has come", func() bool {
 				e := it.epoch()
 				return e.State().Accepted == 80
 			})
-			next, calls, rowsTaken := map[uint64]uint64{}, 0, 0
+			next, calls, elementsTaken := map[uint64]uint64{}, 0, 0
 			for {
-				rows, status, err := it.NextBlock(tc.max, 5*time.Second)
+				elements, status, err := it.NextBlock(tc.max, 5*time.Second)
 				if status == End {
 					break
 				}
@@ -205,28 +205,28 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 					t.Fatal(status, err)
 				}
 				calls++
-				rowsTaken += rows.Count
-				checkBlock(t, rows, next, tc.max)
-				rows.Release()
+				elementsTaken += elements.Count
+				checkBlock(t, elements, next, tc.max)
+				elements.Release()
 			}
-			if rowsTaken != 80 || calls > 14 {
-				t.Errorf("%d rows in %d calls", rowsTaken, calls)
+			if elementsTaken != 80 || calls > 14 {
+				t.Errorf("%d elements in %d calls", elementsTaken, calls)
 			}
 		})
 	}
 }
 
-func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max int) {
+func checkBlock(t *testing.T, elements *element.Elements, next map[uint64]uint64, max int) {
 	t.Helper()
-	if len(rows.Tensors) != 3 || rows.Count > max {
-		t.Fatalf("%d components, %d rows", len(rows.Tensors), rows.Count)
+	if len(elements.Tensors) != 3 || elements.Count > max {
+		t.Fatalf("%d components, %d elements", len(elements.Tensors), elements.Count)
 	}
-	ids, pads, texts := &rows.Tensors[0], &rows.Tensors[1], &rows.Tensors[2]
-	if fmt.Sprint(ids.Dims, pads.Dims, texts.Dims) != fmt.Sprintf("[%d] [%d 10] [%d]", rows.Count, rows.Count, rows.Count) {
-		t.Fatalf("dims %v %v %v of %d rows", ids.Dims, pads.Dims, texts.Dims, rows.Count)
+	ids, pads, texts := &elements.Tensors[0], &elements.Tensors[1], &elements.Tensors[2]
+	if fmt.Sprint(ids.Dims, pads.Dims, texts.Dims) != fmt.Sprintf("[%d] [%d 10] [%d]", elements.Count, elements.Count, elements.Count) {
+		t.Fatalf("dims %v %v %v of %d elements", ids.Dims, pads.Dims, texts.Dims, elements.Count)
 	}
 	at := 0
-	for i := range rows.Count {
+	for i := range elements.Count {
 		v := binary.LittleEndian.Uint64(ids.Data[8*i:])
 		stream, index := v>>32&0xffff, v&0xffffffff
 		if index != next[stream] {
@@ -242,34 +242,34 @@ func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max in
 		}
 		at += n
 	}
-	if at != len(texts.Data) || texts.Strings() != rows.Count {
+	if at != len(texts.Data) || texts.Strings() != elements.Count {
 		t.Errorf("%d bytes of text, %d used", len(texts.Data), at)
 	}
 }
 
 func TestABlockHasOneShapeOnly(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+	d.updateOf = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
 		return testStream{count: 6, pad: 3 + int(s)}, true
 	}))
 	it := open(t, d).Open(IterOptions{})
 	all := 0
 	for {
-		rows, status, err := it.NextBlock(100, time.Second)
+		elements, status, err := it.NextBlock(100, time.Second)
 		if status == End {
 			break
 		}
 		if status != Ready {
 			t.Fatal(status, err)
 		}
-		if want := rows.Count * int(rows.Tensors[1].Dims[1]); len(rows.Tensors[1].Data) != want {
-			t.Errorf("%d bytes for dims %v", len(rows.Tensors[1].Data), rows.Tensors[1].Dims)
+		if want := elements.Count * int(elements.Tensors[1].Dims[1]); len(elements.Tensors[1].Data) != want {
+			t.Errorf("%d bytes for dims %v", len(elements.Tensors[1].Data), elements.Tensors[1].Dims)
 		}
-		all += rows.Count
-		rows.Release()
+		all += elements.Count
+		elements.Release()
 	}
 	if all != 12 {
-		t.Errorf("%d rows", all)
+		t.Errorf("%d elements", all)
 	}
 }
 
@@ -277,17 +277,17 @@ func TestRowsOutliveTheSession(t *testing.T) {
 	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
 			job := open(t, d)
 			it := job.Open(IterOptions{})
-			rows, status, err := it.NextElement(5 * time.Second)
+			elements, status, err := it.NextElement(5 * time.Second)
 			if status != Ready {
 				t.Fatal(status, err)
 			}
-			kept := rows.Buffer().Retain()
-			data := rows.Tensors[1].Data
-			rows.Release()
-			rows.Release()
+			kept := elements.Buffer().Retain()
+			data := elements.Tensors[1].Data
+			elements.Release()
+			elements.Release()
 			if err := job.session.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -305,7 +305,7 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 			const size, budget = 64 + 10000, 100000
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 			w := startWorker(t, same(testStream{count: 200, pad: 10000}), change...)
-			d.snapshot = spread(2, w)
+			d.updateOf = spread(2, w)
 			it := open(t, d).Open(IterOptions{MaxOutstandingBytes: budget})
 			taken := int64(0)
 			for i := range 200 {
@@ -314,11 +314,11 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 				if out := w.sent.Load() - taken; out > budget+2*size || i > 20 && out > budget {
 					t.Fatalf("%d bytes outstanding with a budget of %d", out, budget)
 				}
-				rows, status, err := it.NextElement(5 * time.Second)
+				elements, status, err := it.NextElement(5 * time.Second)
 				if status != Ready {
 					t.Fatal(status, err)
 				}
-				rows.Release()
+				elements.Release()
 				taken += size
 			}
 		})
@@ -332,7 +332,7 @@ func TestEmptyElementsAreBounded(t *testing.T) {
 	}
 	w := startWorker(t, same(testStream{count: 3 * epoch.ParkAt, failAt: failing}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the stream is parked", func() bool {
 		streams := it.epoch().State().Streams

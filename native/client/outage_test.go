@@ -14,7 +14,7 @@ import (
 func TestAnOutageIsATemporaryTypedError(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered"}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: 150 * time.Millisecond})
@@ -33,7 +33,7 @@ func TestAnOutageIsATemporaryTypedError(t *testing.T) {
 	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), d.addr) || time.Since(began) < 150*time.Millisecond {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	d.listen(d.addr)
 	var all []got
 	eventually(t, "it goes on", func() bool {
@@ -58,7 +58,7 @@ func failure(t *testing.T, it *Iteration) (err error) {
 func TestNoWorkersIsATemporaryTypedError(t *testing.T) {
 	const limit = 150 * time.Millisecond
 	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: limit})
@@ -70,7 +70,7 @@ func TestNoWorkersIsATemporaryTypedError(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	}
-	d.update(func() { d.snapshot = spread(1, startWorker(t, same(testStream{count: 10}))) })
+	d.update(func() { d.updateOf = spread(1, startWorker(t, same(testStream{count: 10}))) })
 	all, err := read(t, it)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestAWorkerThatDeniesItsStreamsCountsAsAbsent(t *testing.T) {
 		}
 	})
 	d := startDispatcher(t)
-	d.snapshot = func(version uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(version uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(version)
 		u.Waiting, u.NoWorkers = "no worker is registered", true
 		return u
@@ -134,7 +134,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	lost.stop()
 	d := startDispatcher(t)
 	lease := uint64(1)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		// The dispatcher moves the stream from one to the other and back.
 		worker := []*testWorker{stopped, lost}[lease%2].address()
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, WorkerNumber: numberOf(worker)}}}
@@ -157,7 +157,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	good := startWorker(t, same(testStream{count: 10}))
 	d.update(func() {
 		lease++
-		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, WorkerNumber: numberOf(good.address())}}}
 		}
 	})
@@ -174,7 +174,7 @@ func TestSlowWorkersAreNoOutage(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 3}))
 	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{Waiting: "all 2 workers are busy"} }
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{Waiting: "all 2 workers are busy"} }
 	it := open(t, d).Open(IterOptions{Timeout: limit})
 	idle := func() {
 		t.Helper()
@@ -185,7 +185,7 @@ func TestSlowWorkersAreNoOutage(t *testing.T) {
 		}
 	}
 	idle()
-	d.update(func() { d.snapshot = spread(1, w) })
+	d.update(func() { d.updateOf = spread(1, w) })
 	first, err := readUpTo(t, it, 3)
 	if err != nil {
 		t.Fatal(err)

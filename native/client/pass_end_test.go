@@ -32,7 +32,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) {
 				d.plan.AssertedCardinality, d.plan.Repeat, d.options.Mode = tc.promised, max(1, tc.repeat), tc.mode
 			})
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.has})))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: tc.has})))
 			job := open(t, d)
 			if tc.shared {
 				job.consumer.Request.JobName = "shared"
@@ -60,7 +60,7 @@ func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 	for _, perFrame := range []uint64{0, 4} {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.Repeat = 20, 1 })
 		end := make(chan struct{})
-		d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: perFrame, hold: end, holdAt: 10})))
+		d.updateOf = spread(2, startWorker(t, same(testStream{count: 10, perFrame: perFrame, hold: end, holdAt: 10})))
 		sendEnds := sync.OnceFunc(func() { close(end) })
 		t.Cleanup(sendEnds)
 		it := open(t, d).Open(IterOptions{})
@@ -88,7 +88,7 @@ func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 func TestAFailedElementDoesNotCountAgainstTheAssertedCardinality(t *testing.T) {
 	for _, failing := range []uint64{0, 9, 10} {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 10, 10, 1 })
-		d.snapshot = spread(1, startWorker(t, same(testStream{count: 11, failAt: map[uint64]bool{failing: true}})))
+		d.updateOf = spread(1, startWorker(t, same(testStream{count: 11, failAt: map[uint64]bool{failing: true}})))
 		if all, err := read(t, open(t, d).Open(IterOptions{})); err != nil || len(all) != 11 {
 			t.Errorf("with element %d failing: %d elements and failures, %v", failing, len(all), err)
 		}
@@ -99,7 +99,7 @@ func TestAFailedElementDoesNotCountAgainstTheAssertedCardinality(t *testing.T) {
 func TestTheLastElementIsHeldForABoundedTime(t *testing.T) {
 	t.Parallel()
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 5, 5, 1 })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	if all, err := read(t, open(t, d).Open(IterOptions{MaxOutstandingBytes: 8})); !reason.Is(err, reason.Cardinality) || len(all) != 5 {
 		t.Errorf("%d elements, %v", len(all), err)
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Repeat, d.plan.Cardinality = 2, 3, 20 })
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
 	it := open(t, d).Open(IterOptions{})
 	all, err := read(t, it)
 	if err != nil || len(all) != 60 {
@@ -41,7 +41,7 @@ func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 
 func TestAnInfiniteRepeatContinues(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = -1 })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 3})))
 	it := open(t, d).Open(IterOptions{})
 	all, err := readUpTo(t, it, 100)
 	if err != nil || all[99].epoch != 33 {
@@ -60,7 +60,7 @@ func TestRepeatingAnEmptyDatasetIsEmpty(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = tc.repeat })
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.count})))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: tc.count})))
 			it := open(t, d).Open(IterOptions{NoPrefetch: true})
 			all, err := read(t, it)
 			if err != nil || len(all) != 0 || waiting(it) != "" || len(it.Where().GetPosition().GetNext()) != 0 {
@@ -78,7 +78,7 @@ func TestTheNextPassIsPrefetchedAndAdopted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality = cardinality })
 			w := startWorker(t, same(testStream{count: 10}))
-			d.snapshot = spread(1, w)
+			d.updateOf = spread(1, w)
 			job := open(t, d)
 			for pass := range uint64(4) {
 				it := job.Open(IterOptions{})
@@ -110,7 +110,7 @@ func TestTheNextPassIsPrefetchedAndAdopted(t *testing.T) {
 
 func TestALostAdoptionIsRepeated(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.loseAdoptions = 10, 3 })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	for range 2 {
 		// Elements arrive without waiting for the adoption.
@@ -137,7 +137,7 @@ func (j *Job) aheadIsOpen() bool {
 
 func TestNoPassIsPrefetchedWhenACacheWritesFiles(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.WritesFiles = 10, true })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	for pass := range 2 {
 		if _, err := read(t, job.Open(IterOptions{})); err != nil {
@@ -152,7 +152,7 @@ func TestNoPassIsPrefetchedWhenACacheWritesFiles(t *testing.T) {
 
 func TestAPassThatWritesFilesOpensAfterThePreviousOneIsClosed(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 1000})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 1000})))
 	job := open(t, d)
 	const passes = 4
 	for range passes {
@@ -172,7 +172,7 @@ func TestAPassThatWritesFilesOpensAfterThePreviousOneIsClosed(t *testing.T) {
 
 func TestAPassThatWritesFilesIsClosedWhenItIsAbandonedAtOnce(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	for range 30 {
 		if err := job.Open(IterOptions{}).Close(); err != nil {
@@ -195,7 +195,7 @@ func TestAPassThatWritesFilesIsClosedWhenItIsAbandonedAtOnce(t *testing.T) {
 
 func TestNoPassIsPrefetchedWithNoPrefetch(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	if _, err := read(t, open(t, d).Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestNoPassIsPrefetchedWithNoPrefetch(t *testing.T) {
 func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 	d := startDispatcher(t)
 	d.delivered = true
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
 	var said bytes.Buffer
 	job := open(t, d, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	job.consumer.Request.JobName = "team"
@@ -229,7 +229,7 @@ func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 func TestPassesOfASharedJobAreNumberedAsTheyAreOpened(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 5, perFrame: 5}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
 	const rounds = 50
@@ -262,7 +262,7 @@ func TestStreamsThatAppearLaterAreRead(t *testing.T) {
 	})
 	w := startWorker(t, same(testStream{count: 10}))
 	n, final := uint32(1), false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(n, w)(0)
 		u.StreamsFinal = final
 		return u
@@ -294,7 +294,7 @@ func TestAnEndReportedOnlyByTheDispatcherIsAnEnd(t *testing.T) {
 	t.Cleanup(func() { close(hold) })
 	d := startDispatcher(t)
 	ended := false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(2, w)(0)
 		u.Streams[0].Ended, u.Streams[0].Count = ended, 10
 		// A stream without elements is never opened.
@@ -316,7 +316,7 @@ func TestAnEndReportedOnlyByTheDispatcherIsAnEnd(t *testing.T) {
 
 func TestPositionsCountDequeuedElements(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 4})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 4})))
 	it := open(t, d).Open(IterOptions{Deterministic: true})
 	if _, err := readUpTo(t, it, 5); err != nil {
 		t.Fatal(err)
@@ -328,7 +328,7 @@ func TestPositionsCountDequeuedElements(t *testing.T) {
 
 func TestClosingEndsAWait(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{} }
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{} }
 	it := open(t, d).Open(IterOptions{})
 	done := make(chan error, 1)
 	go func() {
@@ -354,7 +354,7 @@ func TestClosingEndsAWait(t *testing.T) {
 
 func TestAThousandIterationsLeakNothing(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 20, pad: 2000}), withUnix))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 20, pad: 2000}), withUnix))
 	job := open(t, d)
 	before := openFiles(t)
 	for i := range 1000 {
@@ -377,7 +377,7 @@ func TestAThousandIterationsLeakNothing(t *testing.T) {
 // opens its epoch in the background.
 func TestIterationsOfADeterministicJobAreNumberedAsTheyBegin(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	job.consumer.Options = &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}
 	var iterations []*Iteration

@@ -14,7 +14,7 @@ func TestThePositionInGroupsCoversTheStepsBeforeIt(t *testing.T) {
 	count := func(stream uint32) uint64 { return uint64(stream % 5) }
 	rng := rand.New(rand.NewPCG(3, 4))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Group = streams, 16 })
-	d.snapshot = spread(streams, startWorker(t, func(_ uint64, stream uint32) (testStream, bool) {
+	d.updateOf = spread(streams, startWorker(t, func(_ uint64, stream uint32) (testStream, bool) {
 		return testStream{count: count(stream)}, true
 	}))
 	r := rejoiningJob(t, d, nil)

@@ -19,7 +19,7 @@ func TestTheNextIterationStartsAtALoadedState(t *testing.T) {
 		d.plan.NumStreams, d.plan.Fingerprint = 2, "f1"
 		d.options = &pecanv1.JobOptions{Seed: 77}
 	})
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
 	r := rejoiningJob(t, d, nil)
 	steps, _ := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 25)
 	text, err := r.Save(0, 25, false)
@@ -62,7 +62,7 @@ func TestTheNextIterationStartsAtALoadedState(t *testing.T) {
 func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 2, "f1" })
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
 	r := rejoiningJob(t, d, nil)
 	leave := func() {
 		t.Helper()
@@ -116,7 +116,7 @@ func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) 
 func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 1, "f1" })
 	worker := startWorker(t, same(testStream{count: 20, perFrame: 3}))
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
 	}
 	r := rejoiningJob(t, d, nil)
@@ -127,7 +127,7 @@ func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *test
 		return status == Failed && reason.Is(err, reason.NoWorkers)
 	})
 	d.mu.Lock()
-	d.snapshot = spread(1, worker)
+	d.updateOf = spread(1, worker)
 	d.mu.Unlock()
 	closed := make(chan error, 1)
 	time.AfterFunc(200*time.Millisecond, func() { closed <- first.Close() })
@@ -158,7 +158,7 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) {
 				d.plan.NumStreams, d.plan.Cardinality, d.plan.Repeat = 2, c.cardinality, c.repeat
 			})
-			d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
+			d.updateOf = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
 			r := rejoiningJob(t, d, nil)
 			it := r.Open(IterOptions{NoPrefetch: true})
 			readSteps(t, it, rng, 20)
@@ -191,7 +191,7 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 // A trainer that has read all elements of a pass but not its end still gets the end, even from another job.
 func TestALostJobDoesNotPreventTheEndOfACompletePass(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	j := open(t, d)
 	it := j.Open(IterOptions{NoPrefetch: true, Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
 	if all, err := read(t, it); err != nil || len(all) != 0 {
@@ -202,7 +202,7 @@ func TestALostJobDoesNotPreventTheEndOfACompletePass(t *testing.T) {
 func TestThePositionAfterEmptyPassesIsTheNextEpoch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+	d.updateOf = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
 		return testStream{count: []uint64{0, 3, 0, 0, 3}[min(epoch, 4)]}, true
 	}))
 	r := rejoiningJob(t, d, nil)
@@ -225,7 +225,7 @@ func TestThePositionAfterEmptyPassesIsTheNextEpoch(t *testing.T) {
 func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 50, perFrame: 1})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 50, perFrame: 1})))
 	r := rejoiningJob(t, d, nil)
 	want := func(reading, consumed, epoch, next uint64) {
 		t.Helper()

@@ -32,14 +32,14 @@ func readSteps(t *testing.T, it *RejoiningIteration, rng *rand.Rand, limit int) 
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing more after %d elements", len(steps))
 		}
-		rows, status, err := it.NextBlock(min(1+rng.IntN(9), limit-len(steps)), 50*time.Millisecond)
+		elements, status, err := it.NextBlock(min(1+rng.IntN(9), limit-len(steps)), 50*time.Millisecond)
 		switch status {
 		case Ready:
-			for data := rows.Tensors[0].Data; len(data) > 0; data = data[8:] {
+			for data := elements.Tensors[0].Data; len(data) > 0; data = data[8:] {
 				v := binary.LittleEndian.Uint64(data)
 				steps = append(steps, seen{epoch: v >> 48, stream: uint32(v>>32) & 0xffff, index: v & 0xffffffff})
 			}
-			rows.Release()
+			elements.Release()
 		case Failed, Broken:
 			if status == Broken || !reason.Is(err, reason.ElementFailed) {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func savedAt(t *testing.T, r *RejoiningJob, consumed int, ended bool) *pecanv1.T
 func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Repeat = 3, 3 })
-	d.snapshot = spread(3, startWorker(t, func(_ uint64, stream uint32) (testStream, bool) {
+	d.updateOf = spread(3, startWorker(t, func(_ uint64, stream uint32) (testStream, bool) {
 		return testStream{count: 10 + 7*uint64(stream), perFrame: 3, failAt: map[uint64]bool{12: true}}, true
 	}))
 	r := rejoiningJob(t, d, nil)
@@ -119,16 +119,16 @@ func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 
 func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 1500})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 1500})))
 	r := rejoiningJob(t, d, nil)
 	it := r.Open(IterOptions{Deterministic: true, NoPrefetch: true})
 	for taken := 0; taken < 2500; {
-		rows, status, err := it.NextElement(50 * time.Millisecond)
+		elements, status, err := it.NextElement(50 * time.Millisecond)
 		if status == Failed || status == Broken || status == End {
 			t.Fatal(status, err)
 		}
 		if status == Ready {
-			rows.Release()
+			elements.Release()
 			taken++
 		}
 	}
@@ -169,7 +169,7 @@ func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) {
 				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchStrategy, d.options.Mode = 3, c.class, c.way, c.mode
 			})
-			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				return &pecanv1.EpochUpdate{TotalStreams: 3, Streams: []*pecanv1.ConsumerStream{{}, {Stream: 1}, {Stream: 2}}}
 			}
 			it := open(t, d).Open(IterOptions{Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 4, Next: []uint64{20, 7}, Ended: []uint32{0}}}})
@@ -192,7 +192,7 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1", Repeat: 3}
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
 	})
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 20})))
 	r, err := open(t, d).session.CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC, Order: pecanv1.Order_ORDER_AUTO}
 		d.orders = map[uint64]*pecanv1.EpochOrder{0: registered, 1: other}
 	})
-	d.snapshot = spread(2, startWorker(t, same(testStream{count: 5})))
+	d.updateOf = spread(2, startWorker(t, same(testStream{count: 5})))
 	r := rejoiningJob(t, d, nil)
 	if at := savedAt(t, r, 0, false).GetPosition(); at.Order != nil {
 		t.Errorf("before anything is open the order is %v", at.Order)

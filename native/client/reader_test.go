@@ -77,7 +77,7 @@ type wires struct {
 
 func newWires(t testing.TB) *wires {
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1 << 20 })
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
 			{Lease: 7, Assignment: 1, WorkerNumber: numberOf(&pecanv1.WorkerAddress{WorkerId: "w", Tcp: "worker:1"})}}}
 	}
@@ -243,17 +243,17 @@ func FuzzReader(f *testing.F) {
 		repair(wire)
 		it, _ := w.feed(t, &slowBytes{rest: wire}, 1<<30)
 		for range 100 {
-			rows, status, _ := it.NextBlock(8, 0)
+			elements, status, _ := it.NextBlock(8, 0)
 			if status == Failed {
 				continue
 			}
 			if status != Ready {
 				break
 			}
-			for i := range rows.Tensors {
-				touch(t, rows, &rows.Tensors[i])
+			for i := range elements.Tensors {
+				touch(t, elements, &elements.Tensors[i])
 			}
-			rows.Release()
+			elements.Release()
 		}
 	})
 }
@@ -270,9 +270,9 @@ func repair(wire []byte) {
 }
 
 // touch reads every byte of a tensor, as a consumer would.
-func touch(t *testing.T, rows *element.Rows, tensor *element.Tensor) {
-	if tensor.Dims[0] != int64(rows.Count) {
-		t.Fatalf("dims %v of %d rows", tensor.Dims, rows.Count)
+func touch(t *testing.T, elements *element.Elements, tensor *element.Tensor) {
+	if tensor.Dims[0] != int64(elements.Count) {
+		t.Fatalf("dims %v of %d elements", tensor.Dims, elements.Count)
 	}
 	sum := 0
 	for _, b := range tensor.Data {

@@ -27,23 +27,23 @@ type RejoiningIteration struct {
 }
 
 // NextElement is like Iteration.NextElement.
-func (i *RejoiningIteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
-	return i.noteError(i.next(wait, func(it *Iteration) (*element.Rows, Status, error) { return it.NextElement(wait) }))
+func (i *RejoiningIteration) NextElement(wait time.Duration) (*element.Elements, Status, error) {
+	return i.noteError(i.next(wait, func(it *Iteration) (*element.Elements, Status, error) { return it.NextElement(wait) }))
 }
 
 // NextBlock is like Iteration.NextBlock.
-func (i *RejoiningIteration) NextBlock(max int, wait time.Duration) (*element.Rows, Status, error) {
-	return i.noteError(i.next(wait, func(it *Iteration) (*element.Rows, Status, error) { return it.NextBlock(max, wait) }))
+func (i *RejoiningIteration) NextBlock(max int, wait time.Duration) (*element.Elements, Status, error) {
+	return i.noteError(i.next(wait, func(it *Iteration) (*element.Elements, Status, error) { return it.NextBlock(max, wait) }))
 }
 
 // noteError records that this iteration returned an error.
-func (i *RejoiningIteration) noteError(rows *element.Rows, status Status, err error) (*element.Rows, Status, error) {
+func (i *RejoiningIteration) noteError(elements *element.Elements, status Status, err error) (*element.Elements, Status, error) {
 	if status == Failed || status == Broken {
 		i.home.mu.Lock()
 		i.home.failing = i
 		i.home.mu.Unlock()
 	}
-	return rows, status, err
+	return elements, status, err
 }
 
 // leave ends the wait of the next iteration's Open.
@@ -64,16 +64,16 @@ func (i *RejoiningIteration) idle() bool {
 	return !i.shut && i.it.handOverPoint() != nil
 }
 
-// next takes rows from the iteration. If the dispatcher has lost the job, it rejoins and continues after the rows that were
-// taken. A shared job that has returned rows cannot continue, so the error stays.
-func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*element.Rows, Status, error)) (*element.Rows, Status, error) {
+// next takes elements from the iteration. If the dispatcher has lost the job, it rejoins and continues after the elements that were
+// taken. A shared job that has returned elements cannot continue, so the error stays.
+func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*element.Elements, Status, error)) (*element.Elements, Status, error) {
 	i.mu.Lock()
 	it, job := i.it, i.job
 	i.mu.Unlock()
 	end := time.Now().Add(wait)
-	rows, status, err := take(it)
+	elements, status, err := take(it)
 	if status != Broken || !reason.Is(err, reason.JobUnknown) {
-		return rows, status, err
+		return elements, status, err
 	}
 	resume := i.options.Resume
 	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {

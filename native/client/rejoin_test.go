@@ -28,10 +28,10 @@ func (i *RejoiningIteration) countAll(t *testing.T) (int, error) {
 	t.Helper()
 	n := 0
 	for deadline := time.Now().Add(testDeadline); time.Now().Before(deadline); {
-		rows, status, err := i.NextElement(50 * time.Millisecond)
+		elements, status, err := i.NextElement(50 * time.Millisecond)
 		switch status {
 		case Ready:
-			rows.Release()
+			elements.Release()
 			n++
 		case Failed, Broken:
 			return n, err
@@ -57,7 +57,7 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 		}
 		return testStream{count: 10}, true
 	})
-	d.snapshot = spread(1, w)
+	d.updateOf = spread(1, w)
 	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	first := r.Job()
 	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
@@ -65,11 +65,11 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 	}
 	begun := r.Open(IterOptions{NoPrefetch: true})
 	for n := 0; n < 5; {
-		rows, status, err := begun.NextElement(testDeadline)
+		elements, status, err := begun.NextElement(testDeadline)
 		if status != Ready {
 			t.Fatal(status, err)
 		}
-		rows.Release()
+		elements.Release()
 		n++
 	}
 	waiting := r.Open(IterOptions{NoPrefetch: true})
@@ -113,7 +113,7 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 // recreated job requests its epoch by number, and later iterations continue from it.
 func TestAJobThatIsRecreatedBetweenPassesContinuesWithTheNextEpoch(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	d.plan = &pecanv1.Plan{NumStreams: 1, Repeat: 1, Hash: "h", Cardinality: -2, AssertedCardinality: -2}
 	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	read := func(its ...*RejoiningIteration) {
@@ -151,7 +151,7 @@ func TestAJobThatIsRecreatedBetweenPassesContinuesWithTheNextEpoch(t *testing.T)
 func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 	d := startDispatcher(t)
 	hold, held := make(chan struct{}), atomic.Bool{}
-	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+	d.updateOf = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
 		if epoch == 1 && held.CompareAndSwap(false, true) {
 			return testStream{count: 10, hold: hold, holdAt: 5}, true
 		}
@@ -192,7 +192,7 @@ func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 				w.hook = func(h *frame.Header, _, _ *[]byte) bool { return h.Type != frame.Data || h.Index < 5 }
 			})
 			lease := uint64(7)
-			d.snapshot = func(epoch uint64) *pecanv1.EpochUpdate {
+			d.updateOf = func(epoch uint64) *pecanv1.EpochUpdate {
 				u := spread(1, w)(epoch)
 				u.Streams[0].Lease = lease
 				return u
@@ -200,11 +200,11 @@ func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 			r := rejoiningJob(t, d, nil)
 			it := r.Open(IterOptions{NoPrefetch: true})
 			for range 5 {
-				rows, status, err := it.NextElement(testDeadline)
+				elements, status, err := it.NextElement(testDeadline)
 				if status != Ready {
 					t.Fatal(status, err)
 				}
-				rows.Release()
+				elements.Release()
 			}
 			first := r.Job()
 			w.stop()
@@ -225,7 +225,7 @@ func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 // A dispatcher may be restarted with an empty work directory.
 func TestADurableJobThatTheDispatcherLostIsRecreated(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	if !r.Job().Durable() {
 		t.Fatal("the job is not durable")
@@ -258,7 +258,7 @@ func TestAJobBelongsToTheDispatchersCurrentCluster(t *testing.T) {
 
 func TestAStateLoadsWhenTheDispatcherLostTheDataset(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	text, err := r.Save(0, 0, false)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestAJobIsNotRecreatedWithoutItsDataset(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
-			d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+			d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 			r := rejoiningJob(t, d, c.dataset)
 			d.restart()
 			d.update(func() { c.change(d) })
@@ -303,7 +303,7 @@ func TestAJobIsNotRecreatedWithoutItsDataset(t *testing.T) {
 
 func TestWaitingReportsThatTheJobIsBeingRecreated(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10})))
 	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	lost := r.Job()
 	d.restart()

@@ -23,7 +23,7 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 	w := startWorker(t, same(testStream{count: 100, perFrame: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.Mode, d.plan.Determinism = mode, class })
 	release := false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
 		u.Streams[0].Release = release
 		if n := len(d.released); n > 0 {
@@ -65,7 +65,7 @@ func TestAReleasedClassCStreamRestartsWithANewLease(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30, perFrame: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_LEAST_ONCE, classC })
 	lease, release := uint64(3), false
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
 		u.Streams[0].Lease, u.Streams[0].Release = lease, release
 		return u
@@ -89,7 +89,7 @@ func TestAReleasedClassCStreamRestartsWithANewLease(t *testing.T) {
 func TestASharedStreamFromAnotherTrainerStartsWhereThatOneStopped(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30}))
 	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
 		u.Streams[0].StartIndex = 12
 		return u
@@ -102,11 +102,11 @@ func TestASharedStreamFromAnotherTrainerStartsWhereThatOneStopped(t *testing.T) 
 	}
 }
 
-func TestAStreamRevokedBeforeItsFirstSnapshotIsReleasedAtItsStartIndex(t *testing.T) {
+func TestAStreamRevokedBeforeItsFirstUpdateIsReleasedAtItsStartIndex(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30}))
 	d := startDispatcher(t)
 	start, assignment := uint64(12), uint64(1)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+	d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
 		u.Streams[0].StartIndex, u.Streams[0].Assignment, u.Streams[0].Release, u.NoMoreStreams = start, assignment, true, false
 		return u
@@ -131,7 +131,7 @@ func TestAStreamRevokedBeforeItsFirstSnapshotIsReleasedAtItsStartIndex(t *testin
 	eventually(t, "it is given up at 20 once more", given(20, 5))
 	// The same update comes again. The stream is already released.
 	d.update(func() {})
-	eventually(t, "the snapshot has come", func() bool { return it.epoch().State().Version == look(d, func() uint64 { return d.version }) })
+	eventually(t, "the update has come", func() bool { return it.epoch().State().Version == look(d, func() uint64 { return d.version }) })
 	if n := look(d, func() int { return len(d.released) }); n != 3 {
 		t.Errorf("given up %d times", n)
 	}
@@ -143,7 +143,7 @@ func TestAStreamRevokedBeforeItsFirstSnapshotIsReleasedAtItsStartIndex(t *testin
 func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-	d.snapshot = spread(2, w)
+	d.updateOf = spread(2, w)
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoPrefetch: true})

@@ -102,7 +102,7 @@ func (s *Session) Explain(ctx context.Context, job string) (*pecanv1.ExplainResp
 // Pool returns the pool that holds the session's elements.
 func (s *Session) Pool() *buffer.Pool { return s.pool }
 
-// Close ends everything that belongs to the session and informs the dispatcher. Returned rows stay valid
+// Close ends everything that belongs to the session and informs the dispatcher. Returned elements stay valid
 // until they are released. Idempotent; it takes about a second at most.
 func (s *Session) Close() error {
 	if err := s.link.CheckFork(); err != nil {

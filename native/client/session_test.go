@@ -113,7 +113,7 @@ func TestConnectingOverAnAbstractSocket(t *testing.T) {
 	}
 	server := d.server
 	go func() { _ = server.Serve(listener) }()
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d, func(c *Config) { c.Target = "unix:@pecan-dispatcher-test" })
 	if all, err := read(t, job.Open(IterOptions{})); err != nil || len(all) != 3 {
 		t.Errorf("%d elements, %v", len(all), err)
@@ -178,7 +178,7 @@ func TestCallsAreRepeatedWhileTheDispatcherIsAway(t *testing.T) {
 
 func TestAClosedSessionRefuses(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d)
 	it := job.Open(IterOptions{})
 	if err := job.session.Close(); err != nil {
@@ -218,7 +218,7 @@ func TestAJobReturnsTheDispatchersAnswer(t *testing.T) {
 
 func TestEveryCallFailsAtOnceAfterAFork(t *testing.T) {
 	d := startDispatcher(t)
-	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d)
 	it := job.Open(IterOptions{})
 	s := job.session

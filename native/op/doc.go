@@ -3,7 +3,7 @@
 // no TensorFlow version.
 //
 //	from_tensors(PecanJob) → flat_map: PecanOpen(job) → iteration
-//	    → endless range → map: PecanNextBlock(iteration) → unbatch                rows of small elements, or none yet
+//	    → endless range → map: PecanNextBlock(iteration) → unbatch                some small elements, or none yet
 //	                    or map: PecanNext(iteration) → filter: ready → map: drop it   an element, or none yet
 //
 // handles.go has jobs and iterations, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.
@@ -28,4 +28,7 @@
 //
 // Go's threads do not exist after fork(), so a call into Go from the child would never return. The C side counts forks
 // and refuses calls in a child.
+//
+// Do not block in a kernel for longer than maxWait, and do not call Go in a forked child. Do not keep a tensor's memory
+// after its last reference is dropped.
 package op

@@ -22,17 +22,17 @@ import (
 // maxWait limits one call of a kernel.
 const maxWait = 100 * time.Millisecond
 
-// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
-// costs little per row. It is small enough that the first row does not wait long for the last.
+// maxBlockElements and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
+// costs little per element. It is small enough that the first element does not wait long for the last.
 const (
-	maxBlockRows = 1024
-	blockBytes   = 1 << 20
+	maxBlockElements = 1024
+	blockBytes       = 1 << 20
 )
 
 // Iteration is what an iteration tensor refers to. The iterations of package client have these methods.
 type Iteration interface {
-	NextElement(wait time.Duration) (*element.Rows, client.Status, error)
-	NextBlock(maxRows int, wait time.Duration) (*element.Rows, client.Status, error)
+	NextElement(wait time.Duration) (*element.Elements, client.Status, error)
+	NextBlock(maxElements int, wait time.Duration) (*element.Elements, client.Status, error)
 	// Waiting says for people why no element is ready. computing is true if workers are only computing it.
 	Waiting() (why string, computing bool)
 	Close() error
@@ -57,14 +57,14 @@ type JobConfig struct {
 
 // Job is what a job tensor refers to: a way to open iterations. It lives as long as a reference to it.
 type Job struct {
-	config    JobConfig
-	blockRows int
-	refs      atomic.Int64
+	config        JobConfig
+	blockElements int
+	refs          atomic.Int64
 }
 
 // NewJob creates a job with one reference, the caller's.
 func NewJob(config JobConfig) *Job {
-	j := &Job{config: config, blockRows: blockRows(config.Components)}
+	j := &Job{config: config, blockElements: blockElements(config.Components)}
 	j.refs.Store(1)
 	return j
 }
@@ -105,16 +105,16 @@ func (j *Job) retain() bool {
 // DropHandle ends a handle that no tensor was made of.
 func DropHandle(handle int64) { drop(uintptr(handle)) }
 
-// Blocks reports whether elements of these components are returned in blocks of rows. That requires small
+// Blocks reports whether elements of these components are returned in blocks. That requires small
 // tensors of known shape and fixed width.
-func Blocks(components []*pecanv1.ComponentSpec) bool { return blockRows(components) > 0 }
+func Blocks(components []*pecanv1.ComponentSpec) bool { return blockElements(components) > 0 }
 
-// Above this many bytes, splitting a block into rows, which copies them, costs more than requesting each
+// Above this many bytes, splitting a block into elements, which copies them, costs more than requesting each
 // element.
-const maxRowBytes = 16 << 10
+const maxElementBytes = 16 << 10
 
-// blockRows returns how many rows PecanNextBlock returns at once for such elements; 0 if it cannot return blocks of them.
-func blockRows(components []*pecanv1.ComponentSpec) int {
+// blockElements returns how many elements PecanNextBlock returns at once for such elements; 0 if it cannot return blocks of them.
+func blockElements(components []*pecanv1.ComponentSpec) int {
 	bytes := int64(0)
 	for _, c := range components {
 		width := int64(frame.Width(uint32(c.GetDtype())))
@@ -122,23 +122,23 @@ func blockRows(components []*pecanv1.ComponentSpec) int {
 			return 0
 		}
 		for _, dim := range c.GetDims() {
-			if dim < 0 || dim > maxRowBytes {
+			if dim < 0 || dim > maxElementBytes {
 				return 0
 			}
-			if width *= dim; width > maxRowBytes {
+			if width *= dim; width > maxElementBytes {
 				return 0
 			}
 		}
-		// TensorFlow's unbatch crashes on rows without bytes.
+		// TensorFlow's unbatch crashes on elements without bytes.
 		if width == 0 {
 			return 0
 		}
 		bytes += width
 	}
-	if bytes > maxRowBytes {
+	if bytes > maxElementBytes {
 		return 0
 	}
-	return int(max(1, min(maxBlockRows, blockBytes/max(1, bytes))))
+	return int(max(1, min(maxBlockElements, blockBytes/max(1, bytes))))
 }
 
 // unbatched reports whether TensorFlow's unbatch can split a dtype: numbers and bool, but neither strings nor
@@ -191,36 +191,36 @@ func (it *iteration) close() {
 	it.job.Release()
 }
 
-// element dequeues one element, and block dequeues rows. Both wait for at most maxWait.
-func (it *iteration) element() (*element.Rows, client.Status, error) {
+// element dequeues one element, and block dequeues elements. Both wait for at most maxWait.
+func (it *iteration) element() (*element.Elements, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
-	rows, status, err := it.inner.NextElement(maxWait)
-	return it.settle(rows, status, err, 0)
+	elements, status, err := it.inner.NextElement(maxWait)
+	return it.settle(elements, status, err, 0)
 }
 
-func (it *iteration) block() (*element.Rows, client.Status, error) {
+func (it *iteration) block() (*element.Elements, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
-	rows, status, err := it.inner.NextBlock(max(1, it.job.blockRows), maxWait)
-	return it.settle(rows, status, err, 1)
+	elements, status, err := it.inner.NextBlock(max(1, it.job.blockElements), maxWait)
+	return it.settle(elements, status, err, 1)
 }
 
 // nothingMore is the result of every later call. After an error it is never the end. Otherwise a repeat() would begin the
 // next epoch, and a cache() would take the elements so far for the complete dataset. A training loop would believe that it
 // has read everything. It is the error again, with code CANCELLED, because TensorFlow's ignore_errors() calls again forever
 // after every other code.
-func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
+func (it *iteration) nothingMore() (*element.Elements, client.Status, error) {
 	if it.broken == nil {
 		return nil, client.End, nil
 	}
 	return nil, client.Broken, reason.WithCode(it.broken.Reason, codes.Canceled, it.broken.Message)
 }
 
-// ended marks an error after which no element follows. The Python package looks for these words: the error is
-// not in the position of an element.
+// ended marks an error after which no element follows. resume.py searches errors for the words that ended appends. They
+// say that this error counts for no element.
 func ended(err error) *reason.Error {
 	own := reason.From(err)
 	return reason.WithCode(own.Reason, own.Code(), own.Message+"; the iterator ends with this error, before the end of its pass")
@@ -228,7 +228,7 @@ func ended(err error) *reason.Error {
 
 // settle examines the result of a wait: whether the element matches the spec, whether the user interrupted
 // the wait, and whether the iteration continues.
-func (it *iteration) settle(rows *element.Rows, status client.Status, err error, leading int) (*element.Rows, client.Status, error) {
+func (it *iteration) settle(elements *element.Elements, status client.Status, err error, leading int) (*element.Elements, client.Status, error) {
 	if status == client.Ready {
 		it.slices, it.explainedAt = 0, 0
 		if it.unacknowledged != 0 {
@@ -236,11 +236,11 @@ func (it *iteration) settle(rows *element.Rows, status client.Status, err error,
 			// them.
 			it.unacknowledged = uint64(C.pecan_unacknowledged_interrupt())
 		}
-		if err := it.job.check(rows, leading); err != nil {
-			rows.Release()
+		if err := it.job.check(elements, leading); err != nil {
+			elements.Release()
 			return nil, client.Failed, err
 		}
-		return rows, status, nil
+		return elements, status, nil
 	}
 	switch {
 	case status == client.NotYet:
@@ -305,17 +305,17 @@ func (it *iteration) sessionBroken() error {
 
 // check compares a component with the registered dataset's spec. TensorFlow would read any bytes as the type
 // that the graph expects.
-func (j *Job) check(rows *element.Rows, leading int) error {
-	if len(rows.Tensors) != len(j.config.Components) {
+func (j *Job) check(elements *element.Elements, leading int) error {
+	if len(elements.Tensors) != len(j.config.Components) {
 		return reason.New(reason.ElementSpec, "element %d of stream %d has %d components, the dataset has %d",
-			rows.Index, rows.Stream, len(rows.Tensors), len(j.config.Components))
+			elements.Index, elements.Stream, len(elements.Tensors), len(j.config.Components))
 	}
-	for i := range rows.Tensors {
-		got, want := &rows.Tensors[i], j.config.Components[i]
+	for i := range elements.Tensors {
+		got, want := &elements.Tensors[i], j.config.Components[i]
 		dims := got.Dims[min(leading, len(got.Dims)):]
 		if int32(got.DType) != want.GetDtype() || !pecanv1.ShapeFits(want, dims) {
 			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d is %s of shape %v, the dataset's element_spec says %s of shape %s",
-				i, rows.Index, rows.Stream, frame.DTypeName(got.DType), dims, frame.DTypeName(uint32(want.GetDtype())), want.ShapeText())
+				i, elements.Index, elements.Stream, frame.DTypeName(got.DType), dims, frame.DTypeName(uint32(want.GetDtype())), want.ShapeText())
 		}
 	}
 	return nil

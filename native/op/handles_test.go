@@ -29,30 +29,30 @@ func component(dtype int32, dims ...int64) *pecanv1.ComponentSpec {
 	return &pecanv1.ComponentSpec{Dtype: dtype, Dims: dims}
 }
 
-func TestBlocksAreForSmallFixedSizeRows(t *testing.T) {
+func TestBlocksAreForSmallElementsOfFixedSize(t *testing.T) {
 	cases := map[string]struct {
 		components []*pecanv1.ComponentSpec
-		rows       int
+		elements   int
 	}{
-		"scalars":                            {[]*pecanv1.ComponentSpec{component(dtInt64)}, maxBlockRows},
-		"rows that fill a block":             {[]*pecanv1.ComponentSpec{component(dtFloat, 1024)}, blockBytes / 4096},
-		"rows just small enough":             {[]*pecanv1.ComponentSpec{component(dtInt64, 2, 1024)}, blockBytes / maxRowBytes},
-		"rows too large":                     {[]*pecanv1.ComponentSpec{component(dtInt64, 2049)}, 0},
-		"rows too large together":            {[]*pecanv1.ComponentSpec{component(dtInt64, 1025), component(dtInt64, 1025)}, 0},
+		"scalars":                            {[]*pecanv1.ComponentSpec{component(dtInt64)}, maxBlockElements},
+		"elements that fill a block":         {[]*pecanv1.ComponentSpec{component(dtFloat, 1024)}, blockBytes / 4096},
+		"elements just small enough":         {[]*pecanv1.ComponentSpec{component(dtInt64, 2, 1024)}, blockBytes / maxElementBytes},
+		"elements too large":                 {[]*pecanv1.ComponentSpec{component(dtInt64, 2049)}, 0},
+		"elements too large together":        {[]*pecanv1.ComponentSpec{component(dtInt64, 1025), component(dtInt64, 1025)}, 0},
 		"strings":                            {[]*pecanv1.ComponentSpec{component(dtInt64), component(dtString)}, 0},
 		"a size that is not known":           {[]*pecanv1.ComponentSpec{component(dtInt64, -1)}, 0},
 		"a rank that is not known":           {[]*pecanv1.ComponentSpec{{Dtype: dtInt64, UnknownRank: true}}, 0},
-		"rows without bytes":                 {[]*pecanv1.ComponentSpec{component(dtInt64, 3, 0)}, 0},
+		"elements without bytes":             {[]*pecanv1.ComponentSpec{component(dtInt64, 3, 0)}, 0},
 		"a dtype that unbatch does not know": {[]*pecanv1.ComponentSpec{component(dtFloat8)}, 0},
 		"sizes whose product overflows":      {[]*pecanv1.ComponentSpec{component(dtInt64, 1<<32, 1<<32)}, 0},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := blockRows(c.components); got != c.rows {
-				t.Errorf("%d rows, want %d", got, c.rows)
+			if got := blockElements(c.components); got != c.elements {
+				t.Errorf("%d elements, want %d", got, c.elements)
 			}
-			if Blocks(c.components) != (c.rows > 0) {
-				t.Errorf("Blocks returns %v", !(c.rows > 0))
+			if Blocks(c.components) != (c.elements > 0) {
+				t.Errorf("Blocks returns %v", !(c.elements > 0))
 			}
 		})
 	}
@@ -69,12 +69,12 @@ type answers struct {
 }
 
 type answer struct {
-	rows   *element.Rows
-	status client.Status
-	err    error
+	elements *element.Elements
+	status   client.Status
+	err      error
 }
 
-func (a *answers) NextElement(time.Duration) (*element.Rows, client.Status, error) {
+func (a *answers) NextElement(time.Duration) (*element.Elements, client.Status, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.queue) == 0 {
@@ -82,10 +82,10 @@ func (a *answers) NextElement(time.Duration) (*element.Rows, client.Status, erro
 	}
 	next := a.queue[0]
 	a.queue = a.queue[1:]
-	return next.rows, next.status, next.err
+	return next.elements, next.status, next.err
 }
 
-func (a *answers) NextBlock(_ int, wait time.Duration) (*element.Rows, client.Status, error) {
+func (a *answers) NextBlock(_ int, wait time.Duration) (*element.Elements, client.Status, error) {
 	return a.NextElement(wait)
 }
 
@@ -96,8 +96,8 @@ func (a *answers) Close() error {
 	return nil
 }
 
-func row(dtype uint32, dims ...int64) *element.Rows {
-	return &element.Rows{Count: 1, Tensors: []element.Tensor{{DType: dtype, Dims: dims}}}
+func row(dtype uint32, dims ...int64) *element.Elements {
+	return &element.Elements{Count: 1, Tensors: []element.Tensor{{DType: dtype, Dims: dims}}}
 }
 
 func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers) {
@@ -117,7 +117,7 @@ func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers
 func TestAnIterationsStatusAfterErrors(t *testing.T) {
 	failed := func(r reason.Reason) answer { return answer{status: client.Failed, err: reason.New(r, "it")} }
 	broken := func(err error) answer { return answer{status: client.Broken, err: err} }
-	ready := answer{rows: row(dtInt64), status: client.Ready}
+	ready := answer{elements: row(dtInt64), status: client.Ready}
 	cases := map[string]struct {
 		queue []answer
 		want  string
@@ -130,9 +130,9 @@ func TestAnIterationsStatusAfterErrors(t *testing.T) {
 		"many outages in a row may pass":                {[]answer{failed(reason.Unavailable), failed(reason.NoWorkers), failed(reason.Unavailable), failed(reason.NoWorkers), ready}, "failed failed failed failed ready"},
 		"an error without a reason ends it":             {[]answer{broken(errors.New("it")), ready}, "broken broken"},
 		"the end stays the end":                         {[]answer{{status: client.End}, ready}, "end end"},
-		"another dtype is an error in its place":        {[]answer{{rows: row(dtFloat), status: client.Ready}, ready}, "failed ready"},
-		"another rank is an error in its place":         {[]answer{{rows: row(dtInt64, 1), status: client.Ready}, ready}, "failed ready"},
-		"another number of components is an error, too": {[]answer{{rows: &element.Rows{Count: 1}, status: client.Ready}, ready}, "failed ready"},
+		"another dtype is an error in its place":        {[]answer{{elements: row(dtFloat), status: client.Ready}, ready}, "failed ready"},
+		"another rank is an error in its place":         {[]answer{{elements: row(dtInt64, 1), status: client.Ready}, ready}, "failed ready"},
+		"another number of components is an error, too": {[]answer{{elements: &element.Elements{Count: 1}, status: client.Ready}, ready}, "failed ready"},
 		"nothing yet": {nil, "not yet not yet"},
 	}
 	for name, c := range cases {
@@ -178,12 +178,12 @@ func TestShapesAreComparedWithTheSpec(t *testing.T) {
 		leading int
 		ok      bool
 	}{
-		"as promised":                      {component(dtInt64, 2, 3), []int64{2, 3}, 0, true},
-		"a size that was left open":        {component(dtInt64, 2, -1), []int64{2, 9}, 0, true},
-		"another size":                     {component(dtInt64, 2, 3), []int64{2, 4}, 0, false},
-		"rows before the element's shape":  {component(dtInt64, 2), []int64{7, 2}, 1, true},
-		"a block without its rows":         {component(dtInt64), nil, 1, true},
-		"any rank where none was promised": {&pecanv1.ComponentSpec{Dtype: dtInt64, UnknownRank: true}, []int64{1, 2, 3}, 0, true},
+		"as promised":                         {component(dtInt64, 2, 3), []int64{2, 3}, 0, true},
+		"a size that was left open":           {component(dtInt64, 2, -1), []int64{2, 9}, 0, true},
+		"another size":                        {component(dtInt64, 2, 3), []int64{2, 4}, 0, false},
+		"elements before the element's shape": {component(dtInt64, 2), []int64{7, 2}, 1, true},
+		"a block without its elements":        {component(dtInt64), nil, 1, true},
+		"any rank where none was promised":    {&pecanv1.ComponentSpec{Dtype: dtInt64, UnknownRank: true}, []int64{1, 2, 3}, 0, true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestShapesAreComparedWithTheSpec(t *testing.T) {
 
 func TestABrokenSessionEndsOnlyWaits(t *testing.T) {
 	var broken error
-	it, inner := open(t, JobConfig{Broken: func() error { return broken }}, answer{rows: row(dtInt64), status: client.Ready})
+	it, inner := open(t, JobConfig{Broken: func() error { return broken }}, answer{elements: row(dtInt64), status: client.Ready})
 	broken = reason.New(reason.Unavailable, "the dispatcher died")
 	if _, status, _ := it.element(); status != client.Ready {
 		t.Errorf("an element that is there was kept back: %v", status)
@@ -314,7 +314,7 @@ func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 		if _, status, err := it.element(); status == client.Failed && reason.From(err).Reason == reason.Interrupted {
 			return
 		}
-		inner.queue = append(inner.queue, answer{rows: row(dtInt64), status: client.Ready})
+		inner.queue = append(inner.queue, answer{elements: row(dtInt64), status: client.Ready})
 		if _, status, err := it.element(); status != client.Ready {
 			t.Fatalf("%v %v", status, err)
 		}

@@ -61,7 +61,7 @@ func pecanOpen(context *C.TF_OpKernelContext) {
 //export pecanNext
 func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 	withIteration(context, func(it *iteration) {
-		rows, status, err := it.element()
+		elements, status, err := it.element()
 		switch status {
 		case client.NotYet:
 			if C.pecan_output_bool(context, 0, false) {
@@ -69,10 +69,10 @@ func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 			}
 		case client.Ready:
 			if !C.pecan_output_bool(context, 0, true) {
-				rows.Release()
+				elements.Release()
 				return
 			}
-			setOutputs(context, kernel, 1, rows)
+			setOutputs(context, kernel, 1, elements)
 		default:
 			finish(context, status, err)
 		}
@@ -82,12 +82,12 @@ func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 //export pecanNextBlock
 func pecanNextBlock(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 	withIteration(context, func(it *iteration) {
-		rows, status, err := it.block()
+		elements, status, err := it.block()
 		switch status {
 		case client.NotYet:
 			nothing(context, kernel, 0, it.job.config.Components)
 		case client.Ready:
-			setOutputs(context, kernel, 0, rows)
+			setOutputs(context, kernel, 0, elements)
 		default:
 			finish(context, status, err)
 		}
@@ -105,21 +105,21 @@ func pecanRelease(owner C.uintptr_t) {
 //export pecanDrop
 func pecanDrop(handle C.uintptr_t) { drop(uintptr(handle)) }
 
-// setOutputs sets the tensors as outputs, beginning with output first, and releases the rows.
-func setOutputs(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *element.Rows) {
-	defer rows.Release()
-	if int(kernel.outputs) != len(rows.Tensors) {
-		fail(context, reason.New(reason.ElementSpec, "an element of %d components for an operation with %d outputs", len(rows.Tensors), int(kernel.outputs)))
+// setOutputs sets the tensors as outputs, beginning with output first, and releases the elements.
+func setOutputs(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, elements *element.Elements) {
+	defer elements.Release()
+	if int(kernel.outputs) != len(elements.Tensors) {
+		fail(context, reason.New(reason.ElementSpec, "an element of %d components for an operation with %d outputs", len(elements.Tensors), int(kernel.outputs)))
 		return
 	}
 	types := unsafe.Slice((*int32)(kernel.dtypes), int(kernel.outputs))
-	for i := range rows.Tensors {
-		tensor := &rows.Tensors[i]
+	for i := range elements.Tensors {
+		tensor := &elements.Tensors[i]
 		if types[i] != int32(tensor.DType) {
 			fail(context, reason.New(reason.ElementSpec, "component %d is %s where the graph expects %s", i, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(types[i]))))
 			return
 		}
-		if !setTensor(context, C.int(first+i), tensor, rows.Buffer()) {
+		if !setTensor(context, C.int(first+i), tensor, elements.Buffer()) {
 			return
 		}
 	}
@@ -140,7 +140,7 @@ func setTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tenso
 	return bool(C.pecan_output(context, index, C.int32_t(tensor.DType), dims, rank, data, bytes, owner))
 }
 
-// nothing returns the result "not yet": tensors without values. A block has no rows then, so the graph's
+// nothing returns the result "not yet": tensors without values. A block has no elements then, so the graph's
 // unbatch skips it. The graph's filter drops other tensors, whatever their shape.
 func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, components []*pecanv1.ComponentSpec) {
 	for i, dtype := range unsafe.Slice((*int32)(kernel.dtypes), int(kernel.outputs)) {

@@ -7,8 +7,8 @@ type Point struct {
 	Bytes, Seconds float64
 }
 
-// GlusterFS is the table of read times that the code of Cachew has. It was measured once, on one deployment.
-var GlusterFS = []Point{
+// glusterFS is the table of read times that the code of Cachew has. It was measured once, on one deployment.
+var glusterFS = []Point{
 	{0.1e6, 0.00376e-3}, {1e6, 0.2549e-3}, {5e6, 5.627e-3}, {10e6, 11.94e-3}, {15e6, 13.68e-3}, {20e6, 22.25e-3}, {25e6, 26.34e-3},
 	{30e6, 30.50e-3}, {50e6, 75.10e-3}, {75e6, 112.8e-3}, {100e6, 155.0e-3}, {200e6, 306.6e-3}, {400e6, 624.7e-3},
 }
@@ -28,10 +28,10 @@ type Cachew struct {
 
 // CachewPaper returns the policy of the paper. In its results, a source cache that was 1 % faster was chosen once and
 // refused once.
-func CachewPaper() Cachew { return Cachew{Table: GlusterFS, Similar: 0.01} }
+func CachewPaper() Cachew { return Cachew{Table: glusterFS, Similar: 0.01} }
 
 // CachewCode returns the policy of the published code, which compares plainly.
-func CachewCode() Cachew { return Cachew{Table: GlusterFS} }
+func CachewCode() Cachew { return Cachew{Table: glusterFS} }
 
 // Decide returns the fastest of computing, the source cache and the full cache. Candidates without a role do not count.
 func (w Cachew) Decide(p Pipeline) Decision {

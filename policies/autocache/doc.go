@@ -11,6 +11,8 @@
 // compares its decisions in two orders of the steps, cachew.go is Cachew, evict.go
 // is Evict. testdata has scripts of inputs and expected decisions.
 //
-// The package imports only package autoscale, reads no clock and keeps no state, so that a simulator can replay
+// The package reads no clock and keeps no state, so that a simulator can replay
 // recorded measurements. docs/design/0015-autocache.md has the reasons.
+//
+// Do not import another package of Pecan than autoscale.
 package autocache

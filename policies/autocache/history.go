@@ -29,8 +29,8 @@ func PastJobs[R Recorded](jobs []R, nowS int64) (past []PastJob) {
 }
 
 // ExpectOwn returns how many epochs a job will begin from now on, if it has begun some already. Earlier jobs count if they
-// went on after so many epochs. Beside them counts one job without a past: it goes on for as long as it has lasted, and for
-// firstEpochs at least.
+// went on after so many epochs. One job without a history counts too. It is expected to run as many further epochs as it has
+// begun, and at least firstEpochs.
 func ExpectOwn(begun float64, past []PastJob) float64 {
 	sum, n := max(begun, firstEpochs), 1.0
 	for _, job := range past {

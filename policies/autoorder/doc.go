@@ -13,4 +13,6 @@
 //
 // The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
 // recorded measurements. docs/design/0010-autoorder.md has the reasons.
+//
+// Do not decide here whether an order is safe: the ordering constraints in the input say which steps may swap.
 package autoorder

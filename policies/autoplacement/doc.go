@@ -11,4 +11,6 @@
 //
 // Policies are deterministic state machines, see package autoscale, which has their inputs and outputs. The
 // package reads no clock and draws no random numbers. docs/design/0013-autoscaling.md has the reasons.
+//
+// Do not iterate over a map where the order shows in a decision, and do not let a published policy use Search's guards.
 package autoplacement

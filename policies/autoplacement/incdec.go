@@ -19,8 +19,8 @@ type IncDec struct {
 	Harm float64
 	// MaxRemote and MaxLocal are the limits of the published code.
 	MaxRemote, MaxLocal int
-	// Forced continues with local workers if the window has not the wanted ones, as a later version of the code
-	// does. Its dispatcher never removes a local worker.
+	// Forced continues the search for local workers although the window has another number of them than wanted. A later
+	// version of the published code does that. Its dispatcher never removes a local worker.
 	Forced bool
 
 	history []measured

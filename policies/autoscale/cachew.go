@@ -89,7 +89,7 @@ func (c *Cachew) search(w Window) string {
 		return fmt.Sprintf("%d workers are %.1f %% faster than %d; more may be faster still", at, 100*r, was)
 	case was > at && r > -c.Down && at > 1:
 		c.target = at - 1
-		return fmt.Sprintf("%d workers are at most %.1f %% slower than %d; fewer may do", at, -100*r, was)
+		return fmt.Sprintf("%d workers are at most %.1f %% slower than %d; fewer may be enough", at, -100*r, was)
 	default:
 		c.stop(*before)
 		return fmt.Sprintf("%d workers change the time by %.1f %%, so the job returns to %d", at, -100*r, was)

@@ -12,4 +12,6 @@
 //
 // The package imports no other package of Pecan and reads no clock, so that a simulator can replay recorded
 // measurements. docs/design/0013-autoscaling.md has the reasons.
+//
+// Do not add a policy's own state here: package autoplacement and other policies share this package.
 package autoscale

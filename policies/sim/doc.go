@@ -12,4 +12,6 @@
 // compared jobs, report.go the comparison of policies over many seeds.
 //
 // The package imports policies only, and no policy imports it.
+//
+// Do not show a policy what a real dispatcher would not measure.
 package sim

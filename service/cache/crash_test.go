@@ -205,8 +205,7 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 	}
 }
 
-// TestAnErrorAtAnyCallIsReturned lets each call fail once: nothing is acknowledged, and nothing is left under the last name or, where
-// that can be done, at all.
+// TestAnErrorAtAnyCallIsReturned lets each call fail once. A failed write acknowledges nothing and leaves no file.
 func TestAnErrorAtAnyCallIsReturned(t *testing.T) {
 	list := chunks(7, 12)
 	full := errors.New("no space left on device")

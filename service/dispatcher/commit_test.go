@@ -74,7 +74,7 @@ func TestARestartKeepsAllAcknowledgedState(t *testing.T) {
 			watch := s.watch("c1", job.JobId, 0)
 			update := watch.until("at all", func(*pecanv1.EpochUpdate) bool { return true })
 			if update.Delivered != 1 || len(update.Streams) != 1 || update.Streams[0].Lease != second.Lease || watch.workerOf(update.Streams[0]).GetWorkerId() != "w1" {
-				t.Fatalf("snapshot %v", update)
+				t.Fatalf("update %v", update)
 			}
 			hello := workerHello("w1", 4)
 			hello.ClusterId = cluster

@@ -147,7 +147,7 @@ type Deps struct {
 	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The
 	// caller closes it after Serve.
 	Provider provision.Provider
-	// Learned keeps what jobs have taught for other dispatchers; nil if only the store has it.
+	// Learned keeps what was learned from jobs for other dispatchers; nil if only the store has it.
 	Learned *learned.Dir
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.
 	Metrics prometheus.Registerer

@@ -12,8 +12,8 @@
 //
 // These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go divides them.
 // order_plans.go plans orders, placements.go places jobs on workers and cachings.go decides what is cached, all by
-// background.go. providing.go calls the provider of workers. learned.go exchanges with other dispatchers what jobs have
-// taught. disk_full.go stops time while the disk is full. metrics_source.go answers package metrics, which exports
+// background.go. providing.go calls the provider of workers. learned.go exchanges with other dispatchers what was
+// learned from jobs. disk_full.go stops time while the disk is full. metrics_source.go answers package metrics, which exports
 // counters.
 //
 // The package has more than 15 files because each subject of the API and each request of the core has its own.

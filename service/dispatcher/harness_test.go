@@ -266,7 +266,7 @@ func refusal(refused []*pecanv1.RefusedStream, err error) error {
 	return err
 }
 
-// watch collects the snapshots of a pass.
+// watch collects the updates of a pass.
 type watch struct {
 	s      *service
 	stream grpc.ServerStreamingClient[pecanv1.EpochUpdate]
@@ -306,14 +306,14 @@ func (s *service) watch(client, job string, epoch uint64) *watch {
 	return &watch{s: s, stream: stream, streams: map[uint32]*pecanv1.ConsumerStream{}}
 }
 
-// until returns the first matching snapshot.
+// until returns the first matching update.
 func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *pecanv1.EpochUpdate {
 	w.s.t.Helper()
 	var last *pecanv1.EpochUpdate
 	for {
 		update, err := w.stream.Recv()
 		if err != nil {
-			w.s.t.Fatalf("waiting for a snapshot %s: %v; the last one was %v", what, err, last)
+			w.s.t.Fatalf("waiting for an update %s: %v; the last one was %v", what, err, last)
 		}
 		if last != nil && update.Version <= last.Version {
 			w.s.t.Fatalf("version %d after %d", update.Version, last.Version)

@@ -103,7 +103,7 @@ func (d *Dispatcher) keepRest() {
 	d.unkeptMu.Lock()
 	defer d.unkeptMu.Unlock()
 	if len(d.unkept) > 0 {
-		d.deps.Log.Warn("what jobs have taught could not be written to files", "graphs", len(d.unkept))
+		d.deps.Log.Warn("what was learned from jobs could not be written to files", "graphs", len(d.unkept))
 	}
 }
 

@@ -23,7 +23,7 @@ func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
 	starts := []*pecanv1.StartStream{w.start(), w.start()}
 	update := watch.until("with both streams leased", ready)
 	if !update.StreamsFinal || !update.NoMoreStreams || update.TotalStreams != 2 || len(update.Streams) != 2 {
-		t.Fatalf("snapshot %v", update)
+		t.Fatalf("update %v", update)
 	}
 	for i, start := range starts {
 		if start.Id.Stream != uint32(i) || start.Fingerprint != dataset || start.Options.GetMode() != pecanv1.Mode_MODE_EXACTLY_ONCE {

@@ -137,7 +137,7 @@ func TestASilentWorkersStreamsMove(t *testing.T) {
 	}
 	update := watch.until("with the new lease", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Lease == second.Lease })
 	if watch.workerOf(update.Streams[0]).GetWorkerId() != "w2" {
-		t.Fatalf("snapshot %v", update)
+		t.Fatalf("update %v", update)
 	}
 	_, err := silent.stream.Recv()
 	wantReason(t, err, reason.Unavailable)
@@ -160,7 +160,7 @@ func TestAWorkerThatComesBackAtOnceKeepsItsStreams(t *testing.T) {
 	s.worker(hello)
 	update = watch.until("that goes on", func(u *pecanv1.EpochUpdate) bool { return u.Waiting == "" })
 	if update.Streams[0].Lease != start.Lease {
-		t.Fatalf("snapshot %v", update)
+		t.Fatalf("update %v", update)
 	}
 }
 

@@ -24,14 +24,14 @@ func mergeUpdates(updates []*pecanv1.EpochUpdate) []*pecanv1.EpochUpdate {
 	}
 	newest := updates[len(updates)-1]
 	if newest.More {
-		// The rest of a snapshot is pushed by the same decision.
+		// The rest of a full update is pushed by the same decision.
 		return updates
 	}
 	streams, revoked := map[uint32]*pecanv1.ConsumerStream{}, map[uint32]bool{}
 	var workers []*pecanv1.WorkerAddress
-	snapshot := false
+	full := false
 	for _, update := range updates {
-		snapshot = snapshot || update.Snapshot
+		full = full || update.Full
 		workers = append(workers, update.Workers...)
 		for _, number := range update.Revoked {
 			delete(streams, number)
@@ -47,7 +47,7 @@ func mergeUpdates(updates []*pecanv1.EpochUpdate) []*pecanv1.EpochUpdate {
 	for first := true; first || len(numbers) > 0; first = false {
 		part := &pecanv1.EpochUpdate{Version: updates[0].Version + uint64(len(parts)), More: true}
 		if first {
-			part.Snapshot, part.Workers, part.Revoked = snapshot, workers, slices.Sorted(maps.Keys(revoked))
+			part.Full, part.Workers, part.Revoked = full, workers, slices.Sorted(maps.Keys(revoked))
 		}
 		n := min(len(numbers), maxUpdateStreams)
 		for _, number := range numbers[:n] {
@@ -57,7 +57,7 @@ func mergeUpdates(updates []*pecanv1.EpochUpdate) []*pecanv1.EpochUpdate {
 	}
 	last := proto.CloneOf(newest)
 	end := parts[len(parts)-1]
-	last.Streams, last.Workers, last.Revoked, last.Snapshot = end.Streams, end.Workers, end.Revoked, end.Snapshot
+	last.Streams, last.Workers, last.Revoked, last.Full = end.Streams, end.Workers, end.Revoked, end.Full
 	parts[len(parts)-1] = last
 	return parts
 }

@@ -45,7 +45,7 @@ func TestMergedDifferencesSayTheSame(t *testing.T) {
 		var updates []*pecanv1.EpochUpdate
 		workers := uint32(0)
 		for version := range uint64(2 + rng.IntN(8)) {
-			update := &pecanv1.EpochUpdate{Version: version + 1, Snapshot: version == 0, Waiting: string(rune('a' + version))}
+			update := &pecanv1.EpochUpdate{Version: version + 1, Full: version == 0, Waiting: string(rune('a' + version))}
 			for range rng.IntN(3) {
 				workers++
 				update.Workers = append(update.Workers, &pecanv1.WorkerAddress{})
@@ -66,7 +66,7 @@ func TestMergedDifferencesSayTheSame(t *testing.T) {
 		}
 		parts := mergeUpdates(updates)
 		for i, part := range parts {
-			if part.Snapshot != (i == 0) || part.More != (i < len(parts)-1) {
+			if part.Full != (i == 0) || part.More != (i < len(parts)-1) {
 				t.Fatalf("seed %d: part %d is %v", seed, i, part)
 			}
 			merged.apply(t, part)

@@ -208,15 +208,7 @@ func (h *Hasher) function(name string) []byte {
 		nodes[n.GetName()] = n
 		names = append(names, n.GetName())
 	}
-	sorted, _ := sortNodes(names, func(node string) []string {
-		var from []string
-		for _, input := range nodes[node].GetInput() {
-			if source := nodedef.InputNode(input); nodes[source] != nil {
-				from = append(from, source)
-			}
-		}
-		return from
-	})
+	sorted, _ := SortFunctionNodes(names, nodes)
 	resolve := func(input string) []byte {
 		if strings.HasPrefix(input, "^") {
 			return values[input[1:]]

@@ -92,7 +92,7 @@ func (d *Dir) Save(fingerprint string, known *pecanv1.Learned) bool {
 		return true
 	}
 	found, err := d.read(fingerprint)
-	if errors.Is(err, ErrNewer) {
+	if errors.Is(err, errNewer) {
 		d.ignore(fingerprint, err)
 		return true
 	}
@@ -126,12 +126,12 @@ func (d *Dir) Sync() {
 
 // failed logs, once, that a file could not be written.
 func (d *Dir) failed(err error) {
-	d.tell("", "what jobs have taught could not be written; trying again", "directory", d.path, "error", err)
+	d.tell("", "what was learned from jobs could not be written; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.
 func (d *Dir) ignore(fingerprint string, why error) {
-	d.tell(fingerprint, "what earlier jobs have taught about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
+	d.tell(fingerprint, "what was learned from earlier jobs about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
 }
 
 // tell logs a problem once for each key.
@@ -152,7 +152,7 @@ func (d *Dir) read(fingerprint string) (*pecanv1.Learned, error) {
 	}
 	defer file.Close()
 	if size > maxFile {
-		return nil, fmt.Errorf("%w: it has %d bytes, and at most %d are possible", ErrDamaged, size, maxFile)
+		return nil, fmt.Errorf("%w: it has %d bytes, and at most %d are possible", errDamaged, size, maxFile)
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFile))
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *Dir) read(fingerprint string) (*pecanv1.Learned, error) {
 	}
 	found = found.Of(fingerprint)
 	if err := d.check(found); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return found, nil
 }

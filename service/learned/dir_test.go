@@ -275,7 +275,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		read, err := Parse(data)
 		if err != nil {
-			if read != nil || !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
+			if read != nil || !errors.Is(err, errDamaged) && !errors.Is(err, errNewer) {
 				t.Fatalf("%v with %v", err, read)
 			}
 			return

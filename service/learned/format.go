@@ -24,10 +24,10 @@ var (
 )
 
 var (
-	// ErrNewer is the error for a file of a later version.
-	ErrNewer = errors.New("a later version of Pecan wrote it")
-	// ErrDamaged is the error for bytes that are no complete file.
-	ErrDamaged = errors.New("it is damaged")
+	// errNewer is the error for a file of a later version.
+	errNewer = errors.New("a later version of Pecan wrote it")
+	// errDamaged is the error for bytes that are no complete file.
+	errDamaged = errors.New("it is damaged")
 )
 
 // Format returns the content of a file.
@@ -43,18 +43,18 @@ func Format(l *pecanv1.Learned) ([]byte, error) {
 // Parse reads the content of a file.
 func Parse(data []byte) (*pecanv1.Learned, error) {
 	if len(data) < headerSize || !bytes.HasPrefix(data, magic) {
-		return nil, fmt.Errorf("%w: it does not begin with %s and a version", ErrDamaged, magic)
+		return nil, fmt.Errorf("%w: it does not begin with %s and a version", errDamaged, magic)
 	}
 	found, sum, body := binary.LittleEndian.Uint32(data[4:]), binary.LittleEndian.Uint32(data[8:]), data[headerSize:]
 	if found > version {
-		return nil, fmt.Errorf("%w, with format %d; this version reads format %d", ErrNewer, found, version)
+		return nil, fmt.Errorf("%w, with format %d; this version reads format %d", errNewer, found, version)
 	}
 	if found == 0 || sum != crc32.Checksum(body, castagnoli) {
-		return nil, fmt.Errorf("%w: its checksum is wrong", ErrDamaged)
+		return nil, fmt.Errorf("%w: its checksum is wrong", errDamaged)
 	}
 	l := &pecanv1.Learned{}
 	if err := proto.Unmarshal(body, l); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return l, nil
 }

@@ -5,4 +5,6 @@
 // price leads to wrong decisions without any visible fault.
 //
 // prices.go has the table. machine.go has the names of machines. file.go reads a table again when its file has changed.
+//
+// Do not choose a price for an unknown type, and do not compute what follows from prices: policies do that.
 package prices

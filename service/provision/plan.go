@@ -121,7 +121,7 @@ func plan(o observed, desired int, leaving []Address, now time.Time, r rules) ac
 			excess--
 		}
 	}
-	// The provider has done what it was asked for, and a machine that should be gone is there: it chose another one.
+	// The provider removed as many machines as asked, but removed a different one. The machine that should be gone is still there.
 	if o.replicas <= act.replicas && len(active) <= o.replicas && settled > 0 {
 		act.remove = slices.Clone(act.drop[:settled])
 	}

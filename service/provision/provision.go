@@ -119,7 +119,7 @@ func Open(name string, o Options) (Provider, error) {
 	kind, rest, _ := strings.Cut(name, ":")
 	switch {
 	case name == "static":
-		return NewStatic(o.Registered), nil
+		return newStatic(o.Registered), nil
 	case name == "local":
 		return NewLocal(o)
 	case kind == "kubernetes":

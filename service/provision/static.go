@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// Static is a pool of workers that somebody else starts and stops. It never gives more than are there.
-type Static struct{ registered func() int }
+// static is a pool of workers that somebody else starts and stops. It never gives more than are there.
+type static struct{ registered func() int }
 
-// NewStatic returns a pool of the workers that registered counts.
-func NewStatic(registered func() int) *Static { return &Static{registered: registered} }
+// newStatic returns a pool of the workers that registered counts.
+func newStatic(registered func() int) *static { return &static{registered: registered} }
 
 // Reconcile changes nothing. A worker that was asked to leave ends by itself.
-func (s *Static) Reconcile(_ context.Context, desired int, leaving []Address) (State, error) {
+func (s *static) Reconcile(_ context.Context, desired int, leaving []Address) (State, error) {
 	state, err := s.state(leaving)
 	state.Desired = desired
 	if short := desired - state.Ready; short > 0 {
@@ -24,9 +24,9 @@ func (s *Static) Reconcile(_ context.Context, desired int, leaving []Address) (S
 }
 
 // Observe counts the registered workers.
-func (s *Static) Observe(context.Context) (State, error) { return s.state(nil) }
+func (s *static) Observe(context.Context) (State, error) { return s.state(nil) }
 
-func (s *Static) state(leaving []Address) (State, error) {
+func (s *static) state(leaving []Address) (State, error) {
 	if s.registered == nil {
 		return State{}, errors.New("a static pool of workers needs the number of registered workers")
 	}
@@ -36,4 +36,4 @@ func (s *Static) state(leaving []Address) (State, error) {
 }
 
 // Close does nothing: the workers belong to somebody else.
-func (s *Static) Close() error { return nil }
+func (s *static) Close() error { return nil }

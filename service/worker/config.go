@@ -25,7 +25,7 @@ const (
 	maxStreamsLimit           = 1024
 )
 
-// These are the placements of a worker.
+// These are the kinds of a worker.
 const (
 	KindLocal  = "local"
 	KindRemote = "remote"

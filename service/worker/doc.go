@@ -20,4 +20,6 @@
 // workers. They run each stream again, from its start, its index or a checkpoint, and skip what the reader has. If the
 // dispatcher is away, the worker serves until the lease time is over. Then it stops its streams, because they may run
 // elsewhere by then.
+//
+// Do not give a part the session: it gets a function that queues messages. Do not run streams or write frames here.
 package worker

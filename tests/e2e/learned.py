@@ -1,4 +1,4 @@
-"""Writes the files in which dispatchers keep what jobs have taught (docs/formats/learned.md)."""
+"""Writes the files in which dispatchers keep what was learned from jobs (docs/formats/learned.md)."""
 
 from __future__ import annotations
 

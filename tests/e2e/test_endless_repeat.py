@@ -168,7 +168,7 @@ def _badly_ordered(files) -> tf.data.Dataset:
 
 
 def test_an_adopted_order_changes_no_batch_and_a_trainer_resumes_in_it(cluster, files, tmp_path):
-    """An earlier job has taught the order. All epochs have it, and their batches go on from one to the next."""
+    """The order was learned from an earlier job. All epochs have it, and their batches go on from one to the next."""
 
     def distributed(target, order):
         options = dict(streams=4, deterministic=True, seed=3, order=order, order_tolerance="exact")
@@ -184,10 +184,10 @@ def test_an_adopted_order_changes_no_batch_and_a_trainer_resumes_in_it(cluster, 
     names = [step.name for step in steps]
     first, second = (names.index(step.name) for step in steps if step.label in ("roots", "crops"))
     ordered = [*names[:first], *names[first + 1 : second + 1], names[first], *names[second + 1 :]]
-    taught = tmp_path / "taught"
-    taught.write_bytes(learned.adopted_order(plan, ordered, names[first : second + 1]))
+    kept = tmp_path / "learned"
+    kept.write_bytes(learned.adopted_order(plan, ordered, names[first : second + 1]))
     with pecan.LocalCluster(workers=2) as other:
-        merged = run_command("pecanctl", "profiles", "merge", str(taught), "--dispatcher", other.target.removeprefix("pecan://"))
+        merged = run_command("pecanctl", "profiles", "merge", str(kept), "--dispatcher", other.target.removeprefix("pecan://"))
         assert merged.stdout.startswith("1 of 1 datasets"), merged
         iterator = pecan.Iterator(distributed(other.target, "auto"))
         found = read(iterator, saved)

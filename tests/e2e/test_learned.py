@@ -72,7 +72,7 @@ def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_ado
     # A damaged file costs a line in the log, and the first run's work.
     monkeypatch.setenv("PECAN_LEARN", "1")
     kept.write_bytes(before[:-1])
-    assert _run("look", "what earlier jobs have taught about a dataset is not used")[0] in UNKNOWN
+    assert _run("look", "what was learned from earlier jobs about a dataset is not used")[0] in UNKNOWN
 
 
 @pytest.mark.parametrize(

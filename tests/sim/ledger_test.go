@@ -59,7 +59,7 @@ func newLedger(t *testing.T) *ledger {
 }
 
 // took records an element after checking its values.
-func (l *ledger) took(tr *trainer, rows *element.Rows) {
+func (l *ledger) took(tr *trainer, rows *element.Elements) {
 	ids := make([]int64, len(rows.Tensors[0].Data)/8)
 	for i := range ids {
 		ids[i] = int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[i*8:]))

@@ -156,7 +156,7 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/dispatcher/core/placement/status.go: Local":    "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/placement/placement.go: Local": "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/placement/window.go: Local":    "a number of workers on the trainers' hosts",
-		"service/dispatcher/dispatcher.go: Unix":                "the dates of epochs, by which only old knowledge is forgotten",
+		"service/dispatcher/dispatcher.go: Unix":                "the dates of epochs, by which only old learned graphs are forgotten",
 		"service/dispatcher/placing/placer.go: Local":           "a number of workers on the trainers' hosts",
 		"service/dispatcher/core/workers.go: Round":             "of a duration, for people",
 		"service/graph/extents/keep.go: UnixNano":               "of a file's time of change, which only has to be equal",

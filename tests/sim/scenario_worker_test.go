@@ -116,9 +116,9 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	}}.check(t)
 }
 
-// addUpdate adds an update of a watch to the snapshot of the updates before it.
+// addUpdate adds an update of a watch to the sum of the updates before it.
 func addUpdate(whole, update *pecanv1.EpochUpdate) {
-	if update.GetSnapshot() {
+	if update.GetFull() {
 		proto.Reset(whole)
 	}
 	listed := map[uint32]bool{}
@@ -129,7 +129,7 @@ func addUpdate(whole, update *pecanv1.EpochUpdate) {
 	workers := append(whole.Workers, update.GetWorkers()...)
 	proto.Reset(whole)
 	proto.Merge(whole, update)
-	whole.Streams, whole.Workers, whole.Snapshot = append(streams, update.GetStreams()...), workers, true
+	whole.Streams, whole.Workers, whole.Full = append(streams, update.GetStreams()...), workers, true
 }
 
 // leased reports whether all streams of an epoch have workers.

@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 
+	"google.golang.org/grpc"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -36,37 +38,28 @@ func (l *Link) upload(ctx context.Context, graph []byte, spec *pecanv1.DatasetSp
 	return stream.CloseAndRecv()
 }
 
-// GetDataset returns what the dispatcher knows of a registered dataset.
-func (l *Link) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetResponse, error) {
-	var answer *pecanv1.GetDatasetResponse
-	err := l.Ask(ctx, "get the dataset from", func(ctx context.Context) error {
-		var err error
-		answer, err = l.api.GetDataset(ctx, &pecanv1.GetDatasetRequest{DatasetId: id})
+// askFor makes a call with a request. It repeats the call as Ask does.
+func askFor[Q, A any](ctx context.Context, l *Link, what string, of func(context.Context, *Q, ...grpc.CallOption) (*A, error), request *Q) (answer *A, err error) {
+	err = l.Ask(ctx, what, func(ctx context.Context) (err error) {
+		answer, err = of(ctx, request)
 		return err
 	})
 	return answer, err
+}
+
+// GetDataset returns what the dispatcher knows of a registered dataset.
+func (l *Link) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetResponse, error) {
+	return askFor(ctx, l, "get the dataset from", l.api.GetDataset, &pecanv1.GetDatasetRequest{DatasetId: id})
 }
 
 // Status returns the dispatcher's status for operators.
 func (l *Link) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
-	var answer *pecanv1.StatusResponse
-	err := l.Ask(ctx, "get the status of", func(ctx context.Context) error {
-		var err error
-		answer, err = l.api.Status(ctx, &pecanv1.StatusRequest{})
-		return err
-	})
-	return answer, err
+	return askFor(ctx, l, "get the status of", l.api.Status, &pecanv1.StatusRequest{})
 }
 
 // Explain returns why the steps of a job, given by id or name, run in their order.
 func (l *Link) Explain(ctx context.Context, job string) (*pecanv1.ExplainResponse, error) {
-	var answer *pecanv1.ExplainResponse
-	err := l.Ask(ctx, "get the order of steps from", func(ctx context.Context) error {
-		var err error
-		answer, err = l.api.Explain(ctx, &pecanv1.ExplainRequest{Job: job})
-		return err
-	})
-	return answer, err
+	return askFor(ctx, l, "get the order of steps from", l.api.Explain, &pecanv1.ExplainRequest{Job: job})
 }
 
 const ChunkBytes = 1 << 20

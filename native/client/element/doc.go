@@ -1,11 +1,11 @@
-// Package element holds the memory of elements in a trainer: an Entry is one accepted frame, and Rows are elements that
+// Package element holds the memory of elements in a trainer: an Entry is one accepted frame, and Elements are elements that
 // an iteration returns.
 //
-// entry.go has entries, and rows.go has rows. gather.go copies between them.
+// entry.go has entries, and elements.go has elements. gather.go copies between them.
 //
-// Entry.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer, which is freed with the
-// last reference. Gather copies the rows of several small entries into one buffer. A Span names the stream indices that
-// Rows came from.
+// Entry.Cut returns Elements of a frame without a copy: both refer to one reference-counted buffer, which is freed with the
+// last reference. Gather copies the elements of several small entries into one buffer. A Span names the stream indices that
+// Elements came from.
 //
 // Nothing here takes a lock. An Entry belongs to a stream, and the lock of the stream's epoch guards it. A worker can
 // change values in shared memory while the trainer reads them. Therefore every access to the lengths of strings checks

@@ -9,10 +9,10 @@ import (
 
 // Entry is one accepted frame, or one failed element, in a stream's queue.
 type Entry struct {
-	// First is the index of row 0. At is the next row to dequeue.
-	First uint64
-	Rows  int
-	At    int
+	// First is the index of element 0. At is the next element to dequeue.
+	First    uint64
+	Elements int
+	At       int
 	// Bytes is what the entry uses of the memory budget. Arrived is what it used of the channel's credit.
 	Bytes   uint64
 	Arrived uint64
@@ -23,33 +23,33 @@ type Entry struct {
 	Table    *frame.Table
 	Columnar bool
 	Checked  bool
-	// Strings holds, per component of a columnar frame, where the bytes of row At begin; nil without strings.
+	// Strings holds, per component of a columnar frame, where the bytes of element At begin; nil without strings.
 	Strings []uint64
 }
 
-// Index returns the index of the next row.
+// Index returns the index of the next element.
 func (en *Entry) Index() uint64 { return en.First + uint64(en.At) }
 
-func (en *Entry) Remaining() int { return en.Rows - en.At }
+func (en *Entry) Remaining() int { return en.Elements - en.At }
 
-// Skip drops rows that were delivered before.
-func (en *Entry) Skip(rows int) {
+// Skip drops elements that were delivered before.
+func (en *Entry) Skip(elements int) {
 	if !en.Columnar || en.Strings == nil {
-		en.At += rows
+		en.At += elements
 		return
 	}
 	var ignored Tensor
 	for c := range en.Table.Rows {
 		if en.Table.Rows[c].DType == frame.DTString {
-			en.sliceStrings(c, rows, &ignored)
+			en.sliceStrings(c, elements, &ignored)
 		}
 	}
-	en.At += rows
+	en.At += elements
 }
 
-// Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is columnar. With lead
+// Cut returns the next n elements of a frame without copying them. n is 1 unless the frame is columnar. With lead
 // the tensors get a leading dimension of n.
-func (en *Entry) Cut(n int, lead bool) *Rows {
+func (en *Entry) Cut(n int, lead bool) *Elements {
 	components := en.Table.Components
 	row := 0
 	if !en.Columnar {
@@ -59,11 +59,11 @@ func (en *Entry) Cut(n int, lead bool) *Rows {
 	for c := range components {
 		rank += len(en.Table.Rows[row+c].Dims) + 1
 	}
-	rows := &Rows{Index: en.Index(), Count: n, Tensors: make([]Tensor, components)}
+	elements := &Elements{Index: en.Index(), Count: n, Tensors: make([]Tensor, components)}
 	dims := make([]int64, 0, rank)
 	data := en.Buffer.Bytes()
 	for c := range components {
-		source, tensor := &en.Table.Rows[row+c], &rows.Tensors[c]
+		source, tensor := &en.Table.Rows[row+c], &elements.Tensors[c]
 		start := len(dims)
 		if lead {
 			dims = append(dims, int64(n))
@@ -76,7 +76,7 @@ func (en *Entry) Cut(n int, lead bool) *Rows {
 		case source.DType == frame.DTString:
 			en.sliceStrings(row+c, n, tensor)
 		case en.Columnar:
-			width := source.Bytes / uint64(en.Rows)
+			width := source.Bytes / uint64(en.Elements)
 			from := source.Offset + uint64(en.At)*width
 			tensor.Data = data[from : from+uint64(n)*width]
 		default:
@@ -85,14 +85,14 @@ func (en *Entry) Cut(n int, lead bool) *Rows {
 	}
 	en.At += n
 	if en.Remaining() == 0 {
-		rows.buffer, en.Buffer = en.Buffer, nil
+		elements.buffer, en.Buffer = en.Buffer, nil
 	} else {
-		rows.buffer = en.Buffer.Retain()
+		elements.buffer = en.Buffer.Retain()
 	}
-	return rows
+	return elements
 }
 
-// sliceStrings finds the lengths and the bytes of n rows of a string component, and advances past them.
+// sliceStrings finds the lengths and the bytes of n elements of a string component, and advances past them.
 // Lengths were checked against the payload when the frame was accepted.
 func (en *Entry) sliceStrings(row, n int, tensor *Tensor) {
 	source := &en.Table.Rows[row]
@@ -100,7 +100,7 @@ func (en *Entry) sliceStrings(row, n int, tensor *Tensor) {
 	per, _ := frame.Elements(source.Dims)
 	total, first, at := per, uint64(0), uint64(0)
 	if en.Columnar {
-		total, first, at = per*uint64(en.Rows), per*uint64(en.At), en.Strings[row]
+		total, first, at = per*uint64(en.Elements), per*uint64(en.At), en.Strings[row]
 	}
 	tensor.Lengths = data[first*8 : (first+per*uint64(n))*8]
 	size := uint64(0)
@@ -113,7 +113,7 @@ func (en *Entry) sliceStrings(row, n int, tensor *Tensor) {
 	}
 }
 
-// Release frees the memory of rows that were not dequeued.
+// Release frees the memory of elements that were not dequeued.
 func (en *Entry) Release() {
 	en.Buffer.Release()
 	en.Buffer = nil

@@ -10,17 +10,17 @@ type bufferPool interface {
 	Get(n int) (*buffer.Buffer, error)
 }
 
-// SameShape reports whether the entry's next row has the shape of rows that were dequeued as a block.
-func (en *Entry) SameShape(rows *Rows) bool {
-	if en.Err != nil || en.Table.Components != len(rows.Tensors) {
+// SameShape reports whether the entry's next element has the shape of elements that were dequeued as a block.
+func (en *Entry) SameShape(elements *Elements) bool {
+	if en.Err != nil || en.Table.Components != len(elements.Tensors) {
 		return false
 	}
 	row := 0
 	if !en.Columnar {
 		row = en.At * en.Table.Components
 	}
-	for c := range rows.Tensors {
-		tensor, have := &en.Table.Rows[row+c], &rows.Tensors[c]
+	for c := range elements.Tensors {
+		tensor, have := &en.Table.Rows[row+c], &elements.Tensors[c]
 		if tensor.DType != have.DType || len(tensor.Dims) != len(have.Dims)-1 {
 			return false
 		}
@@ -33,17 +33,17 @@ func (en *Entry) SameShape(rows *Rows) bool {
 	return true
 }
 
-// Size returns how many bytes the values of rows take.
-func Size(rows *Rows) int {
+// Size returns how many bytes the values of elements take.
+func Size(elements *Elements) int {
 	n := 0
-	for i := range rows.Tensors {
-		n += len(rows.Tensors[i].Data) + len(rows.Tensors[i].Lengths)
+	for i := range elements.Tensors {
+		n += len(elements.Tensors[i].Data) + len(elements.Tensors[i].Lengths)
 	}
 	return n
 }
 
-// Gather copies rows of one shape into one buffer, and releases the originals.
-func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
+// Gather copies elements of one shape into one buffer, and releases the originals.
+func Gather(pool bufferPool, pieces []*Elements) (*Elements, error) {
 	defer func() {
 		for _, piece := range pieces {
 			piece.Release()
@@ -68,9 +68,9 @@ func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), buffer: buf, Spans: first.Spans}
+	elements := &Elements{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), buffer: buf, Spans: first.Spans}
 	at := 0
-	join := func(part func(*Rows) []byte) []byte {
+	join := func(part func(*Elements) []byte) []byte {
 		start := at
 		for _, piece := range pieces {
 			at += copy(buf.Bytes()[at:], part(piece))
@@ -80,13 +80,13 @@ func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 		return joined
 	}
 	for c := range first.Tensors {
-		tensor := &rows.Tensors[c]
+		tensor := &elements.Tensors[c]
 		tensor.DType = first.Tensors[c].DType
 		tensor.Dims = append([]int64{int64(count)}, first.Tensors[c].Dims[1:]...)
-		tensor.Data = join(func(r *Rows) []byte { return r.Tensors[c].Data })
+		tensor.Data = join(func(r *Elements) []byte { return r.Tensors[c].Data })
 		if tensor.DType == frame.DTString {
-			tensor.Lengths = join(func(r *Rows) []byte { return r.Tensors[c].Lengths })
+			tensor.Lengths = join(func(r *Elements) []byte { return r.Tensors[c].Lengths })
 		}
 	}
-	return rows, nil
+	return elements, nil
 }

@@ -47,9 +47,9 @@ func BenchmarkEpoch(b *testing.B) {
 // mostlyEnded returns an epoch in which 16 streams are open and one of them has an element, and an update that lists them.
 func mostlyEnded(total uint32) (*Epoch, *pecanv1.EpochUpdate) {
 	e := testEpoch(&pecanv1.Plan{NumStreams: int32(total), Group: 16})
-	update := &pecanv1.EpochUpdate{TotalStreams: total, StreamsFinal: true, Snapshot: true, Workers: []*pecanv1.WorkerAddress{{WorkerId: "w"}}}
+	update := &pecanv1.EpochUpdate{TotalStreams: total, StreamsFinal: true, Full: true, Workers: []*pecanv1.WorkerAddress{{WorkerId: "w"}}}
 	for number := range total {
-		e.apply(&pecanv1.EpochUpdate{Snapshot: number == 0, Version: uint64(number + 1), Workers: update.Workers, TotalStreams: total, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
+		e.apply(&pecanv1.EpochUpdate{Full: number == 0, Version: uint64(number + 1), Workers: update.Workers, TotalStreams: total, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
 			{Stream: number, Lease: 1, Assignment: 1, WorkerNumber: 1}}}, number == 0)
 		if number < total-16 {
 			st := e.streams.find(number)
@@ -79,7 +79,7 @@ func testEpoch(plan *pecanv1.Plan) *Epoch {
 // arrive puts the next element, which failed, into the queue of a stream.
 func arrive(e *Epoch, number uint32) {
 	st := e.streamOf(number)
-	st.queue = append(st.queue, element.Entry{First: st.next, Rows: 1, Err: reason.New(reason.Internal, "failed")})
+	st.queue = append(st.queue, element.Entry{First: st.next, Elements: 1, Err: reason.New(reason.Internal, "failed")})
 	st.next++
 	e.settle(st)
 }

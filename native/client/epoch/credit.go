@@ -17,9 +17,8 @@ func (e *Epoch) steadyLimit() int {
 	return int(max(minSteady, min(uint64(e.options.MaxOutstandingBytes)/2/frame, maxBegun)))
 }
 
-// steadyAhead is steadyLimit for streams whose turn has not come. A group that is read in turn needs its part first, and
-// nobody gets steady credit while others hold the budget.
-// e.mu is held.
+// steadyAhead is steadyLimit for streams whose turn has not come. A group that is read in turn gets its part of the limit
+// first. The limit is 0 while queued and granted bytes of other streams fill the budget. e.mu is held.
 func (e *Epoch) steadyAhead() int {
 	limit := e.steadyLimit()
 	if e.streams.reading > limit && e.streams.held+e.share() > uint64(e.options.MaxOutstandingBytes) {

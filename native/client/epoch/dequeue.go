@@ -45,10 +45,10 @@ func (e *Epoch) LookAhead() Lookahead {
 }
 
 const (
-	// When a block is requested, rows of at most gatherRow bytes from several frames are copied together,
+	// When a block is requested, elements of at most gatherElement bytes from several frames are copied together,
 	// because a call costs more than the copy. A gathered block has at most gatherBytes.
-	gatherRow   = 8 << 10
-	gatherBytes = 1 << 20
+	gatherElement = 8 << 10
+	gatherBytes   = 1 << 20
 )
 
 // Result is what Dequeue found.
@@ -64,8 +64,8 @@ const (
 	End
 )
 
-// Dequeue returns up to max rows that are ready, or the rows that failed. It never blocks.
-func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
+// Dequeue returns up to max elements that are ready, or the elements that failed. It never blocks.
+func (e *Epoch) Dequeue(max int, lead bool) (*element.Elements, Result, error) {
 	pieces, found, err := e.dequeueChunks(max, lead)
 	if found == ElementFailed {
 		return pieces[0], found, err
@@ -73,50 +73,50 @@ func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
 	if found != Ready {
 		return nil, found, err
 	}
-	rows := pieces[0]
+	elements := pieces[0]
 	if len(pieces) > 1 {
-		rows.Spans = make([]element.Span, len(pieces))
+		elements.Spans = make([]element.Span, len(pieces))
 		for i, p := range pieces {
-			rows.Spans[i] = element.Span{Stream: p.Stream, First: p.Index, Rows: uint64(p.Count)}
+			elements.Spans[i] = element.Span{Stream: p.Stream, First: p.Index, Elements: uint64(p.Count)}
 		}
-		if rows, err = element.Gather(e.Consumer.Pool, pieces); err != nil {
+		if elements, err = element.Gather(e.Consumer.Pool, pieces); err != nil {
 			return nil, Broken, err
 		}
 	}
-	return rows, Ready, nil
+	return elements, Ready, nil
 }
 
-// dequeueChunks dequeues rows of one shape, up to max. With lead, it gathers small pieces of several streams, because a
+// dequeueChunks dequeues elements of one shape, up to max. With lead, it gathers small pieces of several streams, because a
 // call of the op costs more than a copy of few bytes.
-func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, error) {
+func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Elements, Result, error) {
 	// The unlock is deferred because this can panic: a worker on the same host may change strings in shared
 	// memory. Without the deferred unlock nobody could close the epoch any more.
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	first, found, err := e.dequeueFrom(e.pick(), max, lead)
 	if found == ElementFailed {
-		return []*element.Rows{first}, found, err
+		return []*element.Elements{first}, found, err
 	}
 	if found != Ready {
 		return nil, found, err
 	}
 	e.starved, e.stranded = false, time.Time{}
-	pieces := []*element.Rows{first}
-	if !lead || first.Count >= (max+1)/2 || element.Size(first) > gatherRow*first.Count {
+	pieces := []*element.Elements{first}
+	if !lead || first.Count >= (max+1)/2 || element.Size(first) > gatherElement*first.Count {
 		return pieces, Ready, nil
 	}
-	rows, bytes := first.Count, element.Size(first)
-	for rows < max && bytes < gatherBytes {
+	elements, bytes := first.Count, element.Size(first)
+	for elements < max && bytes < gatherBytes {
 		st := e.pick()
 		if st == nil || !st.queue[0].SameShape(first) {
 			break
 		}
-		piece, found, _ := e.dequeueFrom(st, max-rows, lead)
+		piece, found, _ := e.dequeueFrom(st, max-elements, lead)
 		if found != Ready {
 			break
 		}
 		pieces = append(pieces, piece)
-		rows += piece.Count
+		elements += piece.Count
 		bytes += element.Size(piece)
 	}
 	return pieces, Ready, nil
@@ -124,7 +124,7 @@ func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, erro
 
 // dequeueFrom dequeues from the head of a stream's queue. With st nil it returns why nothing is ready. e.mu
 // is held.
-func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Result, error) {
+func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Elements, Result, error) {
 	switch {
 	case e.disowned && e.err == nil:
 		return nil, Nothing, nil
@@ -148,7 +148,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 	e.advance(st)
 	head := &st.queue[0]
 	if err := head.Err; err != nil {
-		failed := &element.Rows{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: 1}
+		failed := &element.Elements{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: 1}
 		st.pop()
 		return failed, ElementFailed, err
 	}
@@ -157,21 +157,21 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 		n = min(max, head.Remaining())
 	}
 	if err := e.checkSpec(st, head); err != nil {
-		failed := &element.Rows{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: n}
+		failed := &element.Elements{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: n}
 		head.At += n
 		if head.Remaining() == 0 {
 			st.pop()
 		}
 		return failed, ElementFailed, err
 	}
-	rows := head.Cut(n, lead)
-	rows.Epoch, rows.Stream = e.id, st.number
+	elements := head.Cut(n, lead)
+	elements.Epoch, elements.Stream = e.id, st.number
 	e.dequeued += uint64(n)
-	e.dequeuedBytes += uint64(element.Size(rows))
+	e.dequeuedBytes += uint64(element.Size(elements))
 	if head.Remaining() == 0 {
 		st.pop()
 	}
-	return rows, Ready, nil
+	return elements, Ready, nil
 }
 
 // checkSpec compares an element with the dataset's spec, so that nobody reads a buffer of another type.
@@ -197,7 +197,7 @@ func (e *Epoch) checkSpec(st *stream, en *element.Entry) error {
 			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())
 		}
 	}
-	// All rows of a columnar frame have the one shape that was checked.
+	// All elements of a columnar frame have the one shape that was checked.
 	en.Checked = en.Columnar
 	return nil
 }

@@ -28,7 +28,7 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: frame.DTString, Bytes: 11}}}
 	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}}
 	st := e.streamOf(0)
-	st.queue = []element.Entry{{Rows: 1, Table: table, Buffer: buf}}
+	st.queue = []element.Entry{{Elements: 1, Table: table, Buffer: buf}}
 	e.settle(st)
 	func() {
 		defer func() {

@@ -1,10 +1,10 @@
-// Package epoch reads the streams of one epoch, from the dispatcher's snapshots to rows that are ready.
+// Package epoch reads the streams of one epoch, from the dispatcher's updates to elements that are ready.
 //
-// An Epoch (epoch.go) is opened at the dispatcher (open.go) and watches its snapshots (snapshot.go), which name the
+// An Epoch (epoch.go) is opened at the dispatcher (open.go) and watches its updates (update.go), which name the
 // worker of each stream. streams.go has the set of streams, of which only open ones are visited. stream.go has one stream.
 // reconcile.go keeps a channel open for each stream that can be read, and stream_failure.go decides what follows when a
 // channel fails. receiver.go accepts entries, and credit.go grants workers the bytes that they may send: steadily, or in
-// rotation where many streams share the budget. dequeue.go and turn.go return rows to the consumer. outage.go decides when
+// rotation where many streams share the budget. dequeue.go and turn.go return elements to the consumer. outage.go decides when
 // a wait becomes an error. report.go, reports.go and position.go report what was dequeued and received. progress.go has the
 // form of a position in plans with groups. carry.go has the rows that the next epoch joins. prefetch.go decides when to open
 // the next epoch. consumer.go has the state that all epochs of a job share, and Job, the interface of an epoch to its job.

@@ -45,7 +45,7 @@ type Epoch struct {
 	active  bool
 	closed  bool
 	options Options
-	// The newest snapshot of the dispatcher.
+	// The newest update of the dispatcher.
 	version       uint64
 	total         uint32
 	final         bool
@@ -53,7 +53,7 @@ type Epoch struct {
 	// delivered is set if other trainers read the whole epoch before this client joined.
 	delivered bool
 	waiting   string
-	// stale is set if the newest snapshot has an older lease or assignment of a stream than this client had.
+	// stale is set if the newest update has an older lease or assignment of a stream than this client had.
 	// staleHeartbeats counts heartbeats in a row for which that was so.
 	stale           bool
 	staleHeartbeats int

@@ -38,7 +38,7 @@ func playEpoch(t *testing.T, plan *pecanv1.Plan, counts []uint64, from *pecanv1.
 			p.unlisted = append(p.unlisted, stream)
 		}
 	}
-	p.apply(p.update(&pecanv1.EpochUpdate{Snapshot: true}), true)
+	p.apply(p.update(&pecanv1.EpochUpdate{Full: true}), true)
 	return p
 }
 

@@ -44,7 +44,7 @@ func (e *Epoch) adopt() {
 	}
 }
 
-// run opens the epoch at the dispatcher and watches its snapshots until the epoch is closed.
+// run opens the epoch at the dispatcher and watches its updates until the epoch is closed.
 func (e *Epoch) run() {
 	var pause wait.Backoff
 	follow := e.open(&pause)

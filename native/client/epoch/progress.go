@@ -24,8 +24,8 @@ func (b *Bitmap) Set(stream uint32) {
 	(*b)[stream/8] |= 1 << (stream % 8)
 }
 
-// Clear removes a stream.
-func (b Bitmap) Clear(stream uint32) {
+// clear removes a stream.
+func (b Bitmap) clear(stream uint32) {
 	if int(stream/8) < len(b) {
 		b[stream/8] &^= 1 << (stream % 8)
 	}

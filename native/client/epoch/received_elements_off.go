@@ -2,5 +2,5 @@
 
 package epoch
 
-// alreadyReceived accepts all rows again: tests/sim must notice.
+// alreadyReceived accepts all elements again: tests/sim must notice.
 func alreadyReceived(uint64, uint64, uint64) uint64 { return 0 }

@@ -97,7 +97,7 @@ func (r *receiver) Refused(why *reason.Error) {
 	switch why.Reason {
 	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
 		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
-		// The dispatcher's next snapshot, or the worker's next command, resolves this.
+		// The dispatcher's next update, or the worker's next command, resolves this.
 		st.denied = true
 		if st.failures > 2 {
 			st.report(why)
@@ -119,12 +119,12 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer e.settle(st)
-	rows := uint64(max(1, h.Count))
+	elements := uint64(max(1, h.Count))
 	switch {
 	case st.receiver != r || st.ended:
 		return false, nil
 	case outdated(h.Lease, r.lease):
-		e.duplicates += rows
+		e.duplicates += elements
 		return false, nil
 	case h.Lease > r.lease:
 		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, r.lease))
@@ -134,8 +134,8 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 		return false, nil
 	case h.Type == frame.Data && r.received > 0 && r.received >= r.granted:
 		return false, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, r.received+h.RawLen, r.granted)
-	case alreadyReceived(h.Index, rows, st.next) == rows:
-		e.duplicates += rows
+	case alreadyReceived(h.Index, elements, st.next) == elements:
+		e.duplicates += elements
 		r.received += h.RawLen
 		return false, nil
 	}
@@ -147,8 +147,8 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 func (r *receiver) Add(en element.Entry) bool {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
-	known := alreadyReceived(en.First, uint64(en.Rows), st.next)
-	if st.receiver != r || e.closed || en.First > st.next || known == uint64(en.Rows) {
+	known := alreadyReceived(en.First, uint64(en.Elements), st.next)
+	if st.receiver != r || e.closed || en.First > st.next || known == uint64(en.Elements) {
 		e.mu.Unlock()
 		en.Release()
 		return false
@@ -159,9 +159,9 @@ func (r *receiver) Add(en element.Entry) bool {
 	}
 	r.received += en.Arrived
 	if st.clean == st.next && en.Err == nil {
-		st.clean = en.First + uint64(en.Rows)
+		st.clean = en.First + uint64(en.Elements)
 	}
-	st.next = en.First + uint64(en.Rows)
+	st.next = en.First + uint64(en.Elements)
 	st.queued += en.Bytes
 	if e.largest == 0 {
 		// The size of frames decides how many channels have steady credit.

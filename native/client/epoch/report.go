@@ -68,19 +68,19 @@ func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	}
 }
 
-// State is a snapshot of an epoch.
+// State is what an epoch had at one moment.
 type State struct {
-	// Version is the version of the dispatcher's newest snapshot.
+	// Version is the version of the dispatcher's newest update.
 	Version uint64
 	// Accepted counts elements that arrived.
 	Accepted uint64
 	// NoWorkers is set if the epoch waits for a worker.
 	NoWorkers bool
-	// Streams are the streams of the dispatcher's snapshots, by number.
+	// Streams are the streams of the dispatcher's updates, by number.
 	Streams []StreamState
 }
 
-// StreamState is a snapshot of one stream.
+// StreamState is what one stream had at one moment.
 type StreamState struct {
 	Number uint32
 	Lease  uint64
@@ -98,7 +98,7 @@ type StreamState struct {
 	LastError error
 }
 
-// State returns a snapshot of the epoch, for tests and diagnosis.
+// State returns the present state of the epoch, for tests and diagnosis.
 func (e *Epoch) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -62,34 +62,34 @@ func (e *Epoch) sendReports(ctx context.Context) error {
 }
 
 func (e *Epoch) sendFinished(ctx context.Context, list []*pecanv1.FinishedStream) error {
-	if len(list) == 0 {
-		return nil
-	}
-	answer, err := e.link.API().FinishStreams(ctx, &pecanv1.FinishStreamsRequest{
-		ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id, Streams: list,
+	return sendList(e, list, &e.reports.finished, func() ([]*pecanv1.RefusedStream, error) {
+		answer, err := e.link.API().FinishStreams(ctx, &pecanv1.FinishStreamsRequest{
+			ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id, Streams: list,
+		})
+		return answer.GetRefused(), err
 	})
-	if err := e.refusedReports(answer.GetRefused(), err); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.reports.finished = e.reports.finished[len(list):]
-	return nil
 }
 
 func (e *Epoch) sendReleased(ctx context.Context, list []*pecanv1.ReleasedStream) error {
+	return sendList(e, list, &e.reports.released, func() ([]*pecanv1.RefusedStream, error) {
+		answer, err := e.link.API().ReleaseStreams(ctx, &pecanv1.ReleaseStreamsRequest{
+			ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id, Streams: list,
+		})
+		return answer.GetRefused(), err
+	})
+}
+
+// sendList sends the first waiting reports of one kind. They stay if the dispatcher is away.
+func sendList[R any](e *Epoch, list []R, waiting *[]R, send func() ([]*pecanv1.RefusedStream, error)) error {
 	if len(list) == 0 {
 		return nil
 	}
-	answer, err := e.link.API().ReleaseStreams(ctx, &pecanv1.ReleaseStreamsRequest{
-		ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id, Streams: list,
-	})
-	if err := e.refusedReports(answer.GetRefused(), err); err != nil {
+	if err := e.refusedReports(send()); err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.reports.released = e.reports.released[len(list):]
+	*waiting = (*waiting)[len(list):]
 	return nil
 }
 

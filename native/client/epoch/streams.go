@@ -82,7 +82,7 @@ func (e *Epoch) streamOf(number uint32) *stream {
 		}
 		*p = pastStream{}
 		s.pasts--
-		s.over.Clear(number)
+		s.over.clear(number)
 		e.turnGroup = 0
 	}
 	delete(s.resumed, number)
@@ -119,7 +119,7 @@ func (e *Epoch) settle(st *stream) {
 	if st.counted && st.count == 0 {
 		s.empty.Set(st.number)
 	} else {
-		s.empty.Clear(st.number)
+		s.empty.clear(st.number)
 	}
 	if len(st.queue) == 0 && st.receiver == nil && (st.finished || st.released) {
 		s.retire(st)

@@ -23,9 +23,9 @@ func (d *delivery) results() uint64 {
 	if d.failed {
 		return 1
 	}
-	n := d.Rows
+	n := d.Elements
 	for _, p := range d.more {
-		n += p.Rows
+		n += p.Elements
 	}
 	return n
 }
@@ -92,10 +92,10 @@ func (l *Log) NewIteration() uint64 {
 }
 
 // Delivered records that elements were returned, or an error in their position.
-func (l *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
-	d := delivery{pass: pass, Span: element.Span{Stream: rows.Stream, First: rows.Index, Rows: uint64(rows.Count)}, failed: failed}
-	if len(rows.Spans) > 0 {
-		d.Span, d.more = rows.Spans[0], rows.Spans[1:]
+func (l *Log) Delivered(pass *Pass, elements *element.Elements, failed bool) {
+	d := delivery{pass: pass, Span: element.Span{Stream: elements.Stream, First: elements.Index, Elements: uint64(elements.Count)}, failed: failed}
+	if len(elements.Spans) > 0 {
+		d.Span, d.more = elements.Spans[0], elements.Spans[1:]
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -37,7 +37,7 @@ func (p *position) add(d *delivery, n uint64) {
 		p.turn = d.pass.Epoch.ResumeAt.GetTurn()
 	}
 	if d.failed {
-		p.move(d.Span, d.Rows)
+		p.move(d.Span, d.Elements)
 		return
 	}
 	p.elements += n
@@ -59,9 +59,9 @@ func (p *position) compact() {
 	}
 }
 
-// move advances past up to n rows of a span, and returns how many there were.
+// move advances past up to n elements of a span, and returns how many there were.
 func (p *position) move(from element.Span, n uint64) uint64 {
-	n = min(n, from.Rows)
+	n = min(n, from.Elements)
 	if n > 0 {
 		p.at.Next[from.Stream], p.turn = from.First+n, from.Stream+1
 	}

@@ -39,7 +39,7 @@ func FuzzToken(f *testing.F) {
 func BenchmarkDelivered(b *testing.B) {
 	p, one := &Log{}, &Pass{}
 	one.Epoch = &epoch.Epoch{Consumer: &epoch.Consumer{}}
-	rows := &element.Rows{Stream: 3, Count: 1}
+	rows := &element.Elements{Stream: 3, Count: 1}
 	for b.Loop() {
 		rows.Index++
 		p.Delivered(one, rows, false)

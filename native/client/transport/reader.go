@@ -146,7 +146,7 @@ func (r *reader) failure(h frame.Header, meta []byte) error {
 	if err != nil || !wanted {
 		return err
 	}
-	ch.receiver.Add(element.Entry{First: h.Index, Rows: 1, Err: why})
+	ch.receiver.Add(element.Entry{First: h.Index, Elements: 1, Err: why})
 	r.touched[ch] = struct{}{}
 	return nil
 }
@@ -166,13 +166,13 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 			return err
 		}
 	}
-	en := element.Entry{First: h.Index, Rows: int(h.Count), Bytes: h.RawLen, Arrived: h.RawLen, Table: table, Columnar: h.Flags&frame.Columns != 0}
+	en := element.Entry{First: h.Index, Elements: int(h.Count), Bytes: h.RawLen, Arrived: h.RawLen, Table: table, Columnar: h.Flags&frame.Columns != 0}
 	if wanted {
 		limit := ch.maxElement
 		if size := largestElement(h, table); size > limit {
 			wanted = false
 			// The element keeps its index, as a failed one.
-			defer ch.receiver.Add(element.Entry{First: h.Index, Rows: int(h.Count), Arrived: h.RawLen, Err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
+			defer ch.receiver.Add(element.Entry{First: h.Index, Elements: int(h.Count), Arrived: h.RawLen, Err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
 				"raise max_element_bytes, or make elements smaller", ch.name(h.Index), size, limit)})
 		}
 	}

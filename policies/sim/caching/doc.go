@@ -12,4 +12,6 @@
 // of the Cachew paper, random.go random worlds.
 //
 // The package imports policies only, and no policy imports it.
+//
+// Do not show a policy what a real dispatcher would not measure.
 package caching

@@ -1152,7 +1152,7 @@ func (x *WatchEpochRequest) GetEpoch() uint64 {
 	return 0
 }
 
-// The first update of a watch, in one or more parts, lists the streams that the client consumes. They have had a lease, or
+// The first update of a watch is a full update, in one or more parts. It lists the streams that the client consumes. They have had a lease, or
 // have begun, and no client has finished them. Each later update lists the streams that changed since. The client removes
 // streams that it has finished from its own list, and gets no more updates of them.
 type EpochUpdate struct {
@@ -1173,9 +1173,9 @@ type EpochUpdate struct {
 	NoWorkers bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
 	// Why nothing can be cached at pecan.cache() or at a candidate, and the remedy, for people. Empty if it can.
 	CacheProblem string `protobuf:"bytes,9,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
-	// The first part of a snapshot. A stream that is in no part of it is no longer the client's, unless
+	// The first part of a full update. A stream that no part of it lists is no longer the client's, unless
 	// the client has finished it.
-	Snapshot bool `protobuf:"varint,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Full bool `protobuf:"varint,10,opt,name=full,proto3" json:"full,omitempty"`
 	// Another part follows at once. The fields other than lists are valid in the last part.
 	More bool `protobuf:"varint,11,opt,name=more,proto3" json:"more,omitempty"`
 	// Workers that `streams` names for the first time in this watch. They have the numbers 1, 2, … in the order in which
@@ -1289,9 +1289,9 @@ func (x *EpochUpdate) GetCacheProblem() string {
 	return ""
 }
 
-func (x *EpochUpdate) GetSnapshot() bool {
+func (x *EpochUpdate) GetFull() bool {
 	if x != nil {
-		return x.Snapshot
+		return x.Full
 	}
 	return false
 }
@@ -2874,7 +2874,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xde\x04\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xd6\x04\n" +
 	"\vEpochUpdate\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\astreams\x18\x02 \x03(\v2\x18.pecan.v1.ConsumerStreamR\astreams\x12#\n" +
@@ -2885,9 +2885,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
 	"\n" +
 	"no_workers\x18\b \x01(\bR\tnoWorkers\x12#\n" +
-	"\rcache_problem\x18\t \x01(\tR\fcacheProblem\x12\x1a\n" +
-	"\bsnapshot\x18\n" +
-	" \x01(\bR\bsnapshot\x12\x12\n" +
+	"\rcache_problem\x18\t \x01(\tR\fcacheProblem\x12\x12\n" +
+	"\x04full\x18\n" +
+	" \x01(\bR\x04full\x12\x12\n" +
 	"\x04more\x18\v \x01(\bR\x04more\x121\n" +
 	"\aworkers\x18\f \x03(\v2\x17.pecan.v1.WorkerAddressR\aworkers\x12\x18\n" +
 	"\arevoked\x18\r \x03(\rR\arevoked\x12\x1c\n" +

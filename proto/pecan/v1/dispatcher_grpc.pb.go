@@ -64,7 +64,7 @@ type DispatcherClient interface {
 	OpenEpoch(ctx context.Context, in *OpenEpochRequest, opts ...grpc.CallOption) (*OpenEpochResponse, error)
 	// The client begins to read an epoch that it prefetched. Idempotent.
 	AdoptEpoch(ctx context.Context, in *AdoptEpochRequest, opts ...grpc.CallOption) (*AdoptEpochResponse, error)
-	// Pushes the state of a pass to its client: a snapshot, then differences.
+	// Pushes the state of a pass to its client: a full update, then differences.
 	WatchEpoch(ctx context.Context, in *WatchEpochRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EpochUpdate], error)
 	// The client has received all elements of streams of one epoch, at most 4,096. A refused one does not affect the others.
 	// Idempotent.
@@ -94,7 +94,7 @@ type DispatcherClient interface {
 	Caches(ctx context.Context, in *CachesRequest, opts ...grpc.CallOption) (*CachesResponse, error)
 	// Pins or removes a cache. Idempotent, except that a removed cache cannot be found again.
 	ChangeCache(ctx context.Context, in *ChangeCacheRequest, opts ...grpc.CallOption) (*ChangeCacheResponse, error)
-	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
+	// Returns what was learned from jobs about graphs: one message for each graph, in the order of fingerprints.
 	ExportLearned(ctx context.Context, in *ExportLearnedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLearnedResponse], error)
 	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
 	MergeLearned(ctx context.Context, in *MergeLearnedRequest, opts ...grpc.CallOption) (*MergeLearnedResponse, error)
@@ -378,7 +378,7 @@ type DispatcherServer interface {
 	OpenEpoch(context.Context, *OpenEpochRequest) (*OpenEpochResponse, error)
 	// The client begins to read an epoch that it prefetched. Idempotent.
 	AdoptEpoch(context.Context, *AdoptEpochRequest) (*AdoptEpochResponse, error)
-	// Pushes the state of a pass to its client: a snapshot, then differences.
+	// Pushes the state of a pass to its client: a full update, then differences.
 	WatchEpoch(*WatchEpochRequest, grpc.ServerStreamingServer[EpochUpdate]) error
 	// The client has received all elements of streams of one epoch, at most 4,096. A refused one does not affect the others.
 	// Idempotent.
@@ -408,7 +408,7 @@ type DispatcherServer interface {
 	Caches(context.Context, *CachesRequest) (*CachesResponse, error)
 	// Pins or removes a cache. Idempotent, except that a removed cache cannot be found again.
 	ChangeCache(context.Context, *ChangeCacheRequest) (*ChangeCacheResponse, error)
-	// Returns what jobs have taught about graphs: one message for each graph, in the order of fingerprints.
+	// Returns what was learned from jobs about graphs: one message for each graph, in the order of fingerprints.
 	ExportLearned(*ExportLearnedRequest, grpc.ServerStreamingServer[ExportLearnedResponse]) error
 	// Adds what another dispatcher has exported. What this one has learned itself stays, and open jobs keep their orders.
 	MergeLearned(context.Context, *MergeLearnedRequest) (*MergeLearnedResponse, error)

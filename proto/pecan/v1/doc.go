@@ -13,7 +13,7 @@
 //   - caches.proto: what operators see of caches, and change;
 //   - records.proto: the journal's Record; stream_records.proto, cache_records.proto and decision_records.proto have more of its kinds;
 //   - snapshot.proto: the state to which the records add up;
-//   - learned.proto: what jobs have taught about graphs;
+//   - learned.proto: what was learned from jobs about graphs;
 //   - data.proto: messages in the frames of the data plane.
 //
 // Field numbers never change their meaning, so that old journals stay readable. methods.go, nodes.go, order.go,

@@ -137,11 +137,11 @@ func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
 type PlanStep_Counts int32
 
 const (
-	// Measurements say how many elements it gives for those that it gets.
+	// Measurements say how many elements the step returns for those that it receives.
 	PlanStep_MEASURED PlanStep_Counts = 0
-	// It gives as many as it gets.
+	// The step returns as many elements as it receives.
 	PlanStep_SAME PlanStep_Counts = 1
-	// It gives those that it gets.
+	// The step returns the elements that it receives, without changes.
 	PlanStep_PASSED PlanStep_Counts = 2
 )
 

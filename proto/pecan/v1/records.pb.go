@@ -919,7 +919,7 @@ func (x *DatasetAdded) GetDataset() *StoredDataset {
 type DatasetRemoved struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	DatasetId string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
-	// What jobs have taught about its graph stays. False, in records of earlier versions: it goes with the graph's last dataset.
+	// What was learned from jobs about its graph stays. False, in records of earlier versions: it goes with the graph's last dataset.
 	KeepsLearned  bool `protobuf:"varint,70,opt,name=keeps_learned,json=keepsLearned,proto3" json:"keeps_learned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,7 +30,7 @@ class LocalWorkers:
     Attributes:
         number: Number that the user wants; None for "auto".
         decided: Whether the dispatcher decides on the number.
-        nice: What is added to their nice value; None leaves it as it is.
+        nice: Number added to the workers' nice value; None adds nothing.
         private: Whether they are those of the private cluster.
         most: The most that may serve; None sets no bound.
     """

@@ -3,5 +3,5 @@
 // main.go starts it. options.go has its flags, and makes the dispatcher and its store. provider.go has the flags of the
 // workers' provider, and opens the provider.
 //
-// The command reads and checks flags and connects parts. It decides nothing about jobs or workers.
+// The command reads and checks flags and connects parts. Do not decide anything about jobs or workers here.
 package main

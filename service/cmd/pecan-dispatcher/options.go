@@ -168,7 +168,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 	return d, stop, nameDamage(err)
 }
 
-// openLearned opens the directory of what jobs have taught. The dispatcher needs none, so a directory that cannot be used costs
+// openLearned opens the directory of what was learned from jobs. The dispatcher needs none, so a directory that cannot be used costs
 // one line of the log. It is open until the process ends.
 func (o *options) openLearned(deps *dispatcher.Deps, log *slog.Logger) {
 	if o.learnedDir == "" {

@@ -44,8 +44,8 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	facts = append(facts, gains(e)...)
 	if p := e.GetProduction(); p.GetRegisteredS() > 0 {
 		against := map[bool]string{true: "in other streams of the same epochs", false: "in earlier epochs"}[p.GetSameEpochs()]
-		facts = append(facts, []string{"production", fmt.Sprintf("%s for an element in the planned order, %s in the registered one %s, over %d and %d elements: %s",
-			span(p.GetOrderedS()), span(p.GetRegisteredS()), against, p.GetOrderedElements(), p.GetRegisteredElements(), saving(p.GetRegisteredS(), p.GetOrderedS()))})
+		facts = append(facts, []string{"production", fmt.Sprintf("%s for an element in the planned order (%d elements), %s in the registered one (%d elements) %s: %s",
+			span(p.GetOrderedS()), p.GetOrderedElements(), span(p.GetRegisteredS()), p.GetRegisteredElements(), against, saving(p.GetRegisteredS(), p.GetOrderedS()))})
 	}
 	if advice := e.GetOrderAdvice(); advice != "" {
 		facts = append(facts, []string{"advice", advice})

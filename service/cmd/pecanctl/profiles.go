@@ -21,7 +21,7 @@ import (
 // mergeBytes is the size from which a request of profiles merge is sent.
 const mergeBytes = 1 << 20
 
-// profiles shows, saves or adds what jobs have taught about datasets.
+// profiles shows, saves or adds what was learned from jobs about datasets.
 func profiles(ctx context.Context, o *options, args []string, out io.Writer) error {
 	switch {
 	case len(args) == 1 && args[0] == "list":

@@ -52,7 +52,7 @@ func serveDispatcher(t *testing.T) *options {
 	return &options{dispatcher: listener.Addr().String(), timeout: 20 * time.Second}
 }
 
-func taught(graph string) *pecanv1.Learned {
+func learnedOf(graph string) *pecanv1.Learned {
 	return &pecanv1.Learned{
 		Profiles: []*pecanv1.StoredProfile{{
 			Fingerprint: graph, Nodes: []*pecanv1.NodeMetrics{{Node: "a", Elements: 700, SelfCpuS: 75}, {Node: "b", Elements: 700, SelfCpuS: 1}}, EpochsBegun: 7, EpochElements: 100,
@@ -80,7 +80,7 @@ func TestProfilesGoFromOneDispatcherToAnother(t *testing.T) {
 	}
 	want, dir := &pecanv1.Learned{}, t.TempDir()
 	for n := range 3 {
-		proto.Merge(want, taught(fmt.Sprintf("%064d", n)))
+		proto.Merge(want, learnedOf(fmt.Sprintf("%064d", n)))
 	}
 	data, err := learned.Format(want)
 	if err != nil {
@@ -117,10 +117,10 @@ func TestProfilesGoFromOneDispatcherToAnother(t *testing.T) {
 
 func TestProfilesRefusesWhatItCannotUse(t *testing.T) {
 	o, dir := serveDispatcher(t), t.TempDir()
-	impossible := taught("f1")
+	impossible := learnedOf("f1")
 	impossible.Orders[0].Trial = nil
 	files := map[string][]byte{"text": []byte("not a file of profiles"), "newer": nil, "impossible": nil, "good": nil}
-	for name, l := range map[string]*pecanv1.Learned{"newer": taught("f1"), "impossible": impossible, "good": taught("f1")} {
+	for name, l := range map[string]*pecanv1.Learned{"newer": learnedOf("f1"), "impossible": impossible, "good": learnedOf("f1")} {
 		data, err := learned.Format(l)
 		if err != nil {
 			t.Fatal(err)

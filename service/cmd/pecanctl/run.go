@@ -41,7 +41,7 @@ Changes the number of workers:
                       over. It prints how many workers are requested, pending, ready and leaving. It ends when that number of workers
                       is ready, or when the provider cannot give more now
 
-Shows and exchanges what jobs have taught about datasets. A dispatcher keeps that for later jobs:
+Shows and exchanges what was learned from jobs about datasets. A dispatcher keeps that for later jobs:
 
   profiles list           profiles of steps, decided orders, placements and earlier jobs of each dataset; with --json all of them
   profiles export FILE    writes them to a new file

@@ -88,8 +88,9 @@ func orderOfEpoch(job *durable.Job, position *pecanv1.Position, order []string) 
 	return order, !step.SameInOrders(order, nil)
 }
 
-// waitsForOrder says what the first decision on a job waits for, because the order of its steps is about to be decided. It does
-// not wait beyond the first epoch, nor if another job has stored elements in the registered order, which can be read at once.
+// waitsForOrder says what the first decision on a job waits for, because the order of its steps is about to be decided. The
+// decision waits only in the first epoch. It does not wait if another job has stored elements in the registered order: this
+// job can read them at once.
 func (c *Core) waitsForOrder(job *durable.Job, steps []measure.CachedStep) string {
 	if slices.ContainsFunc(steps, func(step measure.CachedStep) bool { return step.Stored > 0 }) {
 		return ""

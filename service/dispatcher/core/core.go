@@ -285,7 +285,7 @@ func (c *Core) emit(record *pecanv1.Record) {
 	}
 	c.out.Records = append(c.out.Records, record)
 	c.touchRecord(record)
-	if fingerprint := c.taughtOf(record); fingerprint != "" {
+	if fingerprint := c.learnedOf(record); fingerprint != "" {
 		c.effect(KeepLearned{fingerprint})
 	}
 	c.dirty = true

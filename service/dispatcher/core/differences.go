@@ -16,7 +16,7 @@ const maxPart = 4096
 // pushDifferences sends what has changed since the last update of the watch: at first all active streams of the client.
 // The client knows what it has finished, so these streams are not mentioned.
 func (c *Core) pushDifferences(id WatchID, w *watchState, epoch *durable.Epoch, update *pecanv1.EpochUpdate) {
-	part := &pecanv1.EpochUpdate{Snapshot: w.sent == nil}
+	part := &pecanv1.EpochUpdate{Full: w.sent == nil}
 	parts := []*pecanv1.EpochUpdate{part}
 	for _, number := range c.changedFor(w, epoch) {
 		stream, known := epoch.Find(number), w.streams[number]

@@ -82,7 +82,7 @@ func (p *hostilePeers) chance(n int) bool { return p.rng.IntN(n) == 0 }
 func (p *hostilePeers) input() any {
 	switch p.rng.IntN(13) {
 	case 12:
-		return p.knowledge()
+		return p.learned()
 	case 11:
 		return p.metrics()
 	case 0:
@@ -159,8 +159,8 @@ func (p *hostilePeers) metrics() any {
 	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: report}}}
 }
 
-// knowledge gives what another dispatcher may have learned of the graph.
-func (p *hostilePeers) knowledge() any {
+// learned gives what another dispatcher may have learned of the graph.
+func (p *hostilePeers) learned() any {
 	if p.chance(2) {
 		request := &pecanv1.MergeLearnedRequest{}
 		p.fill(request)

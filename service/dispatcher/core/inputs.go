@@ -29,7 +29,7 @@ type (
 		Session SessionID
 		Err     *reason.Error
 	}
-	// Update is what a client must learn of its pass: first a snapshot, then differences. The caller may merge those that
+	// Update is what a client must learn of its pass: first a full update, then differences. The caller may merge those that
 	// wait.
 	Update struct {
 		Watch   WatchID
@@ -44,7 +44,7 @@ type (
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
-	// KeepLearned asks the caller to write the new knowledge about a graph to the learned directory, if there is one.
+	// KeepLearned asks the caller to write what was newly learned about a graph to the learned directory, if there is one.
 	KeepLearned struct{ Fingerprint string }
 	// CachingRequest asks which step of a job is cached, and what caches save. The answer is CachingDecided.
 	CachingRequest struct {

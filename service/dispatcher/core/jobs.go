@@ -112,8 +112,8 @@ func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *durable.Job {
 	return nil
 }
 
-// superseded reports whether a job gives its name to a new one. It does if nobody holds it, and it is finished,
-// has failed or differs from the request.
+// superseded reports whether a job gives its name to a new one. It does so if it has no client, and if it is finished, has
+// failed, or differs from the request.
 func (c *Core) superseded(job *durable.Job, dataset *pecanv1.StoredDataset, req *pecanv1.CreateJobRequest) bool {
 	if len(job.ClientIds) > 0 {
 		return false

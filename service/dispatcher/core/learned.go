@@ -70,8 +70,8 @@ func (c *Core) notLater(found *pecanv1.Learned) {
 	}
 }
 
-// taughtOf returns the graph of which a record says something that later jobs use; empty if there is none.
-func (c *Core) taughtOf(record *pecanv1.Record) string {
+// learnedOf returns the graph of which a record says something that later jobs use; empty if there is none.
+func (c *Core) learnedOf(record *pecanv1.Record) string {
 	jobID := ""
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_ProfileKept:

@@ -151,7 +151,7 @@ func TestAMergeOfAnEarlierVersionIsReplayedAsItWas(t *testing.T) {
 }
 
 // A file or another dispatcher may say anything. What cannot be is refused, and changes nothing.
-func TestImpossibleKnowledgeIsRefused(t *testing.T) {
+func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 	order := func(change func(*pecanv1.StoredOrder)) *pecanv1.Learned {
 		o := merged(args{"fingerprint": "f1", "plan": "h", "order": "b,a"}).Learned.Orders[0]
 		change(o)

@@ -166,14 +166,14 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 
 func (s *script) showUpdate(update core.Update) string {
 	u := update.Message
-	if u.Snapshot {
+	if u.Full {
 		s.watched[update.Watch] = nil
 	}
 	workers := append(s.watched[update.Watch], u.Workers...)
 	s.watched[update.Watch] = workers
 	line := fmt.Sprintf("total=%d", u.TotalStreams)
-	if u.Snapshot {
-		line = "snapshot " + line
+	if u.Full {
+		line = "full " + line
 	}
 	if u.Delivered > 0 {
 		line += fmt.Sprintf(" delivered=%d", u.Delivered)

@@ -32,7 +32,7 @@ type simPass struct {
 	epoch  uint64
 	watch  core.WatchID
 	update *pecanv1.EpochUpdate
-	// workers are those that differences have named. listed has the streams of a snapshot that comes in parts.
+	// workers are those that differences have named. listed has the streams of a full update that comes in parts.
 	workers []*pecanv1.WorkerAddress
 	listed  map[uint32]bool
 	// on has the worker of each stream.
@@ -185,7 +185,7 @@ func (s *sim) follow(p *simPass) {
 	}
 }
 
-// clientReads lets a trainer do one thing: open or adopt a pass, follow a snapshot, read, or end the pass.
+// clientReads lets a trainer do one thing: open or adopt a pass, follow an update, read, or end the pass.
 func (s *sim) clientReads() {
 	s.repeatLate()
 	c, ok := pickOne(s, s.sortedClients())

@@ -159,7 +159,7 @@ func (s *sim) follows(p *simPass, update *pecanv1.EpochUpdate) {
 	for _, stream := range p.update.GetStreams() {
 		streams[stream.Stream] = stream
 	}
-	if update.Snapshot {
+	if update.Full {
 		p.listed = map[uint32]bool{}
 	}
 	p.workers = append(p.workers, update.Workers...)

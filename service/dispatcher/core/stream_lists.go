@@ -12,12 +12,9 @@ func (c *Core) finishStreams(req *pecanv1.FinishStreamsRequest) (*pecanv1.Finish
 	if _, err := c.member("finish streams", req.ClientId, req.JobId); err != nil {
 		return nil, err
 	}
-	response := &pecanv1.FinishStreamsResponse{}
-	for _, one := range req.Streams {
-		id := &pecanv1.StreamId{JobId: req.JobId, Epoch: req.Epoch, Stream: one.GetStream()}
-		response.Refused = appendRefused(response.Refused, id.Stream, c.finishStream(req.ClientId, id, one))
-	}
-	return response, nil
+	return &pecanv1.FinishStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.FinishedStream) error {
+		return c.finishStream(req.ClientId, id, one)
+	})}, nil
 }
 
 // releaseStreams releases each stream of a list.
@@ -25,19 +22,20 @@ func (c *Core) releaseStreams(req *pecanv1.ReleaseStreamsRequest) (*pecanv1.Rele
 	if _, err := c.member("release streams", req.ClientId, req.JobId); err != nil {
 		return nil, err
 	}
-	response := &pecanv1.ReleaseStreamsResponse{}
-	for _, one := range req.Streams {
-		id := &pecanv1.StreamId{JobId: req.JobId, Epoch: req.Epoch, Stream: one.GetStream()}
-		response.Refused = appendRefused(response.Refused, id.Stream, c.releaseStream(req.ClientId, id, one))
-	}
-	return response, nil
+	return &pecanv1.ReleaseStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.ReleasedStream) error {
+		return c.releaseStream(req.ClientId, id, one)
+	})}, nil
 }
 
-func appendRefused(list []*pecanv1.RefusedStream, stream uint32, err error) []*pecanv1.RefusedStream {
-	if err == nil {
-		return list
+// refusedStreams reports each stream of a list, and returns those whose reports are refused.
+func refusedStreams[R interface{ GetStream() uint32 }](jobID string, epoch uint64, list []R, report func(*pecanv1.StreamId, R) error) (refused []*pecanv1.RefusedStream) {
+	for _, one := range list {
+		id := &pecanv1.StreamId{JobId: jobID, Epoch: epoch, Stream: one.GetStream()}
+		if err := report(id, one); err != nil {
+			refused = append(refused, &pecanv1.RefusedStream{Stream: id.Stream, Error: reason.From(err).Detail()})
+		}
 	}
-	return append(list, &pecanv1.RefusedStream{Stream: stream, Error: reason.From(err).Detail()})
+	return refused
 }
 
 // streamsStarted notes that a worker has opened streams.

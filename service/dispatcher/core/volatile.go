@@ -90,8 +90,8 @@ type workerState struct {
 	unheardSinceRestart bool
 	// trying is set if the worker is trying an order of steps.
 	trying bool
-	// exclusive is the stream whose suspicious elements the worker computes now. It computes none of another stream
-	// meanwhile.
+	// exclusive is the stream whose suspicious elements the worker computes now. The worker computes no suspicious
+	// element of another stream at the same time.
 	exclusive *pecanv1.StreamKey
 }
 

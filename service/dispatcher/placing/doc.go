@@ -5,4 +5,6 @@
 // decision with a new search. Equal requests in equal order give equal decisions.
 //
 // Files: placer.go keeps the searches, translate.go makes the policy's input, event.go describes a decision for the log.
+//
+// Do not keep anything here that a restarted dispatcher needs, and do not read a clock: a request has all measurements.
 package placing

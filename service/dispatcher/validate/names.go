@@ -20,8 +20,8 @@ const (
 	maxTextBytes    = 4 << 10
 	maxComponents   = 1 << 16
 	maxSpecBytes    = 4 << 20
-	// MaxSlots is the largest number of streams that a worker runs at once.
-	MaxSlots = 4096
+	// maxSlots is the largest number of streams that a worker runs at once.
+	maxSlots = 4096
 	// MaxStreams is the largest number of streams of a plan.
 	MaxStreams = 1 << 16
 	MaxListed  = 1 << 17

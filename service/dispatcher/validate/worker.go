@@ -21,8 +21,8 @@ func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 		return err
 	}
 	switch {
-	case m.MaxStreams < 1 || m.MaxStreams > MaxSlots:
-		return reason.New(reason.BadArgument, "max_streams %d: want 1 to %d", m.MaxStreams, MaxSlots)
+	case m.MaxStreams < 1 || m.MaxStreams > maxSlots:
+		return reason.New(reason.BadArgument, "max_streams %d: want 1 to %d", m.MaxStreams, maxSlots)
 	case m.Cores < 0:
 		return reason.New(reason.BadArgument, "cores %d: must not be negative", m.Cores)
 	case m.Kind != "" && m.Kind != "local" && m.Kind != "remote":

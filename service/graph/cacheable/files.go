@@ -114,7 +114,8 @@ func (r *Rules) opensOnly(function string, known func(arg int) bool) bool {
 	return true
 }
 
-// calledOpensOnly is opensOnly for a function whose arguments are all constants, or none of them.
+// calledOpensOnly is opensOnly for a function. constants says whether all of its arguments are constants; otherwise, none
+// counts as one.
 func (r *Rules) calledOpensOnly(function string, constants bool) bool {
 	key := calledFunction{function, constants}
 	if only, ok := r.opened[key]; ok {
@@ -148,7 +149,7 @@ func (r *Rules) opensFile(n *tf.NodeDef) bool {
 	return r.g.Ops().IsDataset(n.GetOp()) && rule.Kind == ops.Source && rule.Cost >= 2
 }
 
-// body is the body of a function. known says which of its arguments are constants, found which of its inputs. A dataset is
+// body is the body of a function. known says which of its arguments are constants, and found says which of its inputs are. A dataset is
 // constant if its elements are.
 type body struct {
 	*Rules

@@ -36,7 +36,7 @@ func New(g *graph.Graph, a *analysis.Analysis) *Rules {
 // refusal returns why the elements of a step cannot be cached. freezes is true if random steps upstream repeat their values.
 func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	for _, t := range r.g.OutputTypes(step.OutputOf) {
-		if stored := t == tf.DataType_DT_STRING || frame.Width(uint32(t)) > 0 || t == tf.DataType_DT_VARIANT && r.WritesVariants(); !stored {
+		if stored := t == tf.DataType_DT_STRING || frame.Width(uint32(t)) > 0 || t == tf.DataType_DT_VARIANT && r.writesVariants(); !stored {
 			return refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_DTYPE, "its elements have a component of dtype %s, which cannot be written", frame.DTypeName(uint32(t)))
 		}
 	}

@@ -16,8 +16,8 @@ import (
 var variantOps = ops.Names(`RaggedTensorToVariant SerializeSparse SerializeManySparse
 	Const Identity IdentityN Pack Unpack ConcatV2 Reshape Slice StridedSlice GatherV2 ExpandDims Squeeze EnsureShape EmptyTensorList`)
 
-// WritesVariants reports whether all variants of the dataset can be written.
-func (r *Rules) WritesVariants() bool {
+// writesVariants reports whether all variants of the dataset can be written.
+func (r *Rules) writesVariants() bool {
 	writes := true
 	_ = r.g.EachNode(func(n *tf.NodeDef, _ string) error {
 		switch op := n.GetOp(); {

@@ -8,5 +8,5 @@
 // symbolic shapes. transfer.go lists the transfer functions, one for each op; pointwise.go, branches.go,
 // reshape.go, slice.go and image.go define them. constants.go computes what a step returns for one number.
 //
-// An op without a transfer function is opaque. Add one only with a proof that it holds to the last bit.
+// An op without a transfer function is opaque. Do not add one without a proof that it holds to the last bit.
 package dataflow

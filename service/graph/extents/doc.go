@@ -6,7 +6,7 @@
 //
 // index.go reads the header of each record, and seeks over the data. keep.go keeps indexes in the user's directory for
 // caches. source.go finds the steps that open files, and reader.go the function that opens one, and writes the
-// function that opens an extent. window.go finds the take and skip steps that decide which records are used; they
+// function that opens an extent. taken.go finds the take and skip steps that decide which records are used; they
 // leave the graph. rows.go lists the extents, and continues to read indexes when a caller cannot wait. divide.go
 // replaces a list of files by a list of extents. Each extent has a name, an offset and a number of records.
 //

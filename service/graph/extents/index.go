@@ -12,8 +12,8 @@ import (
 const (
 	// headerSize is the length of a record and its checksum. footerSize is the checksum of the data.
 	headerSize, footerSize = 12, 4
-	// window is how many bytes are read at once while records are short.
-	window = 64 << 10
+	// readBytes is how many bytes are read at once while records are short.
+	readBytes = 64 << 10
 	// maskDelta is the constant of the masked checksums of the format.
 	maskDelta = 0xa282ead8
 )
@@ -116,7 +116,7 @@ func (r *headerReader) at(offset, size int64) (int64, error) {
 	if offset+headerSize > r.start+int64(len(r.read)) {
 		n := int64(headerSize)
 		if r.short {
-			n = min(window, size-offset)
+			n = min(readBytes, size-offset)
 		}
 		if int64(cap(r.read)) < n {
 			r.read = make([]byte, n)
@@ -135,6 +135,6 @@ func (r *headerReader) at(offset, size int64) (int64, error) {
 	if length > uint64(size-offset-headerSize-footerSize) {
 		return 0, fmt.Errorf("the record at byte %d is truncated", offset)
 	}
-	r.short = length < window/4
+	r.short = length < readBytes/4
 	return int64(length), nil
 }

@@ -22,7 +22,7 @@ const mostLateBytes = 1 << 30
 
 // Arrange returns the tree of steps that the streams of a plan run. root is the tree of the dataset.
 func (p *Planner) Arrange(root *graph.Step, plan *pecanv1.Plan) *graph.Step {
-	root = p.PushPositionsUpstream(root)
+	root = p.pushPositionsUpstream(root)
 	late, after := plan.GetCut().GetLateShuffles(), plan.GetCut().GetLateAfter()
 	if len(late) == 0 {
 		return root

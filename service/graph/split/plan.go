@@ -198,7 +198,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA:
 		static = env.StaticWorkers
 	}
-	pushed := p.PushPositionsUpstream(root)
+	pushed := p.pushPositionsUpstream(root)
 	w, err := p.chooseBySharding(pushed, sharding, env)
 	if err != nil {
 		return err

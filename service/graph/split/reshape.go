@@ -6,13 +6,13 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// PushPositionsUpstream moves take, skip and shard before steps that produce each element from one element. A
+// pushPositionsUpstream moves take, skip and shard before steps that produce each element from one element. A
 // cut after them then needs less of the pipeline in every stream.
-func (p *Planner) PushPositionsUpstream(s *graph.Step) *graph.Step {
+func (p *Planner) pushPositionsUpstream(s *graph.Step) *graph.Step {
 	c := *s
 	c.In = make([]*graph.Step, len(s.In))
 	for i, in := range s.In {
-		c.In[i] = p.PushPositionsUpstream(in)
+		c.In[i] = p.pushPositionsUpstream(in)
 	}
 	if c.Rule.Kind != ops.Positional {
 		return &c

@@ -89,7 +89,7 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	}
 	fair, unfair := p.fair(w, limit)
 	if limit = fair; unfair {
-		bound = " With more streams, some would not meet every element of the endless source equally often."
+		bound = " With more streams, some streams would read elements of the endless source more often than others."
 	}
 	if limit <= 1 {
 		return undivided(most, where, "%s", p.whyOneStream(w))
@@ -180,7 +180,7 @@ func (p *Planner) whyNoMore(w Division, most int64) string {
 	case most == maxStreams:
 		return fmt.Sprintf("no dataset gets more than %d.", most)
 	case most < w.splitCount:
-		return fmt.Sprintf("with more than %d some would not meet every element of the endless source equally often.", most)
+		return fmt.Sprintf("with more than %d streams, some streams would read elements of the endless source more often than others.", most)
 	case allFiles(w) && !anyExtents(w):
 		return fmt.Sprintf("the source has %d files: write more files, or choose sharding DATA.", w.splitCount)
 	}

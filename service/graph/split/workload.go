@@ -82,7 +82,7 @@ func (l workload) streams() (int64, string) {
 	if l.buffer > 0 && l.shuffled == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
 	} else if l.buffer > 0 {
-		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %d elements, and a stream must have %d times its part of the buffer to mix as well as a local run",
+		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %d elements; to mix as a local run does, a stream must have %d times its part of the buffer",
 			l.buffer, l.shuffled, buffersPerStream)
 	}
 	if l.cached {

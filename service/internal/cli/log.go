@@ -23,7 +23,7 @@ func SetupLog(w io.Writer, level string) (*slog.Logger, error) {
 }
 
 // Stderr is standard error, for the logs of programs that serve others.
-var Stderr = NewLogWriter(os.Stderr)
+var Stderr = newLogWriter(os.Stderr)
 
 // These bounds hold for a log that nobody reads. One is how long the first line waits for its reader, the other how many
 // bytes of later lines wait in memory.
@@ -52,8 +52,8 @@ type LogWriter struct {
 	written chan struct{}
 }
 
-// NewLogWriter returns a writer to w. Each call of Write is one line.
-func NewLogWriter(w io.Writer) *LogWriter { return &LogWriter{to: w} }
+// newLogWriter returns a writer to w. Each call of Write is one line.
+func newLogWriter(w io.Writer) *LogWriter { return &LogWriter{to: w} }
 
 // Write implements io.Writer. It never fails, and waits for a bounded time.
 func (l *LogWriter) Write(line []byte) (int, error) {

@@ -50,7 +50,7 @@ func TestAnUnreadLogDoesNotStopTheProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer reader.Close()
-			w := NewLogWriter(writer)
+			w := newLogWriter(writer)
 			logged(t, w, c.lines)
 			// The reader returns: it gets the first lines in order, how many are missing, and what comes later.
 			var lines []string
@@ -108,7 +108,7 @@ func (s *slowBuffer) Write(line []byte) (int, error) {
 func TestALineIsWrittenWhenTheCallReturns(t *testing.T) {
 	const lines = 100
 	out := new(slowBuffer)
-	w, written := NewLogWriter(out), 0
+	w, written := newLogWriter(out), 0
 	for i := range lines {
 		fmt.Fprintln(w, i)
 		// On a busy machine some lines are late.
@@ -132,7 +132,7 @@ func TestALineIsWrittenWhenTheCallReturns(t *testing.T) {
 
 func TestALongLineIsWrittenIfNothingWaits(t *testing.T) {
 	var written bytes.Buffer
-	l := NewLogWriter(&written)
+	l := newLogWriter(&written)
 	line := append(bytes.Repeat([]byte("x"), 2*maxWaitingLog), '\n')
 	if _, err := l.Write(line); err != nil || !l.Flush(time.Minute) {
 		t.Fatal("the line was not written", err)
@@ -173,7 +173,7 @@ func came(t *testing.T, log string) (came, missing int) {
 func TestLinesThatAreBeingWrittenTakeRoom(t *testing.T) {
 	const length, lines = 1 << 10, 3000
 	g := &gate{permits: make(chan struct{})}
-	w, line := NewLogWriter(g), append(bytes.Repeat([]byte("x"), length-1), '\n')
+	w, line := newLogWriter(g), append(bytes.Repeat([]byte("x"), length-1), '\n')
 	write := func(n int) {
 		for range n {
 			if _, err := w.Write(line); err != nil {
@@ -230,7 +230,7 @@ func (f *fullDisk) Write(line []byte) (int, error) {
 
 func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
 	disk := &fullDisk{}
-	w := NewLogWriter(disk)
+	w := newLogWriter(disk)
 	say := func(full bool, line string) {
 		disk.full = full
 		fmt.Fprintln(w, line)

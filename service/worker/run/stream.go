@@ -25,7 +25,7 @@ type Stream struct {
 	remainder *window.Window
 	stopped   bool
 	// read is set when a reader has opened the stream, under any lease. drained is set when the worker departs
-	// and has nothing left to do for it.
+	// and the stream's readers have everything.
 	read, drained bool
 	// belowWindow is the error of a reader that wanted an element that is neither held nor repeatable; nil if
 	// that has not happened.

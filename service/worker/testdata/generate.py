@@ -38,7 +38,7 @@ def odd_fails(x: tf.Tensor) -> tf.Tensor:
 
 
 def one_by_one(dataset: D) -> D:
-    """Without the rewrite that lets maps run ahead: what they made for nobody when a take ends is another number each time."""
+    """Switches the rewrite to parallel maps off. A parallel map computes a random number of unread elements when a take ends."""
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = False
     return dataset.with_options(options)

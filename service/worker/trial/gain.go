@@ -106,7 +106,7 @@ func (g *gain) doubt() string {
 		return fmt.Sprintf("not faster with confidence: only %d elements in %d openings of the dataset were measured, and %d in %d are needed",
 			g.n, len(g.openingMeans), minElements, fewOpenings)
 	case low <= 0:
-		return fmt.Sprintf("not faster with confidence: an element takes %.3g ms in the registered order and %.3g ms in the new one, between %.3g and %.3g ms less (95 %%)",
+		return fmt.Sprintf("not faster with confidence: an element takes %.3g ms in the registered order and %.3g ms in the new one (%.3g to %.3g ms less with 95 %% confidence)",
 			1e3*original, 1e3*ordered, 1e3*low, 1e3*high)
 	}
 	return ""

@@ -180,9 +180,10 @@ def _in_production(answer: OrderExplanation) -> list[list[str]]:
         return []
     against = "in other streams of the same epochs" if figures.get("same_epochs") else "in earlier epochs"
     ordered, registered = (grid.span(fields.number(figures, f"{order}_s")) for order in ("ordered", "registered"))
-    text = f"{ordered} for an element in the planned order, {registered} in the registered one {against}"
-    over = f"{fields.count(figures, 'ordered_elements')} and {fields.count(figures, 'registered_elements')} elements"
-    return [["production", f"{text}, over {over}: {grid.saving(answer.production_gain)}"]]
+    of_ordered, of_registered = (fields.count(figures, f"{order}_elements") for order in ("ordered", "registered"))
+    text = f"{ordered} for an element in the planned order ({of_ordered} elements), "
+    text += f"{registered} in the registered one ({of_registered} elements) {against}"
+    return [["production", f"{text}: {grid.saving(answer.production_gain)}"]]
 
 
 def _tables(answer: OrderExplanation, half: int | None, name: int | None) -> list[list[list[str]]]:

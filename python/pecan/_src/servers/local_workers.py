@@ -93,7 +93,7 @@ class LocalWorkers:
 
         Args:
             least: Number of workers.
-            nice: What is added to their nice value; None changes nothing.
+            nice: Number added to the workers' nice value; None adds nothing.
             begin: Number of workers until the dispatcher decides. It does nothing while the dispatcher decides for an
                 earlier job.
         """

@@ -11,7 +11,7 @@ import tempfile
 
 _PREFIX = "pecan-cache-"
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)-\w+")
-# Directories of this process, each with the id of the process that created it: a forked child has them too.
+# Directories of this process by the id of their creator. A forked child inherits the dictionary and must not delete them.
 _owners: dict[str, int] = {}
 
 

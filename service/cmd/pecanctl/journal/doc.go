@@ -3,5 +3,5 @@
 //
 // journal.go selects the command. check.go and inspect.go implement one command each.
 //
-// The package changes nothing in the directory: a damaged store is evidence.
+// Do not change anything in the directory: a damaged store is evidence.
 package journal

@@ -88,7 +88,7 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment, tenant string) 
 	cache := s.caches[segment.GetKey()]
 	segment = withPart(segment)
 	switch {
-	case segment.GetKey() == "", segment.Parts == 0, segment.Parts > MaxStreams, segment.Part >= segment.Parts:
+	case segment.GetKey() == "", segment.Parts == 0, segment.Parts > maxStreams, segment.Part >= segment.Parts:
 		return fmt.Errorf("segment %q of no part", segment.GetName())
 	case cache != nil && cache.Parts != segment.Parts:
 		return fmt.Errorf("segment %q of %d parts in a cache of %d", segment.Name, segment.Parts, cache.Parts)

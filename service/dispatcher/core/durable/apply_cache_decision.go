@@ -55,7 +55,7 @@ func checkCacheDecision(job *Job, d *pecanv1.CacheDecision) error {
 		return err
 	}
 	if step, _ := CandidateStep(job.Plan, d.Node).InOrder(d.Order); len(d.Order) > 0 && (step == nil || CheckSteps(d.Order) != nil) {
-		return fmt.Errorf("a decision on a cache at step %q in an order of %d steps that cannot have it", d.Node, len(d.Order))
+		return fmt.Errorf("a decision on a cache at step %q: the steps upstream of it cannot have the order of %d steps", d.Node, len(d.Order))
 	}
 	for _, value := range []float64{d.Epochs, d.Total} {
 		if !(value >= 0) || math.IsInf(value, 1) {

@@ -64,7 +64,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		if kind.StreamAdded.Id.GetStream() != epoch.total || epoch.total >= MaxStreams {
+		if kind.StreamAdded.Id.GetStream() != epoch.total || epoch.total >= maxStreams {
 			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), epoch.total)
 		}
 		s.addStream(epoch)
@@ -94,7 +94,7 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 		return fmt.Errorf("epoch %d opened, but %d is next", r.Epoch, job.NextEpoch)
 	case FindEpoch(job, r.Epoch) != nil || r.Epoch > MaxEpoch:
 		return fmt.Errorf("epoch %d opened: it is open already, or its number is too large", r.Epoch)
-	case r.Streams > MaxStreams || r.Streams != PlannedStreams(job):
+	case r.Streams > maxStreams || r.Streams != PlannedStreams(job):
 		return fmt.Errorf("epoch of %d streams, the plan has %d", r.Streams, PlannedStreams(job))
 	case len(r.Order) > 0 && !slices.Equal(r.Order, s.OrderFor(job)) && !NamesOrder(job, r.Position, r.Order):
 		return fmt.Errorf("epoch %d opened in an order that was not decided", r.Epoch)

@@ -151,7 +151,7 @@ func (s *State) applyLearnedMerged(r *pecanv1.LearnedMerged) error {
 	}
 	for fingerprint, of := range learned.ByGraph() {
 		merged := s.filled(fingerprint, func(known *pecanv1.Learned) *pecanv1.Learned { return pecanv1.MergeLearnedBy(known, of, choose) })
-		s.learn(fingerprint, func(k *knowledge) { k.take(merged) })
+		s.learn(fingerprint, func(k *learnedGraph) { k.take(merged) })
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (s *State) countEpoch(job *Job, epoch uint64, atS int64) {
 	if atS <= 0 || fingerprint == "" {
 		return
 	}
-	s.learn(fingerprint, func(k *knowledge) {
+	s.learn(fingerprint, func(k *learnedGraph) {
 		if k.history == nil {
 			k.history = &pecanv1.StoredHistory{Fingerprint: fingerprint}
 		}

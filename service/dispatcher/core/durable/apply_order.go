@@ -107,7 +107,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	case decided.Production != nil:
 		return errors.New("a decision that has production results")
 	}
-	s.learn(key.Fingerprint, func(k *knowledge) { k.orders[key] = decided })
+	s.learn(key.Fingerprint, func(k *learnedGraph) { k.orders[key] = decided })
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 func checkDecided(decided *pecanv1.StoredOrder) error {
 	switch key := KeyOf(decided); {
 	case key.Fingerprint == "":
-		return errors.New("an order for no graph")
+		return errors.New("an order has no fingerprint of a graph")
 	case !isPolicy(key.Policy):
 		return fmt.Errorf("an order by policy %v", key.Policy)
 	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
@@ -151,7 +151,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	if err := checkProduction(r.Production); err != nil {
 		return err
 	}
-	s.learn(r.Fingerprint, func(*knowledge) {
+	s.learn(r.Fingerprint, func(*learnedGraph) {
 		switch {
 		case !back:
 			decided.ElementsExcused = decided.ElementsExcused || decided.MayBeExcused()
@@ -176,7 +176,7 @@ func (s *State) applyOrderWidened(r *pecanv1.OrderWidened) error {
 	if err := checkWider(decided.Tolerance, r.Wider); err != nil {
 		return err
 	}
-	s.learn(r.Fingerprint, func(*knowledge) { decided.Wider = r.Wider })
+	s.learn(r.Fingerprint, func(*learnedGraph) { decided.Wider = r.Wider })
 	return nil
 }
 
@@ -252,7 +252,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	if !s.UsesGraph(profile.Fingerprint) {
 		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.Fingerprint)
 	}
-	s.learn(profile.Fingerprint, func(k *knowledge) { k.profile = profile })
+	s.learn(profile.Fingerprint, func(k *learnedGraph) { k.profile = profile })
 	return nil
 }
 

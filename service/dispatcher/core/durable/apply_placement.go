@@ -45,9 +45,9 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 		return err
 	}
 	if !s.UsesGraph(known.Fingerprint) {
-		return fmt.Errorf("a result of a search for %q, but no dataset has that graph", known.Fingerprint)
+		return fmt.Errorf("the result of a search is for the graph %q, which no dataset has", known.Fingerprint)
 	}
-	s.learn(known.Fingerprint, func(k *knowledge) {
+	s.learn(known.Fingerprint, func(k *learnedGraph) {
 		k.placements[known.TrainerType] = known
 		for len(k.placements) > maxPlacements {
 			delete(k.placements, k.firstPlacement(known.TrainerType))
@@ -57,7 +57,7 @@ func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
 }
 
 // firstPlacement returns the type of trainer whose result of a search is the oldest one, except for one type.
-func (k *knowledge) firstPlacement(except string) string {
+func (k *learnedGraph) firstPlacement(except string) string {
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(k.placements)), func(trainer string) bool { return trainer == except })
 	return slices.MinFunc(others, func(a, b string) int { return cmp.Compare(k.placements[a].KeptS, k.placements[b].KeptS) })
 }
@@ -65,7 +65,7 @@ func (k *knowledge) firstPlacement(except string) string {
 // checkPlacement refuses what cannot be the result of a search.
 func checkPlacement(known *pecanv1.PlacementKnown) error {
 	if known.GetFingerprint() == "" {
-		return errors.New("a result of a search for no graph")
+		return errors.New("the result of a search has no fingerprint of a graph")
 	}
 	remote, local := known.RemoteCurve, known.LocalCurve
 	return finite(remote.GetRate(), remote.GetExponent(), remote.GetLimit(), local.GetRate(), local.GetExponent(), local.GetLimit())
@@ -75,7 +75,7 @@ func checkPlacement(known *pecanv1.PlacementKnown) error {
 func finite(figures ...float64) error {
 	for _, figure := range figures {
 		if math.IsNaN(figure) || math.IsInf(figure, 0) {
-			return fmt.Errorf("a result of a search with the figure %v", figure)
+			return fmt.Errorf("the result of a search has the figure %v", figure)
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func Restore(data []byte) (*State, error) {
 	}
 	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}
 	for fingerprint, of := range known.ByGraph() {
-		s.learn(fingerprint, func(k *knowledge) { k.take(of) })
+		s.learn(fingerprint, func(k *learnedGraph) { k.take(of) })
 	}
 	for _, named := range snapshot.Workers {
 		s.nameWorker(named.Number, named.Worker)
@@ -76,7 +76,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 			}
 		}
 	}
-	if stored.Total > MaxStreams || s.opened[stored.Opened] != nil {
+	if stored.Total > maxStreams || s.opened[stored.Opened] != nil {
 		return fmt.Errorf("epoch %d has %d streams, or its number %d is not its own", stored.Epoch, stored.Total, stored.Opened)
 	}
 	e := newEpoch(job, stored.Epoch, stored.Opened, stored.Total)

@@ -12,8 +12,8 @@ const (
 	maxRequests = 64
 	// maxClosedEpochs bounds the remembered closed epochs of a job.
 	maxClosedEpochs = 64
-	// MaxStreams bounds the streams of one epoch, closing streams included.
-	MaxStreams = 1<<16 + 1<<12 + 1
+	// maxStreams bounds the streams of one epoch, closing streams included.
+	maxStreams = 1<<16 + 1<<12 + 1
 	// MaxEpoch bounds the number of an epoch.
 	MaxEpoch = 1 << 62
 )
@@ -31,7 +31,7 @@ type State struct {
 	// cachesUsedS is the time of day of the last record of used caches, in seconds since 1970; 0 without one.
 	cachesUsedS int64
 	// learned has what is known of graphs by their fingerprints.
-	learned map[string]*knowledge
+	learned map[string]*learnedGraph
 
 	// workers has the workers by number.
 	workers map[uint32]*pecanv1.WorkerAddress
@@ -62,7 +62,7 @@ func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
 		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{}, sizes: map[string]CacheSize{},
-		learned: map[string]*knowledge{}, uses: map[string]int{},
+		learned: map[string]*learnedGraph{}, uses: map[string]int{},
 		workers: map[uint32]*pecanv1.WorkerAddress{}, opened: map[uint64]*Epoch{}, leases: map[string]map[Ref]struct{}{}, numbers: map[string][]uint32{},
 	}
 }

@@ -1,8 +1,9 @@
 // Package measure keeps what trainers and workers reported over the last seconds: sub-windows of what trainers took, and
 // running totals of workers. It answers how fast they were in a given time.
 //
-// Times are from the dispatcher's clock. A sub-window says how old it is, and so gets its place on that clock. The rates of
-// a worker follow from its own clock, so that a delayed heartbeat does not change them.
+// Times are from the dispatcher's clock. Each sub-window carries its age. The package subtracts the age from the
+// dispatcher's time to order the sub-windows. The rates of a worker follow from the worker's clock, so that a delayed
+// heartbeat does not change them.
 //
 // consumer.go has the sub-windows of one trainer, and worker.go has the totals of one worker. window.go has the measurement
 // window of a job. caching.go has what a decision on its cache needs.

@@ -8,9 +8,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// leaveMembers takes streams that can begin at any index from workers that no longer serve the job. Other streams end
-// where they are, and so do those of a worker that leaves, because it hands them over itself. A worker that is away keeps its
-// streams as long as it may come back. It returns whether such a worker still runs one.
+// leaveMembers takes streams that can begin at any index from workers that no longer serve the job. All other
+// streams end on their workers. A leaving worker's streams do too, because that worker hands its streams over. A worker that is
+// away keeps its streams as long as it may come back. leaveMembers returns whether such a worker still runs one.
 func (p *Placements) leaveMembers(job *durable.Job, s *search) (runs bool) {
 	if !s.leaving {
 		return false

@@ -121,7 +121,8 @@ func registeredFailed(job *durable.Job, except *durable.Epoch) bool {
 // EpochEnded looks for failed elements a last time, because the metrics of the job may go with the epoch. It pilots an
 // order again that was rolled back because of a failed stream, once an epoch in the registered order has ended without one.
 // The failure may have had another cause, such as a missing file. A second failure is final. An order that was rolled back
-// because elements failed gets another pilot if elements fail in the registered order too. Then the data are the cause.
+// because elements failed gets another pilot if elements fail in the registered order too. Elements that fail in both orders
+// fail because of the data.
 func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	decided := r.state.DecisionFor(job)
 	key := durable.KeyOf(decided)

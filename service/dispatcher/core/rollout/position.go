@@ -83,7 +83,7 @@ func (r *Rollouts) OrderAt(job *durable.Job, position *pecanv1.Position, found [
 	case durable.NamesOrder(job, position, found):
 		return found, nil
 	default:
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s. This dispatcher has not decided on that order for job %q, and the position does not list it (it lists orders of up to 1,024 steps, and of up to 128 in plans with groups). Resume with the service where the state was saved, or begin without this state", hash, job.JobId)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s. This dispatcher has not decided on that order for job %q, and the position does not list it. A position lists orders of up to 1,024 steps, and of up to 128 in plans with groups. Resume with the service where the state was saved, or begin without this state", hash, job.JobId)
 	}
 }
 

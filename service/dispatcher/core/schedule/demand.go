@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -34,49 +33,6 @@ func compareEpochs(a, b *durable.Epoch) int {
 
 func sortDemands(list []*demand) {
 	slices.SortFunc(list, func(a, b *demand) int { return compareEpochs(a.epoch, b.epoch) })
-}
-
-// demandQueue is a heap of prefetched epochs. The one whose turn is next is on top.
-type demandQueue []*demand
-
-// Len implements heap.Interface.
-func (q demandQueue) Len() int { return len(q) }
-
-// Less implements heap.Interface.
-func (q demandQueue) Less(i, j int) bool { return q[i].before(q[j]) }
-
-// Swap implements heap.Interface.
-func (q demandQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].at, q[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (q *demandQueue) Push(x any) {
-	d := x.(*demand)
-	d.at = len(*q)
-	*q = append(*q, d)
-}
-
-// Pop implements heap.Interface.
-func (q *demandQueue) Pop() any {
-	last := len(*q) - 1
-	d := (*q)[last]
-	*q = (*q)[:last]
-	d.at = -1
-	return d
-}
-
-// set moves a demand to its place, or out of the queue.
-func (q *demandQueue) set(d *demand, in bool) {
-	switch {
-	case in && d.at < 0:
-		heap.Push(q, d)
-	case in:
-		heap.Fix(q, d.at)
-	case d.at >= 0:
-		heap.Remove(q, d.at)
-	}
 }
 
 // waits reports whether the epoch may have a stream that waits for a slot. Closing streams need none, except those of

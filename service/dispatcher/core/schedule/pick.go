@@ -63,11 +63,11 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 		}
 		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
 	case (d.prefetch || needRoom) && len(unreachable) == 0:
-		for _, l := range s.room.loads {
+		for _, l := range s.room.items {
 			consider(l)
 		}
 	default:
-		for _, l := range s.usable.loads {
+		for _, l := range s.usable.items {
 			consider(l)
 		}
 	}

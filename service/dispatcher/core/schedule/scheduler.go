@@ -34,7 +34,7 @@ type Scheduler struct {
 	workers map[string]*load
 	// usable has the workers that may get streams of any job. room has the workers with a free slot. roomAhead has the
 	// workers with a free slot for a prefetched epoch. localRoom has the local workers with a free slot.
-	usable, room, roomAhead loadHeap
+	usable, room, roomAhead queue[load]
 	localRoom               map[*load]bool
 	dirtyWorkers            []*load
 
@@ -45,7 +45,7 @@ type Scheduler struct {
 	tenants map[string]*share
 	jobs    map[*durable.Job]*share
 	bounds  map[string]Tenant
-	ahead   demandQueue
+	ahead   queue[demand]
 	// grants counts leases.
 	grants uint64
 	// blocked has the epochs whose waiting streams no worker can take. bound has the prefetched epochs that a quota stops.
@@ -64,9 +64,11 @@ type Scheduler struct {
 func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
 		Host: host, state: state, positions: positions, workers: map[string]*load{}, localRoom: map[*load]bool{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
-		all: &share{weight: 1, at: -1}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
-		usable: loadHeap{at: func(l *load) *int { return &l.usableAt }}, room: loadHeap{at: func(l *load) *int { return &l.roomAt }},
-		roomAhead: loadHeap{at: func(l *load) *int { return &l.aheadAt }, ahead: true},
+		all: &share{weight: 1, at: -1, queue: newShares()}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
+		ahead:     queue[demand]{before: (*demand).before, at: func(d *demand) *int { return &d.at }},
+		usable:    queue[load]{before: (*load).before, at: func(l *load) *int { return &l.usableAt }},
+		room:      queue[load]{before: (*load).before, at: func(l *load) *int { return &l.roomAt }},
+		roomAhead: queue[load]{before: (*load).beforeAhead, at: func(l *load) *int { return &l.aheadAt }},
 	}
 }
 
@@ -337,10 +339,10 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 
 // shareSlots leases the free slots.
 func (s *Scheduler) shareSlots() {
-	for len(s.room.loads)+len(s.localRoom) > 0 {
+	for len(s.room.items)+len(s.localRoom) > 0 {
 		d := s.all.next()
-		if d == nil && len(s.ahead) > 0 {
-			d = s.ahead[0]
+		if d == nil {
+			d = s.ahead.top()
 		}
 		if d == nil {
 			return

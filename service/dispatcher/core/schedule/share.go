@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"container/heap"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
@@ -32,7 +31,7 @@ type share struct {
 	running, slots int
 	// children counts the nodes below. queue has those of them that may get a slot.
 	children int
-	queue    shareQueue
+	queue    queue[share]
 	// at is the position in the queue of the parent, -1 outside of it.
 	at int
 	// demand is the demand of an epoch; nil in other nodes. waits is set if it has a stream that waits for a slot.
@@ -46,7 +45,7 @@ func (n *share) part() float64 { return float64(n.running) / n.weight }
 func (n *share) full() bool { return n.most > 0 && n.slots >= n.most }
 
 // wants reports whether the node may get a slot.
-func (n *share) wants() bool { return (n.waits || len(n.queue) > 0) && !n.full() }
+func (n *share) wants() bool { return (n.waits || len(n.queue.items) > 0) && !n.full() }
 
 // set changes the numbers of an epoch, and adjusts all nodes above it.
 func (n *share) set(running, slots int, waits bool) {
@@ -72,10 +71,9 @@ func (n *share) bounded() bool {
 // next returns the epoch whose turn is next; nil without one.
 func (n *share) next() *demand {
 	for n.demand == nil {
-		if len(n.queue) == 0 {
+		if n = n.queue.top(); n == nil {
 			return nil
 		}
-		n = n.queue[0]
 	}
 	return n.demand
 }
@@ -112,8 +110,13 @@ func (s *Scheduler) BoundsOf(tenant string) Tenant {
 	return Tenant{Weight: 1}
 }
 
+// newShares returns an empty queue of nodes.
+func newShares() queue[share] {
+	return queue[share]{before: (*share).before, at: func(n *share) *int { return &n.at }}
+}
+
 func (n *share) add(child *share) *share {
-	child.parent, child.at = n, -1
+	child.parent, child.at, child.queue = n, -1, newShares()
 	n.children++
 	return child
 }
@@ -150,48 +153,4 @@ func (n *share) usage() Usage {
 		return Usage{}
 	}
 	return Usage{Running: n.running, Slots: n.slots, Bounded: n.bounded()}
-}
-
-// shareQueue is a heap. The node whose turn is next is on top.
-type shareQueue []*share
-
-// Len implements heap.Interface.
-func (q shareQueue) Len() int { return len(q) }
-
-// Less implements heap.Interface.
-func (q shareQueue) Less(i, j int) bool { return q[i].before(q[j]) }
-
-// Swap implements heap.Interface.
-func (q shareQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].at, q[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (q *shareQueue) Push(x any) {
-	n := x.(*share)
-	n.at = len(*q)
-	*q = append(*q, n)
-}
-
-// Pop implements heap.Interface.
-func (q *shareQueue) Pop() any {
-	last := len(*q) - 1
-	n := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	n.at = -1
-	return n
-}
-
-// set moves a node to its place, or out of the queue.
-func (q *shareQueue) set(n *share, in bool) {
-	switch {
-	case in && n.at < 0:
-		heap.Push(q, n)
-	case in:
-		heap.Fix(q, n.at)
-	case n.at >= 0:
-		heap.Remove(q, n.at)
-	}
 }

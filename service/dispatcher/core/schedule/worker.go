@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"container/heap"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
@@ -77,82 +76,10 @@ func (l *load) compare(other *load) int {
 	return cmp.Or(cmp.Compare(l.running, other.running), cmp.Compare(l.held, other.held), cmp.Compare(l.Order, other.Order), cmp.Compare(l.ID, other.ID))
 }
 
-// loadHeap has the worker with the smallest load on top.
-type loadHeap struct {
-	loads []*load
-	// at returns where a load keeps its position.
-	at func(*load) *int
-	// ahead is set if the worker with streams of the fewest prefetched epochs is on top.
-	ahead bool
-}
+// before orders workers. The one with the smallest load comes first.
+func (l *load) before(other *load) bool { return l.compare(other) < 0 }
 
-// Len implements heap.Interface.
-func (h *loadHeap) Len() int { return len(h.loads) }
-
-// Less implements heap.Interface.
-func (h *loadHeap) Less(i, j int) bool {
-	a, b := h.loads[i], h.loads[j]
-	if h.ahead && len(a.prefetchJobs) != len(b.prefetchJobs) {
-		return len(a.prefetchJobs) < len(b.prefetchJobs)
-	}
-	return a.compare(b) < 0
-}
-
-// Swap implements heap.Interface.
-func (h *loadHeap) Swap(i, j int) {
-	h.loads[i], h.loads[j] = h.loads[j], h.loads[i]
-	*h.at(h.loads[i]), *h.at(h.loads[j]) = i, j
-}
-
-// Push implements heap.Interface.
-func (h *loadHeap) Push(x any) {
-	l := x.(*load)
-	*h.at(l) = len(h.loads)
-	h.loads = append(h.loads, l)
-}
-
-// Pop implements heap.Interface.
-func (h *loadHeap) Pop() any {
-	last := len(h.loads) - 1
-	l := h.loads[last]
-	h.loads = h.loads[:last]
-	*h.at(l) = -1
-	return l
-}
-
-// set moves a load to its place, or out of the heap.
-func (h *loadHeap) set(l *load, in bool) {
-	switch at := *h.at(l); {
-	case in && at < 0:
-		heap.Push(h, l)
-	case in:
-		heap.Fix(h, at)
-	case at >= 0:
-		heap.Remove(h, at)
-	}
-}
-
-// first returns the worker nearest to the top for which the condition holds; nil if there is none.
-func (h *loadHeap) first(holds func(*load) bool) (found *load) {
-	if top := h.top(); top == nil || holds(top) {
-		return top
-	}
-	var popped []*load
-	for found == nil && len(h.loads) > 0 {
-		l := heap.Pop(h).(*load)
-		if popped = append(popped, l); holds(l) {
-			found = l
-		}
-	}
-	for _, l := range popped {
-		heap.Push(h, l)
-	}
-	return found
-}
-
-func (h *loadHeap) top() *load {
-	if len(h.loads) == 0 {
-		return nil
-	}
-	return h.loads[0]
+// beforeAhead orders workers. The one with streams of the fewest prefetched epochs comes first.
+func (l *load) beforeAhead(other *load) bool {
+	return cmp.Or(cmp.Compare(len(l.prefetchJobs), len(other.prefetchJobs)), l.compare(other)) < 0
 }

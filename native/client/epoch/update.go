@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// watch applies snapshots until the call ends.
+// watch applies updates until the call ends.
 func (e *Epoch) watch(pause *wait.Backoff) error {
 	watch, err := e.link.API().WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
 		ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id,
@@ -38,7 +38,7 @@ func (e *Epoch) watch(pause *wait.Backoff) error {
 type updates struct {
 	// workers are numbered from 1.
 	workers []*pecanv1.WorkerAddress
-	// listed has the streams of a snapshot until its last part has come; nil otherwise.
+	// listed has the streams of a full update until its last part has come; nil otherwise.
 	listed map[uint32]bool
 	// older has the streams that were last listed with an older lease or assignment than this client had.
 	older map[uint32]bool
@@ -53,7 +53,7 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	}
 	e.version = update.GetVersion()
 	u := &e.update
-	if fresh || update.GetSnapshot() {
+	if fresh || update.GetFull() {
 		*u = updates{listed: map[uint32]bool{}, older: map[uint32]bool{}}
 	}
 	e.applyLists(update)
@@ -93,7 +93,7 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 // applyLists takes over the lists of an update. e.mu is held.
 func (e *Epoch) applyLists(update *pecanv1.EpochUpdate) {
 	u := &e.update
-	if update.GetSnapshot() {
+	if update.GetFull() {
 		e.markResumed()
 	}
 	u.workers = append(u.workers, update.GetWorkers()...)
@@ -156,12 +156,12 @@ func (e *Epoch) markResumed() {
 	}
 }
 
-// staleHeartbeats is after how many heartbeats in a row an old snapshot is no late message any more.
+// staleHeartbeats is after how many heartbeats in a row an old update is no late message any more.
 const staleHeartbeats = 3
 
-// WentBack reports whether the dispatcher has lost records that it had sent of the epoch. Its snapshots
-// arrive in order and show durable state. If they show an older state for several heartbeats, the dispatcher
-// restarted from a stale store, and this client cannot accept what it offers.
+// WentBack reports whether the dispatcher has lost records that it had sent of the epoch. Its updates arrive in order and
+// show durable state. If the updates show an older state for several heartbeats, the dispatcher restarted from a stale
+// store. This client cannot accept what that store offers.
 func (e *Epoch) WentBack() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,7 +224,7 @@ func (e *Epoch) applyStream(st *stream, update *pecanv1.ConsumerStream) {
 		return
 	}
 	if update.GetRelease() {
-		// Snapshots replace each other, so this may be the first one with the assignment. The stream is then
+		// A later update replaces an earlier one, so this may be the first one with the assignment. The stream is then
 		// released at its start index.
 		st.release()
 		return

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxLearned bounds the graphs of which something is known. maxLearnedBytes bounds what is known of all of them. Above
-	// that, those leave that jobs used longest ago and that no dataset has.
+	// maxLearned bounds the graphs about which something was learned. maxLearnedBytes bounds what was learned about all of
+	// them. Above that, those leave that jobs used longest ago and that no dataset has.
 	maxLearned      = 10_000
 	maxLearnedBytes = 256 << 20
 	// maxPlacements bounds the results of searches for one graph. The one that was found first leaves first.
@@ -22,8 +22,8 @@ const (
 	maxOrders = 64
 )
 
-// knowledge is what is known of one graph.
-type knowledge struct {
+// learnedGraph is what was learned about one graph.
+type learnedGraph struct {
 	fingerprint string
 	// profile has the costs of its steps.
 	profile *pecanv1.StoredProfile
@@ -37,8 +37,8 @@ type knowledge struct {
 	bytes, at int
 }
 
-// take replaces all that is known.
-func (k *knowledge) take(l *pecanv1.Learned) {
+// take replaces all that was learned.
+func (k *learnedGraph) take(l *pecanv1.Learned) {
 	k.profile, k.history = nil, nil
 	k.orders, k.placements = map[OrderKey]*pecanv1.StoredOrder{}, map[string]*pecanv1.PlacementKnown{}
 	for _, profile := range l.Profiles {
@@ -55,8 +55,8 @@ func (k *knowledge) take(l *pecanv1.Learned) {
 	}
 }
 
-// list returns all that is known. It shares memory.
-func (k *knowledge) list() *pecanv1.Learned {
+// list returns all that was learned. It shares memory.
+func (k *learnedGraph) list() *pecanv1.Learned {
 	l := &pecanv1.Learned{}
 	if k.profile != nil {
 		l.Profiles = append(l.Profiles, k.profile)
@@ -74,19 +74,19 @@ func (k *knowledge) list() *pecanv1.Learned {
 	return l
 }
 
-// known returns what is known of a graph, for reading.
-func (s *State) known(fingerprint string) *knowledge {
+// known returns what was learned about a graph, for reading.
+func (s *State) known(fingerprint string) *learnedGraph {
 	if k := s.learned[fingerprint]; k != nil {
 		return k
 	}
-	return &knowledge{}
+	return &learnedGraph{}
 }
 
-// learn changes what is known of a graph.
-func (s *State) learn(fingerprint string, change func(*knowledge)) {
+// learn changes what was learned about a graph.
+func (s *State) learn(fingerprint string, change func(*learnedGraph)) {
 	k := s.learned[fingerprint]
 	if k == nil {
-		k = &knowledge{fingerprint: fingerprint, at: -1}
+		k = &learnedGraph{fingerprint: fingerprint, at: -1}
 		k.take(&pecanv1.Learned{})
 		s.learned[fingerprint] = k
 	}
@@ -109,7 +109,7 @@ func (s *State) use(fingerprint string, by int) {
 }
 
 // place finds the place of a graph among those that no dataset has.
-func (s *State) place(k *knowledge) {
+func (s *State) place(k *learnedGraph) {
 	switch used := s.UsesGraph(k.fingerprint); {
 	case used && k.at >= 0:
 		heap.Remove(&s.unused, k.at)
@@ -128,7 +128,7 @@ func (s *State) forgetOldest() {
 	}
 }
 
-// forget removes all that is known of a graph.
+// forget removes all that was learned about a graph.
 func (s *State) forget(fingerprint string) {
 	k := s.learned[fingerprint]
 	if k == nil {
@@ -142,7 +142,7 @@ func (s *State) forget(fingerprint string) {
 }
 
 // unusedGraphs is a heap of the graphs that no dataset has. On top is the one that jobs used longest ago.
-type unusedGraphs []*knowledge
+type unusedGraphs []*learnedGraph
 
 // Len implements heap.Interface.
 func (u unusedGraphs) Len() int { return len(u) }
@@ -160,8 +160,8 @@ func (u unusedGraphs) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (u *unusedGraphs) Push(x any) {
-	x.(*knowledge).at = len(*u)
-	*u = append(*u, x.(*knowledge))
+	x.(*learnedGraph).at = len(*u)
+	*u = append(*u, x.(*learnedGraph))
 }
 
 // Pop implements heap.Interface.

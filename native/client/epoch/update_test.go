@@ -12,7 +12,7 @@ func TestDifferencesChangeOnlyTheListedStreams(t *testing.T) {
 		return &pecanv1.ConsumerStream{Stream: stream, Lease: lease, Assignment: 1, WorkerNumber: worker}
 	}
 	workers := []*pecanv1.WorkerAddress{{WorkerId: "a"}, {WorkerId: "b"}, {WorkerId: "c"}}
-	e.apply(&pecanv1.EpochUpdate{Version: 1, Snapshot: true, More: true, Workers: workers[:1], Streams: []*pecanv1.ConsumerStream{one(0, 1, 1)}}, true)
+	e.apply(&pecanv1.EpochUpdate{Version: 1, Full: true, More: true, Workers: workers[:1], Streams: []*pecanv1.ConsumerStream{one(0, 1, 1)}}, true)
 	if e.final {
 		t.Error("a part that is not the last counts as whole")
 	}
@@ -28,9 +28,9 @@ func TestDifferencesChangeOnlyTheListedStreams(t *testing.T) {
 	}
 
 	// The watch begins again, and stream 0 went to another client meanwhile.
-	e.apply(&pecanv1.EpochUpdate{Version: 1, Snapshot: true, Workers: workers[:1], Streams: []*pecanv1.ConsumerStream{one(1, 5, 1)}, TotalStreams: 8, StreamsFinal: true, Delivered: 3}, true)
+	e.apply(&pecanv1.EpochUpdate{Version: 1, Full: true, Workers: workers[:1], Streams: []*pecanv1.ConsumerStream{one(1, 5, 1)}, TotalStreams: 8, StreamsFinal: true, Delivered: 3}, true)
 	if e.streams.find(0) != nil || e.streams.find(1).worker.GetWorkerId() != "a" || e.streams.reading != 1 {
-		t.Error("a snapshot does not replace what was known")
+		t.Error("a full update does not replace what was known")
 	}
 
 	// A stream comes back with a new assignment.
@@ -47,14 +47,14 @@ func TestADispatcherThatForgotRecordsIsNoticed(t *testing.T) {
 		return []*pecanv1.ConsumerStream{{Stream: 1, Lease: lease, Assignment: 1}}
 	}
 	for name, after := range map[string]*pecanv1.EpochUpdate{
-		"an older lease":               {Snapshot: true, Streams: one(3), Delivered: 5},
-		"an older lease of an end":     {Snapshot: true, Streams: []*pecanv1.ConsumerStream{{Stream: 2, Lease: 1, Assignment: 1}}, Delivered: 5},
-		"fewer delivered streams":      {Snapshot: true, Streams: one(4), Delivered: 4},
-		"fewer, and nothing is listed": {Snapshot: true, Delivered: 4},
+		"an older lease":               {Full: true, Streams: one(3), Delivered: 5},
+		"an older lease of an end":     {Full: true, Streams: []*pecanv1.ConsumerStream{{Stream: 2, Lease: 1, Assignment: 1}}, Delivered: 5},
+		"fewer delivered streams":      {Full: true, Streams: one(4), Delivered: 4},
+		"fewer, and nothing is listed": {Full: true, Delivered: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := testEpoch(&pecanv1.Plan{NumStreams: 8, Group: 4})
-			e.apply(&pecanv1.EpochUpdate{Version: 9, Snapshot: true, Streams: append(one(4), &pecanv1.ConsumerStream{Stream: 2, Lease: 2, Assignment: 1}), Delivered: 5}, true)
+			e.apply(&pecanv1.EpochUpdate{Version: 9, Full: true, Streams: append(one(4), &pecanv1.ConsumerStream{Stream: 2, Lease: 2, Assignment: 1}), Delivered: 5}, true)
 			st := e.streams.find(2)
 			st.end()
 			e.settle(st)
@@ -68,7 +68,7 @@ func TestADispatcherThatForgotRecordsIsNoticed(t *testing.T) {
 	}
 	t.Run("a late message", func(t *testing.T) {
 		e := testEpoch(&pecanv1.Plan{NumStreams: 8, Group: 4})
-		e.apply(&pecanv1.EpochUpdate{Version: 1, Snapshot: true, Streams: one(4)}, true)
+		e.apply(&pecanv1.EpochUpdate{Version: 1, Full: true, Streams: one(4)}, true)
 		e.apply(&pecanv1.EpochUpdate{Version: 2, Streams: one(3)}, false)
 		if !e.stale {
 			t.Error("an older lease is not noticed")
@@ -83,7 +83,7 @@ func TestNoMoreStreamsBeginThanAPositionCanList(t *testing.T) {
 	e := testEpoch(&pecanv1.Plan{NumStreams: 3 * maxBegun, Group: 16})
 	e.options.MaxOutstandingBytes = 1 << 40
 	begin := func(number uint32) {
-		e.apply(&pecanv1.EpochUpdate{Version: uint64(number) + 1, Snapshot: number == 0, Workers: []*pecanv1.WorkerAddress{{WorkerId: "w"}},
+		e.apply(&pecanv1.EpochUpdate{Version: uint64(number) + 1, Full: number == 0, Workers: []*pecanv1.WorkerAddress{{WorkerId: "w"}},
 			Streams: []*pecanv1.ConsumerStream{{Stream: number, Lease: 1, Assignment: 1, WorkerNumber: 1}}}, number == 0)
 	}
 	number := uint32(0)
