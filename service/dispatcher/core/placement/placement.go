@@ -54,6 +54,8 @@ type (
 		Running int
 		// Window is nil before the first one.
 		Window *measure.Window
+		// Left is how many elements the job's trainers are expected to take from now on; 0 if that is unknown.
+		Left float64
 		// Plan changes with the division, the order of steps and the cache of the job.
 		Plan uint64
 		Now  time.Duration
