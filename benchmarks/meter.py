@@ -65,13 +65,18 @@ def _stat(pid: int) -> list[str]:
 
 def go_benchmark(package: str, name: str, benchtime: str, unit: str = "ns/op") -> float:
     """Runs a Go benchmark of this repository, or the part of one that a slash names. Returns its figure in `unit`."""
+    return go_figures(package, name, benchtime)[unit]
+
+
+def go_figures(package: str, name: str, benchtime: str) -> dict[str, float]:
+    """Runs a Go benchmark like `go_benchmark`. Returns its figures by unit."""
     pattern = "/".join(f"^{part}$" for part in name.split("/"))
     words = ["go", "test", "-run", "^$", "-bench", pattern, "-benchtime", benchtime, package]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    found = re.search(rf"^{name}\S*\s.*?([\d.]+) {unit}", done.stdout, re.MULTILINE)
-    if found is None:
+    line = re.search(rf"^{name}\S*\s+\d+\s(.*)", done.stdout, re.MULTILINE)
+    if line is None:
         raise RuntimeError(f"{' '.join(words)} printed no result:\n{done.stdout}{done.stderr}")
-    return float(found[1])
+    return {unit: float(value) for value, unit in re.findall(r"([\d.]+) (\S+)", line[1])}
 
 
 def machine() -> dict[str, str]:

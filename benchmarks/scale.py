@@ -46,6 +46,13 @@ longest time until such a stream runs on another worker. While all slots are ful
 free slot* is the rest of that time, without the time in which all slots of the other workers are full. The fake
 trainer never connects to workers and reports no lost one, so the dispatcher waits for `--worker-return-grace`, 1 s.
 The mark is the one that [What a fault costs](faults.md) has for a killed worker beside workers with room.
+
+*decisions*: 10,000 workers of 4 slots and 1,000 jobs, through the real core of a dispatcher, without connections and store
+(`BenchmarkFleet`). Every second job has an objective. Each second has 10,000 heartbeats of workers, 1,000 of trainers and 10
+ticks. The other contestant is the policy that chooses the workers of 1,000 jobs, each with up to 10,000 remote and 8 local
+ones (`BenchmarkDecide`). Figures are CPU times of the deciding thread, without garbage collection in the background. A
+*decision on workers* is its effect in the core, a *decision of a search* the choice of the policy.
+[Fair shares](../design/0014-fair-shares.md#cost) has more of these benchmarks.
 """
 
 D = tf.data.Dataset
@@ -267,10 +274,51 @@ def _judge_many_jobs(medians: Medians) -> list[Mark]:
     return [at_least("no job waits while a slot is free: ≥ 95 % utilisation", ours["utilisation %"], 95, " %")]
 
 
+# Kinds of decisions of the core, by their names in BenchmarkFleet.
+DECISIONS = {
+    "heartbeat": "a heartbeat",
+    "tick": "a tick",
+    "started": "a stream opened",
+    "ended": "a stream is produced",
+    "finish": "a stream is finished",
+    "open": "an epoch is opened",
+    "placed": "a decision on workers",
+}
+CORE, SEARCHES = "10,000 workers, 1,000 jobs", "the policy, 1,000 jobs"
+
+
+def _decisions(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    def core() -> Sample:
+        found = meter.go_figures("./service/dispatcher/core", "BenchmarkFleet/10000_workers_1000_jobs", "10x")
+        kinds = {f"{name}: ms": found[f"p99-ms/{kind}"] for kind, name in DECISIONS.items()}
+        return kinds | {"heartbeats: cores": found["cores/heartbeats"], "MB": found["MB"]}
+
+    def searches() -> Sample:
+        found = meter.go_figures(
+            "./service/dispatcher/placing", "BenchmarkDecide/1000_jobs_10000_remote_8_local", "1x"
+        )
+        return {"a decision of a search: ms": found["search-ms/p99"]}
+
+    return {CORE: core, SEARCHES: searches}
+
+
+def _judge_decisions(medians: Medians) -> list[Mark]:
+    times = {key: value for sample in medians.values() for key, value in sample.items() if key.endswith(": ms")}
+    marks = [at_most(f"{key[:-4]}: ≤ 100 ms in 99 % of cases", value, 100, " ms") for key, value in times.items()]
+    return [
+        *marks,
+        at_most("heartbeats: ≤ 1 core", medians[CORE]["heartbeats: cores"], 1, " cores"),
+        at_most("memory: ≤ 250 MB", medians[CORE]["MB"], 250, " MB"),
+    ]
+
+
 ROWS: dict[str, Row] = {
     "small": Row("small datasets, beside a local run", _small, _judge_small),
     "opening": Row("CPU to open a further stream of a job", _opening, _judge_opening, repetitions=9),
     "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
     "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
     "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),
+    "decisions": Row(
+        "99th percentile of the decisions of a dispatcher", _decisions, _judge_decisions, repetitions=1
+    ),
 }

@@ -2,18 +2,22 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/policies/sim"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
 
 // parsed returns the options of a command line. The event log is in a directory of the test.
@@ -193,6 +197,12 @@ func TestADispatchersDecisionsAreReplayed(t *testing.T) {
 			t.Errorf("line %d: search decides %s, recorded is %s:\n%s", i+2, search, recorded, out.String())
 		}
 	}
+	// The log is of an earlier version, without the use of processors and without queues.
+	for i, line := range lines[1:] {
+		if cells := strings.Fields(line); !slices.Equal(cells[10:13], []string{"-", "-", "-"}) {
+			t.Errorf("line %d: Cachew and HPA decide %v without their measurements", i+2, cells[10:13])
+		}
+	}
 	for name, text := range map[string]string{
 		"no decision has a measurement window": `{"job": "j", "limits": {"Max": {"Remote": 1}}}`, "line 1: invalid character": "no JSON",
 		"the limits allow no worker": `{"job": "j", "trainers": 1}`,
@@ -203,6 +213,64 @@ func TestADispatchersDecisionsAreReplayed(t *testing.T) {
 		}
 		if err := run(o, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A trainer waits half of its time for its workers, which are always busy with waiting for files. A third worker changes nothing.
+func TestAReplayUsesTheRecordedProcessorsQueuesAndHorizon(t *testing.T) {
+	decided := func(first int, cpu, queue float64, horizon int) (lines []map[string]string) {
+		var log bytes.Buffer
+		for n := range 14 {
+			e := placing.Event{
+				AtS: 3 * float64(n), Job: "j", Objective: "cost", Prices: autoscale.Published, Seconds: 3, Trainers: 1, Remote: 2, ElementS: 0.1, Wait: 0.5,
+				Busy: 1, ProducedS: 10, CPU: &cpu, Queue: proto.Float64(1), Horizon: horizon,
+			}
+			switch e.Limits.Max.Remote = 8; n {
+			case 0:
+				e.Remote = first
+			case 1:
+				e.Remote = 3
+			default:
+				e.Queue = &queue
+			}
+			if err := json.NewEncoder(&log).Encode(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out bytes.Buffer
+		o := parsed(t)
+		o.replay = filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(o.replay, log.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(o, &out); err != nil {
+			t.Fatal(err)
+		}
+		head, rest, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
+		names := strings.Fields(head)
+		for line := range strings.Lines(rest) {
+			found := map[string]string{}
+			for i, cell := range strings.Fields(line) {
+				found[names[i]] = cell
+			}
+			lines = append(lines, found)
+		}
+		return lines
+	}
+	for _, c := range []struct {
+		policy        string
+		window, first int
+		cpu, queue    float64
+		horizon       int
+		want          string
+	}{
+		{"hpa", 0, 2, 0.05, 1, 200, "1+0"}, {"hpa", 0, 2, 0.9, 1, 200, "3+0"},
+		{"cachew-paper", 13, 2, 0.05, 1, 200, "2+0"}, {"cachew-paper", 13, 2, 0.05, 3, 200, "1+0"},
+		{"search", 0, 1, 0.05, 1, 200, "2+0"}, {"search", 0, 1, 0.05, 1, 2, "1+0"},
+	} {
+		if got := decided(c.first, c.cpu, c.queue, c.horizon)[c.window][c.policy]; got != c.want {
+			t.Errorf("%s wants %s in window %d with %v of the processors, %v ready elements and %d windows left, want %s", c.policy, got, c.window, c.cpu, c.queue, c.horizon, c.want)
 		}
 	}
 }

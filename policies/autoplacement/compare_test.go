@@ -1,16 +1,23 @@
 package autoplacement
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
 )
 
-// trial compares a challenger with a given true difference, window by window, until a decision.
-func trial(rng *rand.Rand, difference float64, knownWindows int) (verdict, int) {
+// trial compares a challenger with a given true difference, window by window, until a decision. outliers is the share of windows
+// with 30 % more or less.
+func trial(rng *rand.Rand, difference float64, knownWindows int, outliers float64) (verdict, int) {
 	var challenger, known []float64
-	draw := func(mean float64) float64 { return mean + noise*rng.NormFloat64() }
+	draw := func(mean float64) float64 {
+		if rng.Float64() < outliers {
+			mean += math.Log([]float64{0.7, 1.3}[rng.IntN(2)])
+		}
+		return mean + noise*rng.NormFloat64()
+	}
 	for range knownWindows {
 		known = append(known, draw(0))
 	}
@@ -33,7 +40,7 @@ func TestComparisonsErrAtMostAtTheStatedRate(t *testing.T) {
 		}{{indifference, better}, {-indifference, worse}, {2 * indifference, better}, {-2 * indifference, worse}} {
 			wrong, windows := 0, 0
 			for range trials {
-				v, n := trial(rng, c.difference, knownWindows)
+				v, n := trial(rng, c.difference, knownWindows, 0)
 				if windows += n; v == c.wrong {
 					wrong++
 				}
@@ -46,6 +53,35 @@ func TestComparisonsErrAtMostAtTheStatedRate(t *testing.T) {
 			}
 			if mean := float64(windows) / trials; mean > 2.5 {
 				t.Errorf("difference %+.2f: a comparison takes %.1f windows", c.difference, mean)
+			}
+		}
+	}
+}
+
+// Outliers make more comparisons end at the worse configuration. It is hardly worse then.
+func TestWrongComparisonsWithOutliersCostLittle(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 3))
+	const trials, outliers = 20_000, 0.05
+	for _, c := range []struct {
+		knownWindows int
+		// most is the greatest rate of errors at the indifference.
+		most float64
+	}{{2, 0.14}, {3, 0.11}, {10, 0.07}} {
+		for _, size := range []float64{1, 2, 4} {
+			for _, difference := range []float64{size * indifference, -size * indifference} {
+				wrong := 0
+				for range trials {
+					if v, _ := trial(rng, difference, c.knownWindows, outliers); (v == better) == (difference > 0) {
+						wrong++
+					}
+				}
+				rate := float64(wrong) / trials
+				if rate > c.most {
+					t.Errorf("difference %+.2f, %d windows of the best known: %.1f %% wrong, want at most %.0f %%", difference, c.knownWindows, 100*rate, 100*c.most)
+				}
+				if cost := rate * math.Abs(difference); cost > 0.01 {
+					t.Errorf("difference %+.2f, %d windows of the best known: errors cost %.1f %% on average, want at most 1 %%", difference, c.knownWindows, 100*cost)
+				}
 			}
 		}
 	}

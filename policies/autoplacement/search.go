@@ -14,7 +14,7 @@ type Search struct {
 	// Margin is the gain that a probe must promise.
 	Margin float64
 	// Horizon is the number of windows that the job will still run, as far as known. A probe must pay for itself
-	// in this time.
+	// in this time. It may change between windows; 0 is without an end.
 	Horizon int
 	// Known is what an earlier job with the same dataset and trainer type found, or nil.
 	Known *Known
@@ -33,9 +33,9 @@ type Search struct {
 	calm Curve
 	// refuted has the configurations that lost a comparison in this search.
 	refuted []autoscale.Configuration
-	// left is the number of windows that this search may still take.
-	left    int
-	monitor *monitor
+	// left is the number of windows that this search may still take. searched is the horizon at the end of the last search.
+	left, searched int
+	monitor        *monitor
 	// windows and spent are what all searches have cost, for the decision. before is what the earlier searches have cost, and
 	// charged has the windows of this one.
 	windows       int
@@ -111,6 +111,9 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.begin()
 	case g != s.goal && s.state == stateMonitor:
 		reason = "the goal changed"
+		s.begin()
+	case s.searched > 0 && s.Horizon >= 2*s.searched && s.state == stateMonitor:
+		reason = fmt.Sprintf("the job has %d windows left, after %d in the last search", s.Horizon, s.searched)
 		s.begin()
 	}
 	s.goal = g
@@ -289,13 +292,16 @@ func (s *Search) step(m *model) string {
 		s.improve(m)
 		c := s.candidate(m)
 		gain := 1 - s.score(m, c)/s.score(m, s.best)
-		needed := s.needed(c)
+		needed := s.needed(m, c)
 		switch {
 		case c == s.best || gain < needed || s.left <= 0:
 			if s.target = s.best; m.windows(s.best) < 2 && s.left > 0 {
 				return fmt.Sprintf("%v seems best and is measured once more", s.best)
 			}
 			s.end(m)
+			if gain >= s.Margin && gain < needed {
+				return fmt.Sprintf("%v stays: %v promises %.1f %%, and a probe must promise %.1f %% in %d windows", s.best, c, 100*gain, 100*needed, s.Horizon)
+			}
 			return fmt.Sprintf("%v is the best: no other promises more than %.1f %%", s.best, 100*max(gain, 0))
 		case m.windows(c) == 0:
 			s.target = c
@@ -312,13 +318,13 @@ func (s *Search) step(m *model) string {
 	}
 }
 
-// needed returns the gain that a probe must promise.
-func (s *Search) needed(c autoscale.Configuration) float64 {
+// needed returns the gain that a configuration must promise. One that was measured needs no probe.
+func (s *Search) needed(m *model, c autoscale.Configuration) float64 {
 	if !s.goal.MinimisesCost() && s.goal.PerHour(c) < s.goal.PerHour(s.best) {
 		// Under the other objectives, one worker less at the same speed gains less than the margin.
 		return tie
 	}
-	if s.Horizon > 0 {
+	if s.Horizon > 0 && m.windows(c) == 0 {
 		return max(s.Margin, probeWindows/float64(s.Horizon))
 	}
 	return s.Margin
@@ -345,7 +351,7 @@ func (s *Search) verdict(m *model, challenger autoscale.Configuration) verdict {
 }
 
 func (s *Search) end(m *model) {
-	s.state = stateMonitor
+	s.state, s.searched = stateMonitor, s.Horizon
 	var here []observation
 	for _, o := range s.obs {
 		if o.at == s.best {

@@ -145,6 +145,32 @@ func TestTheCostOfASearchIsWhatItsWindowsCostAboveWhatItFound(t *testing.T) {
 	}
 }
 
+func TestAProbePaysForItselfInWhatIsLeftOfTheJob(t *testing.T) {
+	// Two remote workers are 25 % cheaper than one. Four windows of a probe are 40 % of ten windows.
+	j, g := job{demand: 0.1, remote: 7, local: 1}, cheapest
+	g.Limits = autoscale.Limits{Min: workers(1, 0), Max: workers(2, 0)}
+	for _, c := range []struct{ horizon, want int }{{0, 2}, {200, 2}, {20, 2}, {10, 1}, {1, 1}} {
+		at, p := workers(1, 0), autoplacement.NewSearch()
+		p.Horizon = c.horizon
+		d := j.run(p, g, &at, 10)
+		if d.Target != workers(c.want, 0) || !d.Converged {
+			t.Errorf("with %d windows left, the search ends at %v (%s: %s), want %d remote workers", c.horizon, d.Target, d.State, d.Reason, c.want)
+		}
+		if c.want > 1 {
+			continue
+		}
+		// The trainer begins further epochs.
+		p.Horizon = 19
+		if d = j.run(p, g, &at, 10); c.horizon == 10 && d.Target != workers(1, 0) {
+			t.Errorf("with 19 windows left after %d, the search ends at %v (%s)", c.horizon, d.Target, d.Reason)
+		}
+		p.Horizon = 40
+		if d = j.run(p, g, &at, 10); d.Target != workers(2, 0) || !d.Converged {
+			t.Errorf("with 40 windows left after %d, the search ends at %v (%s: %s)", c.horizon, d.Target, d.State, d.Reason)
+		}
+	}
+}
+
 func TestUnusableWindowsChangeNothing(t *testing.T) {
 	for name, change := range map[string]func(*autoscale.Window){
 		"gap":         func(w *autoscale.Window) { w.Gap = true },

@@ -3,7 +3,8 @@
 import os
 import threading
 
-from pecan._src.servers import priority
+import pytest
+from pecan._src.servers import local_workers, priority
 from pecan._src.servers.local_workers import LocalWorkers
 
 
@@ -46,3 +47,22 @@ def test_more_workers_than_processors_are_named_in_the_log_once(monkeypatch, cap
     [line] = [record.getMessage() for record in caplog.records]
     assert f"local_workers={processors + 1} starts more processes" in line
     assert 'local_workers="auto"' in line
+
+
+@pytest.mark.parametrize(
+    ("processors", "available_gib", "number"),
+    [(16, 64, 8), (16, 5, 5), (4, 64, 2), (16, 0.5, 1), (1, 64, 1)],
+)
+def test_processors_and_memory_bound_the_local_workers(monkeypatch, tmp_path, processors, available_gib, number):
+    memory = tmp_path / "meminfo"
+    memory.write_text(f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {int(available_gib * 2**20)} kB\n")
+    monkeypatch.setattr(local_workers, "_MEMORY", memory)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    local_workers.most.cache_clear()
+    try:
+        assert local_workers.most() == number
+        # The workers that start take memory, and the limit stays.
+        memory.write_text("MemAvailable: 0 kB\n")
+        assert local_workers.most() == number
+    finally:
+        local_workers.most.cache_clear()

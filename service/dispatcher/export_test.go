@@ -1,5 +1,16 @@
 package dispatcher
 
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
+	"github.com/pecan-ml/pecan/service/dispatcher/placing"
+)
+
+// PlaceNow is placeNow for tests.
+func (d *Dispatcher) PlaceNow(r placing.Request) *pecanv1.Placement {
+	return d.placeNow(r, placement.Placed{}).Placement
+}
+
 // StateHash tells two durable states apart.
 func (d *Dispatcher) StateHash() string {
 	d.mu.Lock()

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +15,9 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
+	"github.com/pecan-ml/pecan/service/prices"
 )
 
 // decisions is a log that tests read while it is written.
@@ -111,5 +116,62 @@ func TestAPanicLeavesTheWorkersOfAJobAsTheyAre(t *testing.T) {
 	}
 	if placed.Remote != 1 || placed.Local != 0 {
 		t.Errorf("%v", placed)
+	}
+}
+
+// windowOf is what a job shows whose trainer takes an element in 0.07 s or more, and whose workers give 10 per second each.
+func windowOf(workers int, end time.Duration) *measure.Window {
+	capacity := 10 * float64(workers)
+	each := max(0.07, 1/capacity)
+	w := &measure.Window{End: end, Length: 3 * time.Second, Remote: workers}
+	trainer := measure.Trainer{Host: "trainer"}
+	for n := range 4 {
+		begin := end - time.Duration(4-n)*700*time.Millisecond
+		sub := measure.SubWindow{Begin: begin, End: begin + 700*time.Millisecond, Elements: uint64(0.7/each + 0.5)}
+		sub.Waited = 0.7 - 0.07*float64(sub.Elements)
+		trainer.Subs = append(trainer.Subs, sub)
+	}
+	w.Trainers = append(w.Trainers, trainer)
+	for range workers {
+		w.Fleet = append(w.Fleet, measure.Serving{Host: "other", Cores: 1, Rates: measure.Rates{Busy: 1 / each / capacity, Elements: 1 / each / float64(workers), Share: 1}})
+	}
+	return w
+}
+
+func TestAChangedTableOfPricesStartsANewSearch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "prices.yaml")
+	write := func(worker string) {
+		table := "currency: EUR\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: " + worker + "}}\n"
+		if err := os.WriteFile(path, []byte(table), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("0.1")
+	file, err := prices.Open(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startService(t, serviceOptions{deps: func(d *dispatcher.Deps) {
+		d.Prices = func(trainer string) (autoscale.Prices, string, error) { return file.Of(trainer, "") }
+	}})
+	r := placing.Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 4, Registered: 4}
+	placed := s.d.PlaceNow(r)
+	decide := func(windows int) (whys []string) {
+		for range windows {
+			r.Now += 4 * time.Second
+			r.Window = windowOf(int(placed.Remote), r.Now)
+			placed = s.d.PlaceNow(r)
+			whys = append(whys, placed.Why)
+		}
+		return whys
+	}
+	// With the trainer at 1 per hour, an element costs 0.11 with one worker and 0.084 with two.
+	if whys := decide(10); placed.Remote != 2 || !placed.Converged {
+		t.Fatalf("ends at %d workers: %q", placed.Remote, whys)
+	}
+	// Now it costs 0.3 with one and 0.35 with two.
+	write("2.00")
+	if whys := decide(10); placed.Remote != 1 || !placed.Converged || !strings.Contains(whys[0], "the goal changed") {
+		t.Errorf("after the change, ends at %d workers: %q", placed.Remote, whys)
 	}
 }

@@ -19,7 +19,7 @@ from test_commands import Program, run_command
 
 WORKERS = 8
 # The sleep of an element. With these prices, R workers cost (1 + R / 4) * max(STEP_S, ELEMENT_S / R) for an element.
-# That is least with 5 or 6 workers.
+# That is least with 5 or 6 workers, 11 % higher with 4 or 7, and 21 % with 8.
 ELEMENT_S, STEP_S = 0.11, 0.02
 PRICES = "currency: USD\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: 0.25}}\n"
 ELEMENTS = 3000
@@ -116,8 +116,9 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
         served = dataset.apply(distributed)
         trainer = Trainer(served)
         trainer.start()
-        # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted.
-        took = converged(target, range(4, 9), 90, "from one worker")
+        # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted. All
+        # workers are not.
+        took = converged(target, range(4, 8), 90, "from one worker")
         placed = check_shown(target, served, WORKERS, 0.25)
         # On a busy host, the trainer may have taken nothing in the last seconds.
         assert placed.prices.job - 0.25 * placed.running_remote in (0.0, 1.0)

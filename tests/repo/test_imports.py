@@ -269,7 +269,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "benchmarks": (("proto", "policies", "service"), "benchmarks in Go measure services; those in Python measure trainers"),
 }
 # Layer → layers that only its tests may import as well.
-IN_TESTS = {"native/tf": ("service/graph",)}
+IN_TESTS = {"native/tf": ("service/graph",), "service/dispatcher": ("service/prices",)}
 # Packages that only tests import.
 ONLY_FOR_TESTS = ("service/graph/graphtest", "policies/scripttest")
 

@@ -7,6 +7,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -28,9 +29,30 @@ func (h placementHost) Log(text string, args ...any) { h.c.event(text, args...) 
 // Ask implements placement.Host.
 func (h placementHost) Ask(job *durable.Job, request placement.Request) (number uint64) {
 	h.c.versions++
-	request.Number, request.Plan = h.c.versions, h.c.planNumber(job)
+	request.Number, request.Plan, request.Left = h.c.versions, h.c.planNumber(job), h.c.elementsLeft(job)
 	h.c.effect(request)
 	return request.Number
+}
+
+// elementsLeft expects the rest of the open epochs, and as many further epochs as the job's repeat or earlier jobs say. It
+// returns 0 if the length of an epoch is unknown, or if epochs follow without an end.
+func (c *Core) elementsLeft(job *durable.Job) (left float64) {
+	each := float64(c.elementsOf(job, c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint())))
+	repeat := float64(job.Plan.GetRepeat())
+	if each == 0 || repeat < 0 {
+		return 0
+	}
+	begun := max(1, float64(c.state.EpochsBegun(job)))
+	further := rollout.ExpectedEpochs(begun, c.state.PastJobs(job))
+	if repeat > begun {
+		further = repeat - begun
+	}
+	for _, epoch := range job.Epochs {
+		if !durable.AllPrefetched(epoch) {
+			left += max(0, each-float64(c.elementsArrived(epoch)))
+		}
+	}
+	return left + further*each
 }
 
 // planNumber changes with what determines the cost of an element.

@@ -189,7 +189,7 @@ func (s *script) createJob(a args) any {
 		s.jobs--
 		return input
 	}
-	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), Shuffled: a.has("shuffled"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"], OrderHash: a["order_hash"]}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), Shuffled: a.has("shuffled"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"], OrderHash: a["order_hash"], Repeat: int64(a.number("repeat"))}
 	if a.has("runs") {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}

@@ -88,6 +88,9 @@ func showEffect(effect core.Effect) string {
 		if e.Running > 0 {
 			exist += fmt.Sprintf(", of which trainers run %d", e.Running)
 		}
+		if e.Left > 0 {
+			exist += fmt.Sprintf(" for %.0f elements", e.Left)
+		}
 		return fmt.Sprintf("place %d: %s among %d remote and %d local workers%s, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, exist, e.Known != nil, showWindow(e.Window))
 	case fleet.Request:
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)

@@ -98,14 +98,8 @@ func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() i
 		status.StreamsPut, status.StreamsGet = state.puts, state.gets
 	}
 	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
-	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), epoch.Elements()
+	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), c.elementsArrived(epoch)
 	status.StreamsWaiting = epoch.Total() - status.StreamsDone - status.StreamsRunning
-	for _, stream := range epoch.Active() {
-		volatileStream := c.findVolatile(keyOf(job, epoch, stream))
-		if !stream.Delivered && stream.Worker != nil && volatileStream != nil && volatileStream.lease == stream.Lease {
-			status.Elements += max(volatileStream.acked, stream.StartIndex)
-		}
-	}
 	for _, pass := range epoch.Passes {
 		if client := c.clients[pass.ClientId]; client != nil && client.passes[passKey{job.JobId, epoch.Epoch}] != nil {
 			report := client.passes[passKey{job.JobId, epoch.Epoch}].report
@@ -130,4 +124,16 @@ func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() i
 		status.State = "open"
 	}
 	return status
+}
+
+// elementsArrived counts the elements of an epoch that trainers have received, as far as workers that run its streams know.
+func (c *Core) elementsArrived(epoch *durable.Epoch) uint64 {
+	elements := epoch.Elements()
+	for _, stream := range epoch.Active() {
+		volatileStream := c.findVolatile(keyOf(epoch.Job, epoch, stream))
+		if !stream.Delivered && stream.Worker != nil && volatileStream != nil && volatileStream.lease == stream.Lease {
+			elements += max(volatileStream.acked, stream.StartIndex)
+		}
+	}
+	return elements
 }

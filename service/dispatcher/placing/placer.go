@@ -14,6 +14,8 @@ const (
 	maxCandidates = 16
 	// forgetAfter is how long the search of a job without requests is kept.
 	forgetAfter = 10 * time.Minute
+	// mostHorizon bounds the windows in which a probe must pay for itself.
+	mostHorizon = 200
 )
 
 // Request asks for a decision.
@@ -32,7 +34,9 @@ type Request struct {
 	// Window is nil before the first one. Plan changes with the division, the order of steps and the cache of the job.
 	Window *measure.Window
 	Plan   uint64
-	Now    time.Duration
+	// Left is how many elements the job's trainers are expected to take from now on; 0 if that is unknown.
+	Left float64
+	Now  time.Duration
 }
 
 // Placer keeps the searches of all jobs.
@@ -80,6 +84,7 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		return Unchanged(r, err.Error()), nil
 	}
 	s.seen = s.windowOf(r.Window, r.Plan)
+	s.policy.Horizon = horizon(r.Left, s.seen)
 	d := s.policy.Next(goal, s.seen)
 	if r.Window == nil {
 		switch {

@@ -42,6 +42,15 @@ func Goal(r Request) autoscale.Goal {
 	return g
 }
 
+// horizon returns how many windows like this one a job has left, if its trainers are to take so many elements.
+func horizon(left float64, w autoscale.Window) int {
+	if left <= 0 || w.Seconds <= 0 || w.ElementTime() <= 0 {
+		return mostHorizon
+	}
+	windows := left * w.ElementTime() / float64(len(w.Consumers)) / w.Seconds
+	return int(min(max(windows, 1), mostHorizon))
+}
+
 // windowOf translates a window. The zero window is not usable, and the policy answers with its target.
 func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 	if s.plan != plan {

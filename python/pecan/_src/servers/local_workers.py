@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import collections
+import functools
 import logging
 import os
+import pathlib
 import socket
 import threading
 import time
@@ -32,14 +34,21 @@ _TOO_MANY = (
 )
 # How long workers stay after the last job that wanted them. The next dataset probably wants them again.
 _LINGER_S = 10.0
+_MEMORY = pathlib.Path("/proc/meminfo")
+# A worker has about 0.5 GB with TensorFlow, by default 256 MiB of ready elements, and what its steps need.
+_WORKER_BYTES = 1 << 30
 
 
+@functools.cache
 def most() -> int:
-    """Returns the most local workers that the dispatcher may ask for: one per two cores, 1 to 8.
+    """Returns the most local workers that the dispatcher may ask for: one per two cores and per GiB of memory, 1 to 8.
 
-    One worker runs many streams at once, and each loads its own TensorFlow.
+    One worker runs many streams at once, and each loads its own TensorFlow. The memory is that which the host has
+    available at the first call. A limit that followed it would change with each worker, and begin new searches.
     """
-    return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+    lines = _MEMORY.read_text().splitlines()
+    kib = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 8 << 20)
+    return max(1, min(8, len(os.sched_getaffinity(0)) // 2, (kib << 10) // _WORKER_BYTES))
 
 
 class LocalWorkers:

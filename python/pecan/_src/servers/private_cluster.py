@@ -10,7 +10,7 @@ import uuid
 from pecan._src import errors, home
 from pecan._src.client import session
 from pecan._src.servers import programs, scratch
-from pecan._src.servers.local_workers import LocalWorkers
+from pecan._src.servers.local_workers import LocalWorkers, most
 from pecan._src.servers.process import Process
 
 _log = logging.getLogger("pecan")
@@ -20,11 +20,11 @@ _DATASET_TIMEOUT = "10m"
 
 
 def default_workers() -> int:
-    """Returns the number of workers for this host: one per four cores, at least 1 and at most 8.
+    """Returns the number of workers for this host: one per four cores, at least 1 and at most `most()`.
 
     One worker runs many streams at once and keeps several cores busy. Each worker loads its own TensorFlow.
     """
-    return max(1, min(8, len(os.sched_getaffinity(0)) // 4))
+    return max(1, min(most(), len(os.sched_getaffinity(0)) // 4))
 
 
 class Cluster:

@@ -54,6 +54,8 @@ type (
 		Running int
 		// Window is nil before the first one.
 		Window *measure.Window
+		// Left is how many elements the job's trainers are expected to take from now on; 0 if that is unknown.
+		Left float64
 		// Plan changes with the division, the order of steps and the cache of the job.
 		Plan uint64
 		Now  time.Duration
@@ -100,8 +102,10 @@ type search struct {
 	serves  map[string]bool
 	// leaving is set if streams of the job may still run on workers that no longer serve it.
 	leaving bool
-	// shares are the job's parts of the running streams of its members since the begin of the window.
+	// shares are the job's parts of the running streams of its members since the begin of the window. before is the mean part
+	// in the second half of the window that ended then; 0 if members have changed since.
 	shares []float64
+	before float64
 	// wanted is how many local workers each trainer should run, if decides is true. startingSince is the last
 	// time at which a wanted worker was not running.
 	wanted        map[string]int
@@ -198,7 +202,7 @@ func (p *Placements) stepSearch(job *durable.Job, s *search) {
 		s.stable = p.host.Now()
 	}
 	if from := s.stable + settleTime; s.from < from {
-		s.from, s.shares = from, nil
+		s.from, s.shares, s.before = from, nil, 0
 	}
 	if p.host.Now() >= s.from {
 		s.addShare(p.shareOfMembers(job, s))
@@ -207,6 +211,7 @@ func (p *Placements) stepSearch(job *durable.Job, s *search) {
 		return
 	}
 	if w := p.windowOf(job, s, local); w != nil {
+		_, s.before = s.meanShares()
 		s.from, s.shares = p.host.Now(), nil
 		p.ask(job, s, w, attainable, len(remote), p.localLimit(local, most), len(local))
 	}

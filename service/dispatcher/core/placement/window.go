@@ -16,8 +16,8 @@ const (
 	leastSubWindows = 4
 	inactiveTime    = 5 * time.Second
 	inactiveSteps   = 4
-	// maxShares bounds the kept shares of a window. A window does not count if the share changes in it by more than
-	// disturbance. Other jobs on the same workers have then begun or ended.
+	// maxShares bounds the kept shares of a window. A window does not count if the share changes in it, or since the one before,
+	// by more than disturbance. Other jobs on the same workers have then begun or ended.
 	maxShares   = 256
 	disturbance = 0.15
 )
@@ -45,20 +45,26 @@ func (s *search) addShare(share float64) {
 	s.shares = append(s.shares, share)
 }
 
-// disturbed reports whether the job's share of its members has changed within the window.
-func (s *search) disturbed() bool {
+// meanShares returns the job's mean share of its members in both halves of the window; 0 while too little is known.
+func (s *search) meanShares() (first, second float64) {
+	if len(s.shares) < 2 {
+		return 0, 0
+	}
 	mean := func(part []float64) (sum float64) {
 		for _, share := range part {
 			sum += share / float64(len(part))
 		}
 		return sum
 	}
-	if len(s.shares) < 2 {
-		return false
-	}
 	half := len(s.shares) / 2
-	first, second := mean(s.shares[:half]), mean(s.shares[half:])
-	return max(first, second)-min(first, second) > disturbance*max(first, second)
+	return mean(s.shares[:half]), mean(s.shares[half:])
+}
+
+// disturbed reports whether the job's share of its members has changed within the window, or since the window before.
+func (s *search) disturbed() bool {
+	first, second := s.meanShares()
+	differ := func(a, b float64) bool { return max(a, b)-min(a, b) > disturbance*max(a, b) }
+	return differ(first, second) || s.before > 0 && differ(s.before, first)
 }
 
 // windowOf returns the measurement window since s.from; nil while trainers have taken too little.

@@ -30,14 +30,14 @@ func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
 		epoch = done/begun + done
 		return max(begun*epoch-done, done) + firstEpochs*epoch
 	}
-	return max(0, begun*epoch-done) + epoch*expectedEpochs(begun, r.state.PastJobs(job))
+	return max(0, begun*epoch-done) + epoch*ExpectedEpochs(begun, r.state.PastJobs(job))
 }
 
-// expectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more
+// ExpectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more
 // epochs count. One more job counts: it continues for as many epochs as it has finished. Each expected epoch therefore
 // follows from the data or from earlier jobs. A trial before the first end of an epoch costs no more than the expected work
 // allows.
-func expectedEpochs(begun float64, past []*pecanv1.PastJob) float64 {
+func ExpectedEpochs(begun float64, past []*pecanv1.PastJob) float64 {
 	sum, n := begun-1, 1.0
 	for _, earlier := range past {
 		if epochs := float64(earlier.Epochs); epochs > begun {
