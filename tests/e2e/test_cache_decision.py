@@ -181,12 +181,16 @@ def test_a_decision_survives_a_restart_of_the_dispatcher_and_deaths_of_workers(t
         until(lambda: service.job()["cache"]["segments"] == PARTS, "segments are missing after two more epochs")
 
 
-def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, local, log):
+def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, log):
     """D14: the bound of the directory leaves room for a part of the cache only."""
-    with Service(tmp_path, workers=1, cache_bytes=2 << 20) as service:
-        dataset = service.read(build(), cache="auto", streams=STREAMS)
+    # The elements have 18 MB. A probe of the directory needs 6 MB.
+    bound = 9 << 20
+    large = D.range(ELEMENTS).map(lambda x: tf.concat([expensive(x) * k for k in (1, 3, 5, 7, 9)], 0), num_parallel_calls=2)
+    local = sorted(bytes_of(large))
+    with Service(tmp_path, workers=1, cache_bytes=bound) as service:
+        dataset = service.read(large, cache="auto", streams=STREAMS)
         for _ in range(3):
-            assert sorted(bytes_of(dataset)) == sorted(local)
+            assert sorted(bytes_of(dataset)) == local
         # A part fits, and that part is kept.
         until(lambda: decision(service).get("node"), "nothing is cached")
         chosen = decision(service)
@@ -194,7 +198,7 @@ def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, local, 
         assert 0 < share < 1, chosen
         until(lambda: " are kept" in log.text, "the trainer's log does not say that only a part is cached")
         stored = sum(path.stat().st_size for path in service.segments())
-        assert 0 < stored <= sum(path.stat().st_size for path in service.caches.iterdir()) <= 2 << 20
+        assert 0 < stored <= sum(path.stat().st_size for path in service.caches.iterdir()) <= bound
         until(lambda: service.metric("bytes_read") > 0, "what is stored is not read")
 
 

@@ -75,10 +75,8 @@ def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_ado
     assert _run("look", "what earlier jobs have taught about a dataset is not used")[0] in UNKNOWN
 
 
-# A step that is worth a cache. The script prints what it knows of the decision when its first element has come, whether the
-# decision has waited for measurements of the steps, the decision, and the number of segments at the end of the epoch.
+# A step that is worth a cache. The script prints whether the decision waited for measurements of the steps, and the decision.
 CACHED = """
-from pecan._src.client import session
 def expensive(i):
     start = tf.cast(i, tf.float32) + tf.zeros([256])
     step = lambda n, x: (n + 1, x * 1.0001 + 1.0)
@@ -95,28 +93,25 @@ say(any(each.startswith("waits: measured") for each in seen))
 say(seen[-1])
 for _ in elements:
     pass
-say(session.connect(private_cluster.cluster().target, 10).status()["jobs"][0]["cache"]["segments"])
 """
 
 
-def _decide() -> tuple[bool, str, int]:
+def _decide() -> tuple[str, str]:
     """Runs the script with a private cluster, and returns what it prints."""
     with Script(CACHED) as script:
-        lines = script.line(), script.line(), script.line()
+        lines = script.line(), script.line()
         code, _, err = script.rest(60)
         assert code == 0, err
-    return lines[0] == "True", lines[1], int(lines[2])
+    return lines
 
 
 def test_the_second_run_of_a_script_decides_on_a_cache_without_measuring_its_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("PECAN_HOME", str(tmp_path))
-    for learns, measures in (("1", True), ("1", False), ("0", True)):
+    for learns, measures in (("1", "True"), ("1", "False"), ("0", "True")):
         monkeypatch.setenv("PECAN_LEARN", learns)
-        measured, decision, segments = _decide()
+        measured, decision = _decide()
         assert measured == measures, decision
         assert decision.startswith("from epoch 0 on, the elements of "), decision
-        # The elements went with the first run's cluster, so the second run writes them again.
-        assert segments > 0
         assert len(list((tmp_path / "learned").iterdir())) == 1, "nothing is kept for the next run"
 
 
