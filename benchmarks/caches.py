@@ -9,7 +9,6 @@ import gc
 import json
 import os
 import pathlib
-import subprocess
 import tempfile
 import threading
 import time
@@ -21,7 +20,6 @@ import pecan
 import tensorflow as tf
 from cache_sweep import COMPUTE, SETTLING, drop_pages
 from cluster import Cluster, running_cluster, wait
-from pecan._src.servers import programs
 from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
 
 D = tf.data.Dataset
@@ -286,13 +284,9 @@ WRITING = (COMPUTE, "s")
 def _remove_caches(cluster: Cluster) -> None:
     """Removes what is cached, so that the next epoch writes all of it."""
 
-    def control(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [programs.path(programs.CONTROL), "cache", *words, "--dispatcher", cluster.target]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    for cache in json.loads(control("list", "--json").stdout).get("caches", ()):
+    for cache in json.loads(cluster.control("cache", "list", "--json").stdout).get("caches", ()):
         # An epoch that has ended may be open for a moment.
-        remove = functools.partial(control, "rm", cache["key"])
+        remove = functools.partial(cluster.control, "cache", "rm", cache["key"])
         wait(lambda remove=remove: remove().returncode == 0, "the cache is removed")
     files = cluster.directory / "cache"
     wait(lambda: all("-probe-" in path.name for path in files.glob("*.seg")), "the files of the cache are gone")
