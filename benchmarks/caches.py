@@ -283,7 +283,6 @@ WRITING = (COMPUTE, "s")
 
 def _remove_caches(cluster: Cluster) -> None:
     """Removes what is cached, so that the next epoch writes all of it."""
-
     for cache in json.loads(cluster.control("cache", "list", "--json").stdout).get("caches", ()):
         # An epoch that has ended may be open for a moment.
         remove = functools.partial(cluster.control, "cache", "rm", cache["key"])
