@@ -175,7 +175,7 @@ bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/
 bench-scale: build ## Measure small datasets and one job over many workers, and write docs/benchmarks/scale.md (10 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page scale
 
-bench-cache: build ## Measure what automatic caches gain and cost, and write docs/benchmarks/cache.md and .svg (12 minutes)
+bench-cache: build ## Measure what automatic caches gain and cost, and write docs/benchmarks/cache.md and .svg (20 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page cache
 
 simulate: .venv/ready ## Simulate JOBS jobs (200) of each kind with every policy for workers, and write docs/benchmarks/placement.md and .svg (LOG=file.csv for the event log)

@@ -7,7 +7,7 @@ make bench-faults               # what a fault costs; about 8 minutes
 make bench-recovery             # what checkpoints and caches cost; about 6 minutes
 make bench-orders               # what AutoOrder gains; about 12 minutes
 make bench-scale                # small datasets, and one job over many workers; about 10 minutes
-make bench-cache                # what automatic caches gain and cost; about 12 minutes
+make bench-cache                # what automatic caches gain and cost; about 20 minutes
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def measure(row: kinds.Row, name: str, repetitions: int | None, settings: kinds.
                 samples[key].append(contestants[key]())
                 figures = "  ".join(f"{value:,.4g} {unit}" for unit, value in samples[key][-1].items())
                 print(f"  {turn + 1}  {key:<24} {figures}", flush=True)
-    if row.reference and row.reference[0] in samples:
-        report.compare(samples, *row.reference, kinds.percent_of(row.reference))
+    for reference in row.references:
+        if reference[0] in samples:
+            report.compare(samples, *reference, kinds.percent_of(reference))
     marks = row.judge({key: report.summarise(values, row.by) for key, values in samples.items()}) if not without else []
     for mark in marks:
         print(f"  {'reached' if mark.reached else 'MISSED '}  {mark.claim}: {mark.measured}")

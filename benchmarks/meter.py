@@ -46,6 +46,11 @@ def own_cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def all_cpu_seconds() -> float:
+    """Returns the user and system seconds of this process and of all its descendants."""
+    return own_cpu_seconds() + cpu_seconds(descendants())
+
+
 def resident_mb(pid: int) -> tuple[float, float]:
     """Returns the resident megabytes of a process: its own, and those in memory files shared with others."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -323,13 +323,13 @@ def _service_cpu(cluster: Cluster) -> float:
 
 def _row(name: str) -> Row:
     of = Pipeline(name)
-    return Row(f"{name}, in the order of each policy", of.prepare, of.judge, reference=REFERENCE, about=of.about)
+    return Row(f"{name}, in the order of each policy", of.prepare, of.judge, references=(REFERENCE,), about=of.about)
 
 
 def _demo_row() -> Row:
     demo = Demo()
     title = "the demo's steps in a bad order"
-    return Row(title, demo.prepare, demo.judge, repetitions=3, reference=BY_HAND_RATE, about=demo.about)
+    return Row(title, demo.prepare, demo.judge, repetitions=3, references=(BY_HAND_RATE,), about=demo.about)
 
 
 ROWS: dict[str, Row] = {

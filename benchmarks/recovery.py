@@ -194,7 +194,7 @@ def _pass(cluster: Cluster, distributed: tf.data.Dataset) -> tuple[int, float, f
 
 ROWS: dict[str, Row] = {
     "checkpoints": Row(
-        "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, reference=REFERENCE
+        "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, references=(REFERENCE,)
     ),
     "caches": Row("photographs computed, cached and read", _caches, lambda _: []),
 }

@@ -51,8 +51,8 @@ class Row:
         judge: Returns the marks for the summarised figures of each contestant.
         repetitions: Number of samples per contestant; None takes the caller's number.
         by: Summarises the samples of a figure: the median, or `max` if no sample may exceed a limit.
-        reference: A contestant and one of its figures. Each sample also gets its percentage of that figure in the same
-            turn, which does not depend on the speed of the machine during the turn.
+        references: Contestants, each with one of its figures. Each sample also gets its percentage of that figure in
+            the same turn, which does not depend on the speed of the machine during the turn.
         about: Explanation for readers of the report, or a function that returns it after the measurement.
         plot: Draws the samples of each contestant as SVG text.
     """
@@ -62,14 +62,15 @@ class Row:
     judge: Callable[[Medians], list[Mark]]
     repetitions: int | None = None
     by: Callable[[Iterable[float]], float] = statistics.median
-    reference: tuple[str, str] | None = None
+    references: tuple[tuple[str, str], ...] = ()
     about: str | Callable[[], str] = ""
     plot: Callable[[dict[str, list[Sample]]], str] | None = None
 
 
 def percent_of(reference: tuple[str, str]) -> str:
-    """Returns the name of the figure that is a percentage of the reference."""
-    return f"% of {reference[0]}"
+    """Returns the name of the figure that is a percentage of the reference, as "cold: % of pecan" for "cold: GB/s"."""
+    kind, colon, _ = reference[1].rpartition(": ")
+    return f"{kind}{colon}% of {reference[0]}"
 
 
 def at_least(claim: str, value: float, limit: float, unit: str = "") -> Mark:

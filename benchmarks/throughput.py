@@ -215,7 +215,7 @@ ROWS: dict[str, Row] = {
         _guarantees,
         _judge_guarantees,
         repetitions=9,
-        reference=REFERENCE,
+        references=(REFERENCE,),
         about=GUARANTEES,
     ),
     "shared-job": Row(

@@ -49,6 +49,21 @@ def numbers(names: list[str], step=pecan.cache) -> D:
     return dataset.apply(step()).map(lambda x: 3 * x).batch(16)
 
 
+def loose(x: tf.Tensor) -> dict[str, object]:
+    """An element with ragged and sparse values."""
+    lengths = [x % 3, x % 2]
+    rows = tf.RaggedTensor.from_row_lengths(tf.range(x % 3 + x % 2), lengths)
+    return {
+        "id": x, "rows": rows, "texts": tf.strings.as_string(rows), "deep": tf.RaggedTensor.from_row_lengths(rows, [1, 0, 1]),
+        "sparse": tf.sparse.from_dense(tf.one_hot(x % 5, 5, dtype=tf.int32)),
+    }
+
+
+def dense(e: dict[str, object]) -> dict[str, tf.Tensor]:
+    """The same with dense ones."""
+    return {k: v.to_tensor() if isinstance(v, tf.RaggedTensor) else tf.sparse.to_dense(v) if isinstance(v, tf.SparseTensor) else v for k, v in e.items()}
+
+
 def nothing():
     """In place of pecan.cache: no step."""
     return lambda dataset: dataset

@@ -10,7 +10,7 @@ import oracle
 import pecan
 import pytest
 import tensorflow as tf
-from cache_service import D, Service, nothing, number, numbers, rows, until
+from cache_service import D, Service, dense, loose, nothing, number, numbers, rows, until
 from pecan._src.client import session
 from soak import cases
 
@@ -69,19 +69,6 @@ def described(x: tf.Tensor) -> dict[str, tf.Tensor]:
         "id": x, "text": tf.strings.as_string(x), "texts": tf.repeat([tf.strings.as_string(x)], x % 3), "half": tf.cast(x, tf.float16),
         "uneven": tf.range(x % 5), "flag": x % 2 == 0, "complex": tf.complex(tf.cast(x, tf.float32), 1.0), "empty": tf.zeros([0, 3]),
     }
-
-
-def loose(x: tf.Tensor) -> dict[str, object]:
-    lengths = [x % 3, x % 2]
-    rows = tf.RaggedTensor.from_row_lengths(tf.range(x % 3 + x % 2), lengths)
-    return {
-        "id": x, "rows": rows, "texts": tf.strings.as_string(rows), "deep": tf.RaggedTensor.from_row_lengths(rows, [1, 0, 1]),
-        "sparse": tf.sparse.from_dense(tf.one_hot(x % 5, 5, dtype=tf.int32)),
-    }
-
-
-def dense(e: dict[str, object]) -> dict[str, tf.Tensor]:
-    return {k: v.to_tensor() if isinstance(v, tf.RaggedTensor) else tf.sparse.to_dense(v) if isinstance(v, tf.SparseTensor) else v for k, v in e.items()}
 
 
 # Positions of the step, and how much of the elements local execution promises.

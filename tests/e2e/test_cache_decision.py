@@ -11,8 +11,9 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from cache_service import Service, until
+from cache_service import Service, free_port, until
 from pecan._src.client import session
+from test_metrics import scrape
 
 D = tf.data.Dataset
 ELEMENTS, STREAMS = 900, 60
@@ -180,30 +181,48 @@ def test_a_decision_survives_a_restart_of_the_dispatcher_and_deaths_of_workers(t
         until(lambda: service.job()["cache"]["segments"] == PARTS, "segments are missing after two more epochs")
 
 
-def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, local, log):
+def test_a_directory_that_cannot_be_written_changes_no_element(tmp_path, log):
     """D14: the bound of the directory leaves room for a part of the cache only."""
-    with Service(tmp_path, workers=1, cache_bytes=2 << 20) as service:
-        dataset = service.read(build(), cache="auto", streams=STREAMS)
+    # The elements have 18 MB. A probe of the directory needs 6 MB.
+    bound = 9 << 20
+    large = D.range(ELEMENTS).map(lambda x: tf.concat([expensive(x) * k for k in (1, 3, 5, 7, 9)], 0), num_parallel_calls=2)
+    local = sorted(bytes_of(large))
+    with Service(tmp_path, workers=1, cache_bytes=bound) as service:
+        dataset = service.read(large, cache="auto", streams=STREAMS)
         for _ in range(3):
-            assert sorted(bytes_of(dataset)) == sorted(local)
+            assert sorted(bytes_of(dataset)) == local
         # A part fits, and that part is kept.
-        until(lambda: decision(service), "nothing is decided")
-        assert sum(path.stat().st_size for path in service.caches.iterdir()) <= 2 << 20
+        until(lambda: decision(service).get("node"), "nothing is cached")
+        chosen = decision(service)
+        (share,) = [one["share"] for one in chosen["candidates"] if one["node"] == chosen["node"]]
+        assert 0 < share < 1, chosen
+        until(lambda: " are kept" in log.text, "the trainer's log does not say that only a part is cached")
+        stored = sum(path.stat().st_size for path in service.segments())
+        assert 0 < stored <= sum(path.stat().st_size for path in service.caches.iterdir()) <= bound
+        until(lambda: service.metric("bytes_read") > 0, "what is stored is not read")
 
 
-def test_a_directory_that_vanishes_while_it_is_written_changes_no_element(tmp_path, local):
-    """D14: the directory is removed while workers write."""
-    with Service(tmp_path, workers=1) as service:
+def test_a_directory_that_vanishes_while_it_is_written_changes_no_element(tmp_path, local, caplog):
+    """D14: the directory is removed while workers write. The worker's log and a metric say that nothing is written any more."""
+    # The logs of programs are on this level.
+    caplog.set_level(logging.DEBUG, logger="pecan")
+    port = free_port()
+    with Service(tmp_path, workers=1, metrics_port=port) as service:
         dataset = service.read(build(), cache="auto", streams=STREAMS)
-        got, moved = [], False
-        for batch in dataset:
-            got.append(batch.numpy().tobytes())
-            if not moved and service.caches.exists() and list(service.caches.glob("*-[0-9]*.seg")) and decision(service):
-                remove(service.caches)
-                moved = True
-        assert sorted(got) == sorted(local)
-        for _ in range(2):
-            assert sorted(bytes_of(dataset)) == sorted(local)
+        removed = False
+        for _ in range(3):
+            got = []
+            for batch in dataset:
+                got.append(batch.numpy().tobytes())
+                if not removed and service.segments():
+                    assert decision(service)["node"] and scrape(port)["pecan_worker_cache_writable"] == 1
+                    remove(service.caches)
+                    removed = True
+            assert sorted(got) == sorted(local)
+        assert removed, "nothing was written that could vanish"
+        until(lambda: service.metric("writes_dropped") > 0, "no worker counts what it does not write")
+        until(lambda: "a cache segment is not written" in caplog.text, "the worker does not warn")
+        until(lambda: scrape(port)["pecan_worker_cache_writable"] == 0, "no metric says that the directory cannot be written")
 
 
 def flip(path: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ from soak import SOAK
 D = tf.data.Dataset
 
 
-def _dtypes():
+def dtypes():
     """All dtypes of the installed TensorFlow whose values are bytes or strings."""
     found = []
     for number in range(1, 100):
@@ -70,7 +70,7 @@ def _plain(value):
     return (array.shape, repr(array.tolist()) if array.dtype == object or array.dtype.kind == "S" else array.tobytes())
 
 
-@pytest.mark.parametrize("dtype", _dtypes(), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", dtypes(), ids=lambda dtype: dtype.name)
 def test_a_dtype_arrives_unchanged(cluster, dtype):
     # In TensorFlow 2.21 the optimizers of tf.data fail for float8_e5m2 in every pipeline.
     plainly = tf.data.Options()

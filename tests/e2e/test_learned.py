@@ -75,6 +75,46 @@ def test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_ado
     assert _run("look", "what was learned from earlier jobs about a dataset is not used")[0] in UNKNOWN
 
 
+# A step that is worth a cache. The script prints whether the decision waited for measurements of the steps, and the decision.
+CACHED = """
+def expensive(i):
+    start = tf.cast(i, tf.float32) + tf.zeros([256])
+    step = lambda n, x: (n + 1, x * 1.0001 + 1.0)
+    return tf.while_loop(lambda n, _: n < 2000, step, (0, start), parallel_iterations=1)[1]
+local = D.range(400).map(expensive).batch(4, drop_remainder=True)
+dataset = local.apply(pecan.distribute(cache="auto", order="off", streams=32))
+elements = iter(dataset)
+next(elements)
+seen = [pecan.explain(dataset).cache.decision]
+while not seen[-1].startswith("from epoch"):
+    time.sleep(0.02)
+    seen.append(pecan.explain(dataset).cache.decision)
+say(any(each.startswith("waits: measured") for each in seen))
+say(seen[-1])
+for _ in elements:
+    pass
+"""
+
+
+def _decide() -> tuple[str, str]:
+    """Runs the script with a private cluster, and returns what it prints."""
+    with Script(CACHED) as script:
+        lines = script.line(), script.line()
+        code, _, err = script.rest(60)
+        assert code == 0, err
+    return lines
+
+
+def test_the_second_run_of_a_script_decides_on_a_cache_without_measuring_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("PECAN_HOME", str(tmp_path))
+    for learns, measures in (("1", "True"), ("1", "False"), ("0", "True")):
+        monkeypatch.setenv("PECAN_LEARN", learns)
+        measured, decision = _decide()
+        assert measured == measures, decision
+        assert decision.startswith("from epoch 0 on, the elements of "), decision
+        assert len(list((tmp_path / "learned").iterdir())) == 1, "nothing is kept for the next run"
+
+
 @pytest.mark.parametrize(
     ("variables", "directory"),
     [

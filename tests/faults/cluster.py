@@ -204,6 +204,11 @@ class Cluster:
         """The lease and the worker's address of each leased stream."""
         return leases(self.status())
 
+    def control(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of pecanctl that asks the dispatcher."""
+        command = [str(programs.path("pecanctl")), *words, "--dispatcher", self.target]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
     def journal(self) -> list[dict]:
         """Every record of a stopped dispatcher's journal, as `pecanctl store inspect --json` prints them."""
         inspected = subprocess.run(

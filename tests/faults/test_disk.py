@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import re
+import socket
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pecan
 import pytest
@@ -116,23 +119,40 @@ def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
 
 @pytest.mark.parametrize("cache", ["forced", "auto"])
 def test_a_cache_disk_that_cannot_be_written(tmp_path, data, truth, small_disk, cache):
-    """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so."""
+    """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so.
+
+    When it can be written again, the service chooses a cache.
+    """
     disk = small_disk(tmp_path / "disk", 64 << 20)
     (disk / "cache").mkdir(mode=0o700)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     # Only a decision needs a step that is worth a cache.
     dataset = data.dataset().apply(pecan.cache()) if cache == "forced" else data.dataset().map(_expensive)
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
-        cluster.add_all(2)
-        with Run(cluster, data, "exactly_once", 2, dataset=dataset, cache="auto" if cache == "auto" else "candidates") as run:
-            run.finish()
-            run.check(truth, None, moved=0)
+        ports = [_free_port() for _ in range(2)]
+        for port in ports:
+            cluster.add("--metrics-listen", f"127.0.0.1:{port}")
+
+        def writable(value: int) -> bool:
+            return all(_sample(port, "pecan_worker_cache_writable") == value for port in ports)
+
+        options = {"cache": "auto", "order": "off"} if cache == "auto" else {}
+        with Run(cluster, data, "exactly_once", 2 if cache == "forced" else 6, dataset=dataset, **options) as run:
+            run.read_until(2, 0)
             wait(lambda: all("read-only file system" in worker.log.read_text() for worker in cluster.workers), "workers warn")
+            wait(lambda: writable(0), "a metric says that the directory cannot be written")
             if cache == "forced":
                 wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "a metric counts what is not written")
             else:
                 explained = pecan.explain(run.dataset).cache
+                assert "nothing is cached" in explained.decision, explained
                 assert not any(candidate.stored for candidate in explained.candidates), explained
+                subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+                wait(lambda: writable(1), "a metric says that the directory can be written")
+            run.finish()
+            run.check(truth, None, moved=0)
+            if cache == "auto":
+                wait(lambda: _metric(cluster, "cache", "segments") > 0, "the service chooses a cache when the directory can be written")
         run.release()
 
 
@@ -184,6 +204,18 @@ def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, smal
 def _expensive(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     spin = tf.while_loop(lambda i, s: i < 400, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
     return number, payload, total + tf.cast(spin[1] * 0, tf.int64)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _sample(port: int, name: str) -> float:
+    """A sample without labels that a program serves."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        return float(re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)[1])
 
 
 def _metric(cluster: Cluster, what: str, name: str) -> int:
