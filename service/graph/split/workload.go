@@ -43,8 +43,9 @@ type workload struct {
 	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
 	seconds float64
 	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
-	// number of its elements, 0 if it is not known.
+	// number of its elements, 0 if it is not known. estimated is set if it comes from the sizes of sampled records.
 	buffer, shuffled int64
+	estimated        bool
 	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
@@ -82,8 +83,12 @@ func (l workload) streams() (int64, string) {
 	if l.buffer > 0 && l.shuffled == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
 	} else if l.buffer > 0 {
-		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %d elements, and a stream must have %d times its part of the buffer to mix as well as a local run",
-			l.buffer, l.shuffled, buffersPerStream)
+		elements := fmt.Sprintf("%d elements", l.shuffled)
+		if l.estimated {
+			elements = fmt.Sprintf("about %d elements (estimated from the sizes of sampled records)", l.shuffled)
+		}
+		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %s, and a stream must have %d times its part of the buffer to mix as well as a local run",
+			l.buffer, elements, buffersPerStream)
 	}
 	if l.cached {
 		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
@@ -150,8 +155,58 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 		if l.shuffled = max(0, p.Cardinality(s)); l.shuffled == 0 {
 			l.shuffled = floor(max(reached[name(s)], reached[name(s.In[0])]))
 		}
+		if l.estimated = l.shuffled == 0; l.estimated {
+			l.shuffled = p.estimate(s, env.FileRecords)
+		}
 	})
 	return l
+}
+
+// estimate returns about the number of elements of a step, if the files of a list have this many records. It returns 0 if
+// the step has no element for each record or batch of records.
+func (p *Planner) estimate(s *graph.Step, records int64) int64 {
+	switch s.Rule.Kind {
+	case ops.OneToOne, ops.PassThrough, ops.Shuffled, ops.Cached, ops.Asserted:
+		return p.estimate(s.In[0], records)
+	case ops.Batched:
+		if size, ok := p.groupSize(s); ok {
+			return p.estimate(s.In[0], records) / size
+		}
+	case ops.PerElement:
+		files := s.In[0]
+		if !p.namesFiles(files) || !givesRecords(p.g, p.g.Attr(s.Node, "f").GetFunc().GetName()) {
+			return 0
+		}
+		list := files
+		for len(list.In) > 0 {
+			list = list.In[0]
+		}
+		if used, all := p.Cardinality(files), p.Cardinality(list); used > 0 && all > 0 {
+			return floor(float64(records) * float64(used) / float64(all))
+		}
+	}
+	return 0
+}
+
+// givesRecords reports whether a function returns a dataset with an element for each record of the file that its argument
+// names.
+func givesRecords(g *graph.Graph, function string) bool {
+	body := g.Body(function)
+	if body == nil {
+		return false
+	}
+	s, _ := body.Steps()
+	for {
+		switch s.Rule.Kind {
+		case ops.OneToOne, ops.PassThrough, ops.Shuffled, ops.Cached:
+			s = s.In[0]
+		case ops.PerElement:
+			// tf.data.TFRecordDataset calls a function for each file of a list.
+			return s.In[0].Node.GetOp() == "TensorSliceDataset" && givesRecords(body, body.Attr(s.Node, "f").GetFunc().GetName())
+		default:
+			return s.Node.GetOp() == "TFRecordDataset"
+		}
+	}
 }
 
 func name(s *graph.Step) string { return s.Node.GetName() }
