@@ -64,12 +64,9 @@ func (l workload) streams() (int64, string) {
 			n, why = most, fmt.Sprintf(format, args...)
 		}
 	}
-	switch {
-	case l.seconds > 0:
-		bound(floor(l.seconds/secondsPerStream), "an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
-	case l.files && l.fileBytes > 0:
-		bound(l.fileBytes/bytesPerStream, "the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
-	case !l.files:
+	if most, measured := l.measured(); measured != "" {
+		bound(most, "%s", measured)
+	} else if !l.files {
 		per := elementsPerStream[l.weight]
 		bound(l.elements/per, "the source has %d elements, and %d of them make a stream worth opening", l.elements, per)
 	}
@@ -101,6 +98,18 @@ func (l workload) streams() (int64, string) {
 		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
 	}
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
+}
+
+// measured returns how many streams an epoch is worth by the CPU of an earlier job or by the size of the files, and a clause
+// that gives the reason. The clause is empty if neither is known.
+func (l workload) measured() (streams int64, why string) {
+	switch {
+	case l.seconds > 0:
+		return floor(l.seconds / secondsPerStream), fmt.Sprintf("an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
+	case l.files && l.fileBytes > 0:
+		return l.fileBytes / bytesPerStream, fmt.Sprintf("the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
+	}
+	return 0, ""
 }
 
 // worth reports whether an epoch has the work of this many streams, as far as that is known.
