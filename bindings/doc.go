@@ -10,7 +10,7 @@
 // before each call.
 //
 // session.go has the functions of sessions, and job.go has the functions of jobs. records.go divides large record files.
-// filesize.go sums the sizes of a dataset's files. messages.go keeps the log until Python reads it. This file converts
+// filesize.go sums the sizes of a dataset's files and estimates their records. messages.go keeps the log until Python reads it. This file converts
 // errors and arguments.
 package bindings
 

@@ -40,9 +40,10 @@ type jobRequest struct {
 		TrainerType   string  `json:"trainer_type"`
 	} `json:"placement"`
 	// Weight and Tenant are the job's part of the workers, and who it belongs to. 0 and "" are the defaults.
-	Weight    float64 `json:"weight"`
-	Tenant    string  `json:"tenant"`
-	FileBytes int64   `json:"file_bytes"`
+	Weight      float64 `json:"weight"`
+	Tenant      string  `json:"tenant"`
+	FileBytes   int64   `json:"file_bytes"`
+	FileRecords int64   `json:"file_records"`
 	// TargetWorkers is "unspecified" or "local". LocalWorkers lets the dispatcher decide how many local workers this
 	// process runs. StartsLocal is set if this process starts some, or may.
 	TargetWorkers string `json:"target_workers"`
@@ -140,7 +141,9 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 			return "", failed(err)
 		}
 	}
-	owner := &readJob{session: s, spec: client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options, FileBytes: r.FileBytes, LocalWorkers: r.LocalWorkers}}
+	owner := &readJob{session: s, spec: client.JobSpec{
+		DatasetID: r.DatasetID, Name: r.Name, Options: options, FileBytes: r.FileBytes, FileRecords: r.FileRecords, LocalWorkers: r.LocalWorkers,
+	}}
 	if owner.undivided, err = datasetOf(header, undivided); err != nil {
 		return "", failed(err)
 	}

@@ -114,7 +114,7 @@ func Fail(handle int64, message string) error {
 // "allow_nondeterministic"} in options it also checks whether a job may run so. With {"extents", "extents_timeout_s",
 // "index_directory"} it divides large record files into extents. It returns {"fingerprint", "warnings"} and these keys:
 //
-//   - file_bytes: bytes of the files that the dataset names, 0 if unknown
+//   - file_bytes, file_records: bytes of the files that the dataset names, and about how many records they have; 0 if unknown
 //   - kept: CreateJob keeps the dataset for a dispatcher that loses it, so pass it on
 //   - divided: the graph with extents, null if it has none
 //   - late: the indexes were not read in time; the reading continues, and a later call gets them
@@ -127,16 +127,19 @@ func CheckGraph(data []byte, options string) (string, error) {
 	if err := decode(options, &r); err != nil {
 		return "", failed(err)
 	}
+	mode := pecanv1.Mode_MODE_UNSPECIFIED
 	if r.Mode != "" {
-		mode, err := r.mode()
-		if err != nil {
+		if mode, err = r.mode(); err != nil {
 			return "", failed(err)
 		}
 		if err := split.CheckMode(g, &pecanv1.JobOptions{Mode: mode, AllowNondeterministic: r.AllowNondeterministic}); err != nil {
 			return "", failed(err)
 		}
 	}
-	answer := map[string]any{"fingerprint": g.Fingerprint(), "warnings": g.Warnings(), "kept": len(data) <= client.MaxRetainedGraph, "file_bytes": fileBytes(g)}
+	size, records := fileSizes(g, sizesDeadline(mode))
+	answer := map[string]any{
+		"fingerprint": g.Fingerprint(), "warnings": g.Warnings(), "kept": len(data) <= client.MaxRetainedGraph, "file_bytes": size, "file_records": records,
+	}
 	if r.Extents {
 		if r.IndexDirectory != "" {
 			extents.KeepIn(r.IndexDirectory)

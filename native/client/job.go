@@ -28,6 +28,8 @@ type JobSpec struct {
 	LocalWorkers bool
 	// FileBytes is the size of the files that the dataset names, 0 if it is not known.
 	FileBytes int64
+	// FileRecords is about the number of their records, 0 if it is not known.
+	FileRecords int64
 }
 
 // seeded returns a copy of the spec with the seed and the division of a saved position, or of a lost job.
@@ -89,7 +91,7 @@ type Job struct {
 func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	request := &pecanv1.CreateJobRequest{
 		RequestId: uuid.NewString(), ClientId: uuid.NewString(), DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
-		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()), Division: spec.Division, FileBytes: spec.FileBytes,
+		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()), Division: spec.Division, FileBytes: spec.FileBytes, FileRecords: spec.FileRecords,
 	}
 	var answer *pecanv1.CreateJobResponse
 	var asked wait.Time

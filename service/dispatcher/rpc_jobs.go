@@ -66,7 +66,7 @@ func (d *Dispatcher) plan(needed core.PlanNeeded, req *pecanv1.CreateJobRequest)
 	if err != nil {
 		return nil, d.storeError(err)
 	}
-	env := split.Env{FileBytes: max(0, req.FileBytes), Profile: needed.Profile, Division: req.Division, Carry: true}
+	env := split.Env{FileBytes: max(0, req.FileBytes), FileRecords: max(0, req.FileRecords), Profile: needed.Profile, Division: req.Division, Carry: true}
 	plan, err := d.deps.Graphs.Plan(graph, req.Options, env)
 	if err != nil {
 		return nil, err

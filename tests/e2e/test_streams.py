@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pecan
+import pytest
 import tensorflow as tf
 from pecan._src.client import session
 
@@ -18,8 +19,56 @@ def test_the_sizes_of_the_files_decide_the_number_of_streams(cluster, tmp_path):
     dataset = D.from_tensor_slices(names).interleave(lambda name: tf.data.FixedLengthRecordDataset(name, RECORD_BYTES))
     # The job is created here, and nothing is read.
     dataset = dataset.apply(pecan.distribute(cluster.target, job_name="files"))
-    (job,) = [job for job in session.connect(cluster.target, 10).status()["jobs"] if job.get("name") == "files"]
+    plan = plan_of(cluster, "files")
     # 32 MB make a stream worth opening. Without the sizes, each file would have a stream.
-    assert job["plan"]["num_streams"] == FILES * FILE_BYTES >> 25, job["plan"]
-    assert "the files have 1024 MB" in job["plan"]["streams_why"]
+    assert plan["num_streams"] == FILES * FILE_BYTES >> 25, plan
+    assert "the files have 1024 MB" in plan["streams_why"]
     del dataset
+
+
+def test_few_large_files_have_a_stream_each(cluster, tmp_path):
+    names = sparse_records(tmp_path, 20, 4 * FILE_BYTES)
+    dataset = D.from_tensor_slices(names).interleave(lambda name: tf.data.TFRecordDataset(name).map(tf.strings.length))
+    dataset = dataset.apply(pecan.distribute(cluster.target, job_name="few"))
+    plan = plan_of(cluster, "few")
+    # One for every four files would be 5 streams.
+    assert plan["num_streams"] == 20, plan
+    assert "each of the 20 splits has a stream" in plan["streams_why"]
+    del dataset
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_shuffle_of_records_that_nobody_has_counted_has_many_streams(cluster, tmp_path, deterministic):
+    names = sparse_records(tmp_path, FILES, FILE_BYTES)
+    dataset = D.from_tensor_slices(names).interleave(lambda name: tf.data.TFRecordDataset(name).map(tf.strings.length))
+    dataset = dataset.shuffle(64).batch(2)
+    options = {"deterministic": True} if deterministic else {}
+    for name in "first", "second":
+        read = dataset.apply(pecan.distribute(cluster.target, job_name=name, **options))
+        plan = plan_of(cluster, name)
+        # A stream has eight times its 16th of the buffer: 33 of 1,024 records. Without the estimate, S would be 16.
+        assert plan["num_streams"] == FILES * FILE_BYTES // RECORD_BYTES // (8 * 64 // 16 + 1), plan
+        assert "about 1024 elements (estimated from the sizes of sampled records)" in plan["streams_why"]
+        assert plan["streams_why"] in " ".join(plan["reasons"])
+        del read
+
+
+def plan_of(cluster, name):
+    (job,) = [job for job in session.connect(cluster.target, 10).status()["jobs"] if job.get("name") == name]
+    return job["plan"]
+
+
+def sparse_records(directory, files, size):
+    """Writes files of records whose data are holes, so that they have the index and the size of real records."""
+    whole = directory / "one"
+    with tf.io.TFRecordWriter(str(whole)) as writer:
+        writer.write(bytes(RECORD_BYTES - 16))
+    header = whole.read_bytes()[:12]
+    names = [str(directory / f"{k}.tfrecord") for k in range(files)]
+    for name in names:
+        with open(name, "wb") as file:
+            for offset in range(0, size, RECORD_BYTES):
+                file.seek(offset)
+                file.write(header)
+            file.truncate(size)
+    return names

@@ -569,7 +569,9 @@ type CreateJobRequest struct {
 	// How a saved position divides the dataset. Absent: the plan decides.
 	Division *Division `protobuf:"bytes,8,opt,name=division,proto3" json:"division,omitempty"`
 	// Bytes of the files that the dataset names, as the trainer sees them. 0: not known.
-	FileBytes     int64 `protobuf:"varint,9,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
+	FileBytes int64 `protobuf:"varint,9,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
+	// About how many records these files have, by the sizes of some. 0: not known.
+	FileRecords   int64 `protobuf:"varint,222,opt,name=file_records,json=fileRecords,proto3" json:"file_records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +665,13 @@ func (x *CreateJobRequest) GetDivision() *Division {
 func (x *CreateJobRequest) GetFileBytes() int64 {
 	if x != nil {
 		return x.FileBytes
+	}
+	return 0
+}
+
+func (x *CreateJobRequest) GetFileRecords() int64 {
+	if x != nil {
+		return x.FileRecords
 	}
 	return 0
 }
@@ -2821,7 +2830,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x12FetchGraphResponse\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x03R\n" +
 	"totalBytes\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xc7\x02\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xeb\x02\n" +
 	"\x10CreateJobRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
@@ -2836,7 +2845,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"client_pid\x18\a \x01(\x03R\tclientPid\x12.\n" +
 	"\bdivision\x18\b \x01(\v2\x12.pecan.v1.DivisionR\bdivision\x12\x1d\n" +
 	"\n" +
-	"file_bytes\x18\t \x01(\x03R\tfileBytes\"A\n" +
+	"file_bytes\x18\t \x01(\x03R\tfileBytes\x12\"\n" +
+	"\ffile_records\x18\xde\x01 \x01(\x03R\vfileRecords\"A\n" +
 	"\bDivision\x12\x1f\n" +
 	"\vnum_streams\x18\x01 \x01(\x05R\n" +
 	"numStreams\x12\x14\n" +

@@ -4,7 +4,7 @@
 // files are interleaved or listed in random order. If a file gets shorter or its records get other lengths, a run
 // fails at a checksum or at the count of an extent. Records that are appended later are not read.
 //
-// index.go reads the header of each record, and seeks over the data. keep.go keeps indexes in the user's directory for
+// index.go reads the headers of records, of all or of a sample, and seeks over the data. keep.go keeps indexes in the user's directory for
 // caches. source.go finds the steps that open files, and reader.go the function that opens one, and writes the
 // function that opens an extent. taken.go finds the take and skip steps that decide which records are used; they
 // leave the graph. rows.go lists the extents, and continues to read indexes when a caller cannot wait. divide.go

@@ -77,6 +77,32 @@ func readIndex(ctx context.Context, f io.ReaderAt, size int64, used Range, most 
 	return found, nil
 }
 
+// SampleRecords returns the number and the bytes of the records that begin in the first bytes of an uncompressed TFRecord
+// file. It fails if one of them is damaged.
+func SampleRecords(name string, first int64) (records, size int64, err error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, 0, fmt.Errorf("%s is not a regular file", name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = f.Close() }()
+	headers := headerReader{f: f}
+	for size < min(first, info.Size()) {
+		length, err := headers.at(size, info.Size())
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", name, err)
+		}
+		records, size = records+1, size+headerSize+length+footerSize
+	}
+	return records, size, nil
+}
+
 // add adds the next record of the range.
 func (x *Index) add(offset, length int64, most int) {
 	if x.Records%x.Every == 0 {

@@ -60,6 +60,39 @@ func TestAnIndexOfARangeStartsAtItsFirstRecord(t *testing.T) {
 	}
 }
 
+func TestASampleHasTheRecordsThatBeginInTheFirstBytes(t *testing.T) {
+	data, offsets := recordFile(mixedLengths(100)...)
+	name := write(t, data)
+	for _, c := range []struct{ first, records, size int64 }{
+		{0, 0, 0},
+		{1, 1, offsets[1]},
+		{offsets[40], 40, offsets[40]},
+		{offsets[40] + 1, 41, offsets[41]},
+		{1 << 40, 100, int64(len(data))},
+	} {
+		records, size, err := extents.SampleRecords(name, c.first)
+		if err != nil || records != c.records || size != c.size {
+			t.Errorf("the first %d bytes: %d records with %d bytes, %v; want %d with %d", c.first, records, size, err, c.records, c.size)
+		}
+	}
+	changed := slices.Clone(data)
+	changed[offsets[30]+1] ^= 1
+	damaged := write(t, changed)
+	if records, _, err := extents.SampleRecords(damaged, offsets[30]); err != nil || records != 30 {
+		t.Errorf("before the damaged record: %d records, %v", records, err)
+	}
+	for what, path := range map[string]string{
+		"a damaged file": damaged, "another format": write(t, bytes.Repeat([]byte("text\n"), 100)), "a directory": t.TempDir(), "a missing file": name + "x",
+	} {
+		if records, size, err := extents.SampleRecords(path, 1<<20); err == nil {
+			t.Errorf("%s: %d records with %d bytes", what, records, size)
+		}
+	}
+	if records, size, err := extents.SampleRecords(write(t, nil), 1<<20); err != nil || records != 0 || size != 0 {
+		t.Errorf("an empty file: %d records with %d bytes, %v", records, size, err)
+	}
+}
+
 func TestDamagedFilesHaveNoIndex(t *testing.T) {
 	data, offsets := recordFile(mixedLengths(50)...)
 	damaged := slices.Clone(data)

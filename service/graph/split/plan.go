@@ -20,6 +20,9 @@ type Env struct {
 	StaticWorkers int
 	// FileBytes is the size of the files that the dataset names, 0 if it is not known.
 	FileBytes int64
+	// FileRecords is about the number of records in these files, 0 if it is not known. It is an estimate from the sizes of
+	// sampled records.
+	FileRecords int64
 	// Profile has the costs of the steps that an earlier job with this dataset measured, nil without one.
 	Profile []*pecanv1.NodeMetrics
 	// Division is S and G of a saved position, nil without one. The plan then divides the dataset in the same way.

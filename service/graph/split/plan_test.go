@@ -93,20 +93,22 @@ func TestAPlanFollowsFromGraphAndOptions(t *testing.T) {
 	}
 }
 
-// Each plan says in its reasons what limits the number of streams.
-func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
-	manyFiles := func(n int) func(*tf.GraphDef) {
-		return func(def *tf.GraphDef) {
-			for _, node := range def.Node {
-				if value := node.GetAttr()["value"].GetTensor(); value.GetDtype() == tf.DataType_DT_STRING && len(value.GetTensorShape().GetDim()) == 1 {
-					value.TensorShape.Dim[0].Size, value.TensorContent = int64(n), nil
-					for len(value.StringVal) < n {
-						value.StringVal = append(value.StringVal, fmt.Appendf(nil, "/more/%d", len(value.StringVal)))
-					}
+// manyFiles makes the list of files of a graph longer.
+func manyFiles(n int) func(*tf.GraphDef) {
+	return func(def *tf.GraphDef) {
+		for _, node := range def.Node {
+			if value := node.GetAttr()["value"].GetTensor(); value.GetDtype() == tf.DataType_DT_STRING && len(value.GetTensorShape().GetDim()) == 1 {
+				value.TensorShape.Dim[0].Size, value.TensorContent = int64(n), nil
+				for len(value.StringVal) < n {
+					value.StringVal = append(value.StringVal, fmt.Appendf(nil, "/more/%d", len(value.StringVal)))
 				}
 			}
 		}
 	}
+}
+
+// Each plan says in its reasons what limits the number of streams.
+func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 	numbers := func(from, to int64) func(*tf.GraphDef) {
 		return func(def *tf.GraphDef) {
 			for _, node := range def.Node {
@@ -116,10 +118,14 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			}
 		}
 	}
+	const large = 64 << 30
+	deterministic := &pecanv1.JobOptions{Mode: graphtest.Deterministic}
+	measured := []*pecanv1.NodeMetrics{{Node: "RangeDataset/_3", Elements: 100, SelfCpuS: 2.9}}
 	for name, c := range map[string]struct {
 		graph  string
 		change func(*tf.GraphDef)
 		opts   *pecanv1.JobOptions
+		env    split.Env
 		want   string
 	}{
 		"random steps and little work": {graph: "noise", change: numbers(20, 2000), opts: graphtest.Once, want: "at least this many; the source has 2000 elements"},
@@ -127,13 +133,24 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		"a variable and much work":     {graph: "counter", change: numbers(5, 1<<20), opts: graphtest.Once, want: "keeps a state, so each stream needs an iterator of its own"},
 		"a hint":                       {graph: "hint", opts: graphtest.Sharded(hint), want: "With sharding HINT, a dataset has at most 16 streams"},
 		"a stream per file":            {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
-		"few files":                    {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream takes time"},
+		"few files of unknown size":    {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream takes time"},
 		"more files":                   {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream takes time"},
 		"many files":                   {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. There are 16 streams: the dataset is shuffled, and the number of its elements is not known"},
 		"few elements":                 {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 splits; opening a stream takes time"},
-		"many elements":                {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many"},
-		"no work":                      {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
-		"an endless range":             {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
+		"few elements, much work":      {graph: "map_batch", opts: graphtest.Once, env: split.Env{Profile: measured}, want: "into 7 streams. There are 7 streams: an earlier job spent 2.9 s"},
+		"the same in a fixed order":    {graph: "map_batch", opts: deterministic, env: split.Env{Profile: measured}, want: "into 4 streams. There are 13 splits; opening a stream takes time"},
+		"few small files":              {graph: "records", change: manyFiles(40), opts: graphtest.Once, env: split.Env{FileBytes: 300 << 20}, want: "into 10 streams. There are 40 files; opening a stream takes time"},
+		"few files":                    {graph: "records", change: manyFiles(20), opts: graphtest.Once, env: split.Env{FileBytes: 320 << 20}, want: "into 10 streams. There are 10 streams: the files have 320 MB, and 32 MB make"},
+		"few large files":              {graph: "records", change: manyFiles(12), opts: graphtest.Once, env: split.Env{FileBytes: large}, want: "into 12 streams. Each of the 12 files has a stream of its own."},
+		"more large files":             {graph: "records", change: manyFiles(50), opts: deterministic, env: split.Env{FileBytes: large, FileRecords: 1e6}, want: "into 50 streams. There are 50 streams: each of the 50 splits"},
+		"many large files, shuffled": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 10_200},
+			want: "into 200 streams. There are 200 streams: the shuffle holds 100 of about 10200 elements (estimated from the sizes of sampled records)"},
+		"the same order again": {graph: "records", change: manyFiles(1000), opts: deterministic, env: split.Env{FileBytes: large, FileRecords: 10_200}, want: "into 200 streams."},
+		"few records, shuffled": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 500},
+			want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many; the shuffle holds 100 of about 500"},
+		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many"},
+		"no work":          {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
+		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			def := graphtest.Decode(t, graphtest.Read(t, c.graph))
@@ -144,7 +161,10 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := graphtest.Plan(t, g, c.opts, 0)
+			plan, err := split.MakePlan(g, c.opts, c.env)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if said := strings.Join(plan.Reasons, " ") + " " + plan.StreamsWhy; !strings.Contains(said, c.want) {
 				t.Errorf("reasons are %q, want %q", said, c.want)
 			}

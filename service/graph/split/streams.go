@@ -60,18 +60,23 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost], p.whyNotUpstream(w))
 	}
 	// A worker's first stream of a dataset takes tens of milliseconds of CPU to open, and each further one a few. So
-	// small datasets get fewer streams. A file is a large split, so few files are divided further.
+	// small datasets get fewer streams. A file is a large split, so few files are divided further. If the work was measured,
+	// every stream may have as much as makes it worth opening.
 	least, unit := int64(4), "splits"
 	if allFiles(w) || anyExtents(w) {
 		least, unit = 8, unitOf(w)
 	} else if w.part > 0 {
 		unit = unitOf(w)
 	}
-	small := max(least, w.splitCount/4)
+	load := p.workload(root, w, plan, env)
+	measured, whyMeasured := load.measured()
+	small := max(least, w.splitCount/4, min(measured, w.splitCount))
 	bound := ""
 	switch {
 	case w.splitCount <= min(limit, small):
 		// Each unit has its own stream, so nothing limits S.
+	case small < limit && small == measured:
+		bound = fmt.Sprintf(" There are %d streams: %s.", small, whyMeasured)
 	case small < limit:
 		bound = fmt.Sprintf(" There are %d %s; opening a stream takes time, so there is one for every four of them, or %d where that is more.",
 			w.splitCount, unit, least)
@@ -84,7 +89,7 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	}
 	limit = min(limit, w.splitCount, small)
 	if limit == defaultGroup && !endless {
-		limit, bound = p.workload(root, w, plan, env).streams()
+		limit, bound = load.streams()
 		bound = " " + bound
 	}
 	fair, unfair := p.fair(w, limit)

@@ -43,8 +43,9 @@ type workload struct {
 	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
 	seconds float64
 	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
-	// number of its elements, 0 if it is not known.
+	// number of its elements, 0 if it is not known. estimated is set if it comes from the sizes of sampled records.
 	buffer, shuffled int64
+	estimated        bool
 	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
@@ -63,12 +64,9 @@ func (l workload) streams() (int64, string) {
 			n, why = most, fmt.Sprintf(format, args...)
 		}
 	}
-	switch {
-	case l.seconds > 0:
-		bound(floor(l.seconds/secondsPerStream), "an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
-	case l.files && l.fileBytes > 0:
-		bound(l.fileBytes/bytesPerStream, "the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
-	case !l.files:
+	if most, measured := l.measured(); measured != "" {
+		bound(most, "%s", measured)
+	} else if !l.files {
 		per := elementsPerStream[l.weight]
 		bound(l.elements/per, "the source has %d elements, and %d of them make a stream worth opening", l.elements, per)
 	}
@@ -82,8 +80,12 @@ func (l workload) streams() (int64, string) {
 	if l.buffer > 0 && l.shuffled == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
 	} else if l.buffer > 0 {
-		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %d elements; to mix as a local run does, a stream must have %d times its part of the buffer",
-			l.buffer, l.shuffled, buffersPerStream)
+		elements := fmt.Sprintf("%d elements", l.shuffled)
+		if l.estimated {
+			elements = fmt.Sprintf("about %d elements (estimated from the sizes of sampled records)", l.shuffled)
+		}
+		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
+			l.buffer, elements, buffersPerStream)
 	}
 	if l.cached {
 		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
@@ -96,6 +98,18 @@ func (l workload) streams() (int64, string) {
 		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
 	}
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
+}
+
+// measured returns how many streams an epoch is worth by the CPU of an earlier job or by the size of the files, and a clause
+// that gives the reason. The clause is empty if neither is known.
+func (l workload) measured() (streams int64, why string) {
+	switch {
+	case l.seconds > 0:
+		return floor(l.seconds / secondsPerStream), fmt.Sprintf("an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
+	case l.files && l.fileBytes > 0:
+		return l.fileBytes / bytesPerStream, fmt.Sprintf("the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
+	}
+	return 0, ""
 }
 
 // worth reports whether an epoch has the work of this many streams, as far as that is known.
@@ -150,8 +164,58 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 		if l.shuffled = max(0, p.Cardinality(s)); l.shuffled == 0 {
 			l.shuffled = floor(max(reached[name(s)], reached[name(s.In[0])]))
 		}
+		if l.estimated = l.shuffled == 0; l.estimated {
+			l.shuffled = p.estimate(s, env.FileRecords)
+		}
 	})
 	return l
+}
+
+// estimate returns about the number of elements of a step, if the files of a list have this many records. It returns 0 if
+// the step has no element for each record or batch of records.
+func (p *Planner) estimate(s *graph.Step, records int64) int64 {
+	switch s.Rule.Kind {
+	case ops.OneToOne, ops.PassThrough, ops.Shuffled, ops.Cached, ops.Asserted:
+		return p.estimate(s.In[0], records)
+	case ops.Batched:
+		if size, ok := p.groupSize(s); ok {
+			return p.estimate(s.In[0], records) / size
+		}
+	case ops.PerElement:
+		files := s.In[0]
+		if !p.namesFiles(files) || !givesRecords(p.g, p.g.Attr(s.Node, "f").GetFunc().GetName()) {
+			return 0
+		}
+		list := files
+		for len(list.In) > 0 {
+			list = list.In[0]
+		}
+		if used, all := p.Cardinality(files), p.Cardinality(list); used > 0 && all > 0 {
+			return floor(float64(records) * float64(used) / float64(all))
+		}
+	}
+	return 0
+}
+
+// givesRecords reports whether a function returns a dataset with an element for each record of the file that its argument
+// names.
+func givesRecords(g *graph.Graph, function string) bool {
+	body := g.Body(function)
+	if body == nil {
+		return false
+	}
+	s, _ := body.Steps()
+	for {
+		switch s.Rule.Kind {
+		case ops.OneToOne, ops.PassThrough, ops.Shuffled, ops.Cached:
+			s = s.In[0]
+		case ops.PerElement:
+			// tf.data.TFRecordDataset calls a function for each file of a list.
+			return s.In[0].Node.GetOp() == "TensorSliceDataset" && givesRecords(body, body.Attr(s.Node, "f").GetFunc().GetName())
+		default:
+			return s.Node.GetOp() == "TFRecordDataset"
+		}
+	}
 }
 
 func name(s *graph.Step) string { return s.Node.GetName() }

@@ -25,6 +25,8 @@ func TestTheNumberOfStreamsFollowsTheData(t *testing.T) {
 		"a shuffle over files":    {workload{splits: 1024, elements: 1024, files: true, seconds: 1000, buffer: 2000, shuffled: 128_000}, 127, "the shuffle holds 2000 of 128000"},
 		"a shuffle that nobody has counted": {workload{splits: 1024, elements: 1024, files: true, fileBytes: 1 << 40, buffer: 2000}, 16,
 			"not known before a job has counted them"},
+		"a shuffle of sampled records": {workload{splits: 1024, elements: 1024, files: true, fileBytes: 1 << 40, buffer: 2000, shuffled: 128_000, estimated: true}, 127,
+			"the shuffle holds 2000 of about 128000 elements (estimated from the sizes of sampled records)"},
 		"elements that all streams pass":      {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1000, passes: true}, 95, "every stream reads all 1048576 elements"},
 		"a cache":                             {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1e6, cached: true}, 4096, "a cache has at most 4096"},
 		"a step that counts":                  {workload{splits: 1 << 20, elements: 1 << 20, seconds: 1000, private: "counts"}, 16, "counts keeps a state"},

@@ -39,6 +39,7 @@ class Graph:
         keep: Whether the client keeps a copy of `data`, to register the dataset again if the service loses it. False
             for large graphs.
         file_bytes: Size of the files that the dataset names; 0 if it is not known.
+        file_records: About the number of records in these files; 0 if it is not known.
         undivided: The GraphDef without extents of record files; empty if `data` can have none, or for large graphs.
     """
 
@@ -48,6 +49,7 @@ class Graph:
     cardinality: int
     keep: bool
     file_bytes: int = 0
+    file_records: int = 0
     undivided: bytes = b""
 
 
@@ -133,6 +135,7 @@ def serialize(dataset: Any, caller: str, options: ReadOptions | None = None) -> 
         cardinality,
         checked["kept"],
         checked["file_bytes"],
+        checked["file_records"],
         undivided,
     )
 

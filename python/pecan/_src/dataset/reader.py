@@ -39,7 +39,6 @@ def read(
     options: ReadOptions,
     cardinality: int | None,
     graph: graphs.Graph | None = None,
-    file_bytes: int = 0,
 ) -> tf.data.Dataset:
     """Creates or joins a job, and returns the dataset that reads it.
 
@@ -52,7 +51,6 @@ def read(
         cardinality: tf.data's cardinality of the registered dataset; None if unknown in this process.
         graph: The registered dataset, to register it again if the service loses it. None if this process does not
             have it, or the service cannot lose it.
-        file_bytes: Size of the files that the dataset names; 0 if it is not known.
 
     Returns:
         A dataset with the given element spec.
@@ -81,7 +79,8 @@ def read(
         "target_workers": options.target_workers,
         "local_workers": options.local_workers.decided,
         "starts_local": options.local_workers.starts,
-        "file_bytes": file_bytes,
+        "file_bytes": 0 if graph is None else graph.file_bytes,
+        "file_records": 0 if graph is None else graph.file_records,
         "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
