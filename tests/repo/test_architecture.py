@@ -121,7 +121,7 @@ def differing_rows(rows: Mapping[str, Collection[str] | None], rules: Mapping[st
     sentences, covered = [], set()
     for row, in_page in rows.items():
         path = row.rstrip("/")
-        layers = [layer for layer in rules if layer == path or row.endswith("/") and test_imports.inside(layer, path)]
+        layers = [layer for layer in rules if layer == path or (row.endswith("/") and test_imports.inside(layer, path))]
         covered |= set(layers)
         in_rules = {
             "service/graph and below" if target == "service/graph" else target.rstrip("=")

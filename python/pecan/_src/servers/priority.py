@@ -19,7 +19,7 @@ _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)")
 _WEIGHT, _SHARES = "10", "102"
 _LOWEST = 19
 _SESSION_TRIES, _SESSION_PAUSE_S = 8, 0.05
-# Groups of this process by the id of their creator. A forked child inherits the dictionary and must not delete them.
+# Groups of this process by the id of their creator, because a forked child must not delete them.
 _owners: dict[pathlib.Path, int] = {}
 
 

@@ -11,7 +11,7 @@ import tempfile
 
 _PREFIX = "pecan-cache-"
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)-\w+")
-# Directories of this process by the id of their creator. A forked child inherits the dictionary and must not delete them.
+# Directories of this process by the id of their creator, because a forked child must not delete them.
 _owners: dict[str, int] = {}
 
 
