@@ -47,11 +47,11 @@ free slot* is the rest of that time, without the time in which all slots of the 
 trainer never connects to workers and reports no lost one, so the dispatcher waits for `--worker-return-grace`, 1 s.
 The mark is the one that [What a fault costs](faults.md) has for a killed worker beside workers with room.
 
-*decisions*: 10,000 workers of 4 slots and 1,000 jobs, through the real core of a dispatcher, without connections and store
-(`BenchmarkFleet`). Every second job has an objective. Each second has 10,000 heartbeats of workers, 1,000 of trainers and 10
-ticks. The other contestant is the policy that chooses the workers of 1,000 jobs, each with up to 10,000 remote and 8 local
-ones (`BenchmarkDecide`). Figures are CPU times of the deciding thread, without garbage collection in the background. A
-*decision on workers* is its effect in the core, a *decision of a search* the choice of the policy.
+*decisions*: 10,000 workers of 4 slots and 1,000 jobs, through the real core of a dispatcher, without connections and
+store (`BenchmarkFleet`). Every second job has an objective. Each second has 10,000 heartbeats of workers, 1,000 of
+trainers and 10 ticks. The other contestant is the policy that chooses the workers of 1,000 jobs, each with up to 10,000
+remote and 8 local ones (`BenchmarkDecide`). Figures are CPU times of the deciding thread, without garbage collection in
+the background. A *decision on workers* is its effect in the core, a *decision of a search* the choice of the policy.
 [Fair shares](../design/0014-fair-shares.md#cost) has more of these benchmarks.
 """
 
