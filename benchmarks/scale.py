@@ -294,9 +294,7 @@ def _decisions(_: contextlib.ExitStack, __: Settings) -> Contestants:
         return kinds | {"heartbeats: cores": found["cores/heartbeats"], "MB": found["MB"]}
 
     def searches() -> Sample:
-        found = meter.go_figures(
-            "./service/dispatcher/placing", "BenchmarkDecide/1000_jobs_10000_remote_8_local", "1x"
-        )
+        found = meter.go_figures("./service/dispatcher/placing", "BenchmarkDecide/1000_jobs_10000_remote_8_local", "1x")
         return {"a decision of a search: ms": found["search-ms/p99"]}
 
     return {CORE: core, SEARCHES: searches}
@@ -318,7 +316,5 @@ ROWS: dict[str, Row] = {
     "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
     "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
     "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),
-    "decisions": Row(
-        "99th percentile of the decisions of a dispatcher", _decisions, _judge_decisions, repetitions=1
-    ),
+    "decisions": Row("99th percentile of the decisions of a dispatcher", _decisions, _judge_decisions, repetitions=1),
 }
