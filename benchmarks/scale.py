@@ -47,11 +47,11 @@ free slot* is the rest of that time, without the time in which all slots of the 
 trainer never connects to workers and reports no lost one, so the dispatcher waits for `--worker-return-grace`, 1 s.
 The mark is the one that [What a fault costs](faults.md) has for a killed worker beside workers with room.
 
-*decisions*: 10,000 workers of 4 slots and 1,000 jobs, through the real core of a dispatcher, without connections and store
-(`BenchmarkFleet`). Every second job has an objective. Each second has 10,000 heartbeats of workers, 1,000 of trainers and 10
-ticks. The other contestant is the policy that chooses the workers of 1,000 jobs, each with up to 10,000 remote and 8 local
-ones (`BenchmarkDecide`). Figures are CPU times of the deciding thread, without garbage collection in the background. A
-*decision on workers* is its effect in the core, a *decision of a search* the choice of the policy.
+*decisions*: 10,000 workers of 4 slots and 1,000 jobs, through the real core of a dispatcher, without connections and
+store (`BenchmarkFleet`). Every second job has an objective. Each second has 10,000 heartbeats of workers, 1,000 of
+trainers and 10 ticks. The other contestant is the policy that chooses the workers of 1,000 jobs, each with up to 10,000
+remote and 8 local ones (`BenchmarkDecide`). Figures are CPU times of the deciding thread, without garbage collection in
+the background. A *decision on workers* is its effect in the core, a *decision of a search* the choice of the policy.
 [Fair shares](../design/0014-fair-shares.md#cost) has more of these benchmarks.
 """
 
@@ -294,9 +294,7 @@ def _decisions(_: contextlib.ExitStack, __: Settings) -> Contestants:
         return kinds | {"heartbeats: cores": found["cores/heartbeats"], "MB": found["MB"]}
 
     def searches() -> Sample:
-        found = meter.go_figures(
-            "./service/dispatcher/placing", "BenchmarkDecide/1000_jobs_10000_remote_8_local", "1x"
-        )
+        found = meter.go_figures("./service/dispatcher/placing", "BenchmarkDecide/1000_jobs_10000_remote_8_local", "1x")
         return {"a decision of a search: ms": found["search-ms/p99"]}
 
     return {CORE: core, SEARCHES: searches}
@@ -318,7 +316,5 @@ ROWS: dict[str, Row] = {
     "workers": Row("one job over 1 to 32 worker processes", _workers, _judge_workers, repetitions=3),
     "fleet": Row("one job over 1,000 workers", _one_job, _judge_one_job, repetitions=3),
     "jobs": Row("100 jobs over 1,000 workers", _many_jobs, _judge_many_jobs, repetitions=3),
-    "decisions": Row(
-        "99th percentile of the decisions of a dispatcher", _decisions, _judge_decisions, repetitions=1
-    ),
+    "decisions": Row("99th percentile of the decisions of a dispatcher", _decisions, _judge_decisions, repetitions=1),
 }
