@@ -113,7 +113,7 @@ def distribute(
         seed: Seed of 64 bits for random steps, which combine it with the epoch and the stream. None lets the service
             choose one per job.
         order: How the order of the steps is chosen. "auto" (the default) moves maps and filters if measurements of the
-            running job predict less CPU. An example is a crop before expensive work on every pixel. A worker first runs a
+            running job predict less CPU. An example: a crop before expensive work on every pixel. A worker first runs a
             sample of elements in both orders. The new order must be significantly faster and its elements equal
             within `order_tolerance`. Such trials use at most 2 % of the job's CPU, as far as its length is known or
             expected from earlier jobs. "off" runs the steps as written. "paper" orders them by how much they shrink or
