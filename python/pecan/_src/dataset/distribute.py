@@ -113,8 +113,8 @@ def distribute(
         seed: Seed of 64 bits for random steps, which combine it with the epoch and the stream. None lets the service
             choose one per job.
         order: How the order of the steps is chosen. "auto" (the default) moves maps and filters if measurements of the
-            running job predict less CPU. An example is a crop before expensive work on every pixel. A worker first
-            runs a sample of elements in both orders. The new order must be significantly faster and its elements equal
+            running job predict less CPU. An example: a crop before expensive work on every pixel. A worker first runs a
+            sample of elements in both orders. The new order must be significantly faster and its elements equal
             within `order_tolerance`. Such trials use at most 2 % of the job's CPU, as far as its length is known or
             expected from earlier jobs. "off" runs the steps as written. "paper" orders them by how much they shrink or
             enlarge elements, as published, for comparison; "paper_unguarded" does so without a trial. The elements,
@@ -181,6 +181,7 @@ def distribute(
                 chosen,
                 graph.cardinality,
                 graph,
+                graph.file_bytes,
             )
         # Nothing restarts a private dispatcher. After its death its readers fail, and the next call starts a new
         # cluster, so its readers need no copy of the graph.
@@ -194,6 +195,7 @@ def distribute(
             patient,
             graph.cardinality,
             dataclasses.replace(graph, keep=False),
+            graph.file_bytes,
         )
 
     # serialize() refuses calls inside a tf.function. AutoGraph must not rewrite the function before that.
