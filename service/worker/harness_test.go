@@ -93,7 +93,7 @@ func openFiles(t testing.TB) int {
 func startCommand(name string) *pecanv1.StartStream {
 	return &pecanv1.StartStream{
 		Id: &pecanv1.StreamId{JobId: "job", Epoch: 1, Stream: 0}, Lease: 7, Fingerprint: name,
-		Plan: &pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}, Options: &pecanv1.JobOptions{},
+		Plan: &pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}, Options: &pecanv1.JobOptions{}, MayRunInline: true,
 	}
 }
 

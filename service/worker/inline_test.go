@@ -39,11 +39,11 @@ func TestShortStreamsRunInlineWhereEveryCoreHasAStream(t *testing.T) {
 	}
 	useGraphs(w, besides{byName{graphs}})
 	lease := uint64(0)
-	order := pecanv1.Order_ORDER_OFF
+	allowed := true
 	run := func(stream uint32) string {
 		lease++
 		o := startCommand("images")
-		o.Options.Order = order
+		o.MayRunInline = allowed
 		o.Id.Epoch, o.Id.Stream, o.Plan = lease, stream, plan
 		return read(t, w, o, lease)
 	}
@@ -69,7 +69,7 @@ func TestShortStreamsRunInlineWhereEveryCoreHasAStream(t *testing.T) {
 	if inline == 0 {
 		t.Error("no stream ran inline")
 	}
-	order = pecanv1.Order_ORDER_AUTO
+	allowed = false
 	for n := range uint32(2 * streams) {
 		run(n % streams)
 	}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from tensorflow.python.data.experimental.ops import testing
 
 D = tf.data.Dataset
 FILES, FILE_BYTES, RECORD_BYTES = 64, 16 << 20, 1 << 20
+# Records of each file whose mixing is measured, and the buffer of the shuffle.
+PER_FILE, BUFFER = 100, 100
 
 
 def test_the_sizes_of_the_files_decide_the_number_of_streams(cluster, tmp_path):
@@ -72,3 +78,35 @@ def sparse_records(directory, files, size):
                 file.write(header)
             file.truncate(size)
     return names
+def mixing(output: np.ndarray) -> tuple[float, float, float]:
+    """Measures how well an epoch mixes its source, in windows of 256 elements.
+
+    Returns:
+        The spread of source positions in a window as a part of that of a uniform permutation, the mean distance of an
+        element from its position as a part of the source, and the number of files in a window. The first and the last
+        are medians.
+    """
+    windows = output[: len(output) // 256 * 256].reshape(-1, 256)
+    spread = np.median(windows.std(axis=1)) * math.sqrt(12) / len(output)
+    distance = np.abs(output - np.arange(len(output))).mean() / len(output)
+    return float(spread), float(distance), float(np.median([len(np.unique(w // PER_FILE)) for w in windows]))
+
+
+# 16 streams are open together if the files are large enough.
+@pytest.mark.parametrize(("streams", "header_bytes"), [(64, 0), (16, 8 << 20)])
+def test_a_worker_of_two_slots_mixes_at_least_as_well_as_a_local_run(tmp_path, streams, header_bytes):
+    names = [str(tmp_path / f"{k}.bin") for k in range(FILES)]
+    for k, name in enumerate(names):
+        with open(name, "wb") as file:
+            file.seek(header_bytes)
+            file.write(np.arange(k * PER_FILE, (k + 1) * PER_FILE, dtype=np.int64).tobytes())
+    dataset = D.from_tensor_slices(names).flat_map(lambda name: tf.data.FixedLengthRecordDataset(name, 8, header_bytes))
+    dataset = dataset.map(lambda record: tf.io.decode_raw(record, tf.int64)[0]).shuffle(BUFFER)
+    with pecan.LocalCluster(1, worker=pecan.WorkerConfig("127.0.0.1:1", max_streams=2)) as cluster:
+        # Elements that cost nothing come in runs, because a worker sends those that are ready together.
+        ours = dataset.apply(testing.sleep(1_000)).apply(pecan.distribute(cluster.target, streams=streams))
+        output = np.concatenate(list(ours.batch(100).as_numpy_iterator()))
+    local = np.concatenate(list(dataset.batch(100).as_numpy_iterator()))
+    assert sorted(output) == sorted(local) == list(range(FILES * PER_FILE))
+    found, wanted = mixing(output), mixing(local)
+    assert all(a >= b for a, b in zip(found, wanted, strict=True)), (found, wanted)

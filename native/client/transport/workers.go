@@ -75,11 +75,11 @@ func New(ctx context.Context, config Config) *Workers {
 	return &Workers{config: config, ctx: ctx, conns: map[connKey]*Conn{}}
 }
 
-// count returns the number of connections, at least 1.
+// count returns the number of connections.
 func (w *Workers) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return max(1, len(w.conns))
+	return len(w.conns)
 }
 
 // onThisHost reports whether the worker can share memory with this process.

@@ -215,6 +215,7 @@ func (x *StartStream) With(id *StreamId, common *StartStream) *StartStream {
 		RemainderOnly: x.RemainderOnly, CleanBelow: x.CleanBelow, AckedBelow: x.AckedBelow, Cache: x.Cache, CrashGuard: x.CrashGuard,
 		OpenExclusive: x.OpenExclusive, RemaindersChanged: x.RemaindersChanged,
 		Fingerprint: common.GetFingerprint(), Plan: common.GetPlan(), Options: common.GetOptions(), Components: common.GetComponents(), Prefetch: common.GetPrefetch(),
+		MayRunInline: common.GetMayRunInline(),
 	}
 	if x.Plan != nil {
 		whole.Plan = x.Plan

@@ -641,8 +641,10 @@ type StartStream struct {
 	OpenExclusive bool `protobuf:"varint,17,opt,name=open_exclusive,json=openExclusive,proto3" json:"open_exclusive,omitempty"`
 	// `remainders` has only the sources that changed since the last command for this lease.
 	RemaindersChanged bool `protobuf:"varint,19,opt,name=remainders_changed,json=remaindersChanged,proto3" json:"remainders_changed,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Steps may run inline, because nothing compares what streams of the job cost.
+	MayRunInline  bool `protobuf:"varint,21,opt,name=may_run_inline,json=mayRunInline,proto3" json:"may_run_inline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartStream) Reset() {
@@ -794,13 +796,20 @@ func (x *StartStream) GetRemaindersChanged() bool {
 	return false
 }
 
+func (x *StartStream) GetMayRunInline() bool {
+	if x != nil {
+		return x.MayRunInline
+	}
+	return false
+}
+
 // Starts streams of one epoch, or updates those that run.
 type StartStreams struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// What the streams have in common: fingerprint, plan, options, components and prefetch. The dispatcher sends it with
-	// the first streams of the epoch in a session, and again when it changes. Absent: the last one holds.
+	// What the streams have in common: fingerprint, plan, options, components, prefetch and may_run_inline. The
+	// dispatcher sends it with the first streams of the epoch in a session, and again when it changes. Absent: the last one holds.
 	Common *StartStream `protobuf:"bytes,3,opt,name=common,proto3" json:"common,omitempty"`
 	// `id` has the number of the stream only. The fields of `common` are absent, unless a stream has another plan.
 	Streams       []*StartStream `protobuf:"bytes,4,rep,name=streams,proto3" json:"streams,omitempty"`
@@ -1298,7 +1307,7 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xc0\x05\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xe6\x05\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -1324,7 +1333,8 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\vcrash_guard\x18\x10 \x01(\v2\x14.pecan.v1.CrashGuardR\n" +
 	"crashGuard\x12%\n" +
 	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\x12-\n" +
-	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChangedJ\x04\b\x12\x10\x13R\x05ahead\"\x9b\x01\n" +
+	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChanged\x12$\n" +
+	"\x0emay_run_inline\x18\x15 \x01(\bR\fmayRunInlineJ\x04\b\x12\x10\x13R\x05ahead\"\x9b\x01\n" +
 	"\fStartStreams\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +

@@ -10,7 +10,7 @@ import (
 )
 
 // startedStream matches a command that starts a stream: epoch, stream, lease, what it does at the cached step, and its order.
-var startedStream = regexp.MustCompile(`^session (\d+): start j1/(\d+)/(\d+) lease=(\d+)(?: (write|read) (\S+))?( order .*)?$`)
+var startedStream = regexp.MustCompile(`^session (\d+): start j1/(\d+)/(\d+) lease=(\d+)(?: inline)?(?: (write|read) (\S+))?( order .*)?$`)
 
 // decidedOrder is the other order of a job's steps. orderedKey is the key of the cache in it.
 const (

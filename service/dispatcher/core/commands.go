@@ -35,8 +35,8 @@ func (c *Core) sendStart(workerID string, start *pecanv1.StartStream) {
 		c.starts[worker.session] = list
 	}
 	common := worker.commons[key]
-	if common == nil || common.Prefetch != start.Prefetch {
-		common = &pecanv1.StartStream{Fingerprint: start.Fingerprint, Plan: start.Plan, Options: start.Options, Components: start.Components, Prefetch: start.Prefetch}
+	if common == nil || common.Prefetch != start.Prefetch || common.MayRunInline != start.MayRunInline {
+		common = &pecanv1.StartStream{Fingerprint: start.Fingerprint, Plan: start.Plan, Options: start.Options, Components: start.Components, Prefetch: start.Prefetch, MayRunInline: start.MayRunInline}
 		worker.commons[key] = common
 		if len(list.Streams) > 0 {
 			list = &pecanv1.StartStreams{JobId: key.job, Epoch: key.epoch}

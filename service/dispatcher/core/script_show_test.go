@@ -121,7 +121,9 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		for _, flag := range []struct {
 			name string
 			set  bool
-		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_exclusive", k.Start.OpenExclusive}} {
+		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_exclusive", k.Start.OpenExclusive},
+			{"inline", k.Start.MayRunInline && k.Start.Options.Order > pecanv1.Order_ORDER_OFF},
+		} {
 			if flag.set {
 				line += " " + flag.name
 			}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 // Steps that run inline need less CPU, because an element stays in one thread. Steps that run in parallel use all cores for
@@ -77,14 +76,12 @@ func (p *pace) next() bool {
 	return faster != (bits.OnesCount(p.begun) == 1)
 }
 
-// mayRunInline reports whether the stream runs inline. The state of a checkpoint fits only parallel steps. The streams of a
-// job that compares the costs of two orders run as they always did, because only equal kinds can be compared. A closing
-// stream waits for other streams, so its time says nothing.
+// mayRunInline reports whether the stream runs inline. The state of a checkpoint fits only parallel steps. Where costs of
+// orders are compared, the dispatcher does not allow it, because only equal kinds can be compared. A closing stream waits
+// for other streams, so its time says nothing.
 func (r *run) mayRunInline(t template) bool {
-	if r.command.GetOptions().GetOrder() > pecanv1.Order_ORDER_OFF {
-		return false
-	}
-	return t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && !r.command.GetClosing() && r.stream.streams.crowded() && t.pace.next()
+	return r.command.GetMayRunInline() && t.WhyNotInline() == nil && tf.CanKeepToThread() && !r.saves() && !r.command.GetClosing() &&
+		r.stream.streams.crowded() && t.pace.next()
 }
 
 // crowded reports whether the worker has a stream to run for each core.

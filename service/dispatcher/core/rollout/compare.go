@@ -67,6 +67,15 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
+// Compares reports whether what the streams of a job cost may be compared: until there is a decision, and always with an
+// order in production.
+func (r *Rollouts) Compares(job *durable.Job) bool {
+	if _, off := r.state.OrderKey(job); off != "" {
+		return false
+	}
+	return r.state.DecisionFor(job) == nil || r.state.OrderFor(job) != nil
+}
+
 // failedInOrder returns a reason if elements of a job failed in the order after from. It returns "" if elements failed in
 // the registered order at any time, or if none failed. Failures in an order with ElementsExcused do
 // not count. from is nil if the job has not had the order.
