@@ -25,12 +25,18 @@ func inFunctions(op string, change func(*tf.NodeDef)) func(*tf.GraphDef) {
 
 // The elements are counted only if the steps between the files and the shuffle give one for each record or batch.
 func TestTheNumberOfElementsIsEstimatedFromTheRecords(t *testing.T) {
-	four := func(def *tf.GraphDef) {
-		reader := graphtest.OfOp(t, def, "FlatMapDataset")
-		list := graphtest.Named(t, def, reader.GetInput()[0])
-		attrs := nodedef.DatasetAttrs(list.GetAttr()["Toutput_types"].GetList().GetType(), list.GetAttr()["output_shapes"].GetList().GetShape())
-		take := &tf.NodeDef{Name: "take", Op: "TakeDataset", Input: []string{list.GetName(), "four"}, Attr: attrs}
-		def.Node, reader.Input[0] = append(def.Node, take, nodedef.Int64Const("four", 4)), take.Name
+	// onList adds a step between the list of files and the step that reads them.
+	onList := func(op string, arguments ...*tf.NodeDef) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			reader := graphtest.OfOp(t, def, "FlatMapDataset")
+			list := graphtest.Named(t, def, reader.GetInput()[0])
+			attrs := nodedef.DatasetAttrs(list.GetAttr()["Toutput_types"].GetList().GetType(), list.GetAttr()["output_shapes"].GetList().GetShape())
+			step := &tf.NodeDef{Name: "added", Op: op, Input: []string{list.GetName()}, Attr: attrs}
+			for _, argument := range arguments {
+				step.Input = append(step.Input, argument.GetName())
+			}
+			def.Node, reader.Input[0] = append(append(def.Node, step), arguments...), step.Name
+		}
 	}
 	for name, c := range map[string]struct {
 		graph  string
@@ -38,7 +44,8 @@ func TestTheNumberOfElementsIsEstimatedFromTheRecords(t *testing.T) {
 		want   int64
 	}{
 		"batches of records":           {graph: "records", want: 125},
-		"records of half of the files": {graph: "records", change: four, want: 62},
+		"records of half of the files": {graph: "records", change: onList("TakeDataset", nodedef.Int64Const("n", 4)), want: 62},
+		"lists of files":               {graph: "records", change: onList("BatchDatasetV2", nodedef.Int64Const("n", 2), nodedef.BoolConst("drop", true))},
 		"maps after an interleave":     {graph: "cached_records", want: 125},
 		"maps in the function":         {graph: "steps_in_a_function", want: 1000},
 		"maps that may drop records":   {graph: "steps_in_a_function", change: inFunctions("MapDataset", func(n *tf.NodeDef) { n.Attr["preserve_cardinality"] = nodedef.BoolAttr(false) })},
