@@ -1,6 +1,7 @@
-"""Breaks each guard of AutoOrder in turn and expects a test to fail (`make mutate`).
+"""Breaks each guard of AutoOrder, and guards of AutoPlacement, in turn and expects a test to fail (`make mutate`).
 
-A guard is a condition in the Go code that keeps steps in their registered order. Each mutation replaces one text of the
+A guard of AutoOrder is a condition in the Go code that keeps steps in their registered order. One of AutoPlacement keeps
+elements while workers come and go. Each mutation replaces one text of the
 Go code under service/ by another one and names a test. The test passes before and must fail after. The go command reads
 the changed file through its -overlay flag, so the working tree stays as it is.
 
@@ -200,6 +201,15 @@ MUTATIONS = (
     Mutation(
         "an order divides the source as the registered order does", "if why = p.planDiffers(ordered); why", "if why = p.planDiffers(ordered)[:0]; why",
         f"{GRAPH}batches.py::test_batches_after_a_filter_keep_their_plan",
+    ),
+    # Workers that leave a job or the service.
+    Mutation(
+        "a worker that was asked to leave gets no more streams", "return worker.departure == nil && c.answers(worker)", "return c.answers(worker)",
+        "TestSimulation",
+    ),
+    Mutation(
+        "a placement cuts no stream short", "return cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && ", "return cheap && ",
+        "TestSimulation",
     ),
 )  # fmt: skip
 

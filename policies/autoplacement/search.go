@@ -136,11 +136,15 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		reason, s.obs = why, slices.Clone(since)
 		s.begin()
 	}
+	m := newModel(s.obs, g.Trainers, s.curves())
+	if m.remote.Rate == 0 && m.local.Rate == 0 {
+		// Trainers have taken what was ready before.
+		return s.decision(nil, "no worker has produced an element yet")
+	}
 	if s.state == stateStart {
 		s.state = stateSearch
 	}
 	s.left--
-	m := newModel(s.obs, g.Trainers, s.curves())
 	if s.replanned {
 		m = s.replan(m, o)
 	}

@@ -190,6 +190,23 @@ func TestUnusableWindowsChangeNothing(t *testing.T) {
 	}
 }
 
+// Trainers may take elements that were ready before a window. It then says nothing about workers, and ends no search.
+func TestWindowsWithoutProductionEndNoSearch(t *testing.T) {
+	p, j, at := autoplacement.NewSearch(), job{demand: 0.4, remote: 5, local: 5}, workers(1, 1)
+	nothing := j.window(at)
+	for i := range nothing.Fleet {
+		nothing.Fleet[i].Busy, nothing.Fleet[i].Elements = 0.02, 0
+	}
+	for range 12 {
+		if d := p.Next(cheapest, nothing); d.Converged || d.Target != at || p.Result() != nil {
+			t.Fatalf("no worker has produced an element, and the decision is %v, converged %v: %s", d.Target, d.Converged, d.Reason)
+		}
+	}
+	if d := j.run(p, cheapest, &at, 14); !d.Converged || d.Target != workers(0, 1) {
+		t.Errorf("the decision is %v, converged %v: %s", d.Target, d.Converged, d.Reason)
+	}
+}
+
 func TestMissingWorkersAreNotAwaitedForLong(t *testing.T) {
 	j, at := job{demand: 0.1, remote: 2, local: 0.1, available: 3}, workers(1, 1)
 	p := autoplacement.NewSearch()

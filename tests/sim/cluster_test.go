@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
@@ -33,6 +35,13 @@ type options struct {
 	cacheDir string
 	// repeated is set if unary calls of trainers arrive more than once, also late.
 	repeated bool
+	// drain is how long a stopping worker serves what it holds.
+	drain time.Duration
+	// placed is set if there are prices. provided is set if a provider starts and stops the workers.
+	placed, provided bool
+	// locals is the most local workers that trainer 0 may run. The others are on another host if apart is set.
+	locals int
+	apart  bool
 }
 
 func (o options) dispatcher() dispatcher.Config {
@@ -42,6 +51,9 @@ func (o options) dispatcher() dispatcher.Config {
 	}
 	if o.clientTimeout > 0 {
 		config.Core.ClientTimeout = o.clientTimeout
+	}
+	if o.provided {
+		config.Core.Fleet = fleet.Limits{Provider: "sim", Max: o.workers, Idle: 2 * time.Second}
 	}
 	config.Version = "sim"
 	return config
@@ -63,10 +75,16 @@ type cluster struct {
 	clock      *pausableClock
 	store      *simStore
 	// starts counts the dispatcher's processes.
-	starts  int
-	workers []*process
-	proxy   *proxy
-	ledger  *ledger
+	starts int
+	// workers has the remote ones first. workersMu guards its elements.
+	workersMu sync.Mutex
+	workers   []*process
+	// machines start and stop the remote workers; nil if they always run.
+	machines *machines
+	// localsStopped counts the local workers that were stopped.
+	localsStopped atomic.Int64
+	proxy         *proxy
+	ledger        *ledger
 	// trainers has those that have not ended.
 	trainersMu sync.Mutex
 	trainers   map[*trainer]struct{}
@@ -94,17 +112,20 @@ func simulate(t *testing.T, o options, test func(*cluster)) {
 		}
 		c := &cluster{
 			t: t, options: o, log: log, began: time.Now(), net: simnet.New(rand.New(rand.NewPCG(o.seed, 1))), disk: newDisk(out, rand.New(rand.NewPCG(o.seed, 2))),
-			random: newRandom(o.seed, 3), rng: rand.New(rand.NewPCG(o.seed, 4)), workers: make([]*process, o.workers), ledger: newLedger(t),
+			random: newRandom(o.seed, 3), rng: rand.New(rand.NewPCG(o.seed, 4)), workers: make([]*process, o.workers+o.locals), ledger: newLedger(t),
 			trainers: map[*trainer]struct{}{}, jobs: map[string]*dataset{}, loses: map[string]bool{},
 		}
 		// A test that never ends would let the fake clock run forever.
 		time.AfterFunc(100*time.Hour, func() { panic("the simulation did not end in 100 hours") })
 		defer c.close()
+		if o.provided {
+			c.machines = &machines{c: c, rng: rand.New(rand.NewPCG(o.seed, 13)), starting: map[int]bool{}, desired: o.workers}
+		}
 		c.startDispatcher()
 		if o.repeated {
 			c.proxy = c.startProxy()
 		}
-		for n := range c.workers {
+		for n := range o.workers {
 			c.startWorker(n)
 		}
 		test(c)
@@ -118,6 +139,9 @@ func (c *cluster) close() {
 	}
 	if c.proxy != nil {
 		c.proxy.end()
+	}
+	if c.machines != nil {
+		c.machines.close()
 	}
 	for n, w := range c.workers {
 		if w == nil {

@@ -83,6 +83,10 @@ func (c *chaos) happened() map[simnet.Fault]int {
 	if c.proxy != nil {
 		hits[repeatKind] += int(c.proxy.repeats.Load())
 	}
+	if c.machines != nil {
+		c.machines.count(hits)
+	}
+	hits[localKind] = int(c.localsStopped.Load())
 	return hits
 }
 
@@ -93,15 +97,18 @@ var faults = []fault{
 			return false
 		}
 		defer c.release(workerIP(n))
-		if err := c.workers[n].end(how); err != nil {
+		ran, err := c.endWorker(n, how)
+		if err != nil {
 			c.t.Errorf("worker %d: %v", n, err)
 		}
-		if how == stopped {
+		if ran && how == stopped {
 			c.hit(stopKind)
 		}
-		time.Sleep(lasts)
-		c.startWorker(n)
-		return true
+		if c.machines == nil && n < c.options.workers {
+			time.Sleep(lasts)
+			c.startWorker(n)
+		}
+		return ran
 	}},
 	{"pause a worker", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		n := rng.IntN(len(c.workers))

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pecan-ml/pecan/service/dispatcher"
@@ -22,6 +23,8 @@ type process struct {
 	// done is closed when the goroutines have ended; err has the result.
 	done chan struct{}
 	err  error
+	// leaving is set if it was asked to stop. crashed is set if it was killed.
+	leaving, crashed atomic.Bool
 }
 
 func begin(host *simnet.Host, main func(context.Context) error) *process {
@@ -48,18 +51,40 @@ const (
 
 // end ends a process and waits for its goroutines.
 func (p *process) end(how end) error {
+	p.strike(how)
+	return p.wait()
+}
+
+// strike begins the end of a process.
+func (p *process) strike(how end) {
 	switch how {
+	case stopped:
+		p.leaving.Store(true)
 	case killed:
+		p.crashed.Store(true)
 		p.host.Kill()
 	case powerCut:
+		p.crashed.Store(true)
 		p.host.PowerOff()
 	}
 	p.cancel()
-	<-p.done
-	if how == stopped {
-		return p.err
+}
+
+// wait waits for the end, and returns the error of a process that was not killed.
+func (p *process) wait() error {
+	if <-p.done; p.crashed.Load() {
+		return nil
 	}
-	return nil
+	return p.err
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
 }
 
 const (
@@ -78,9 +103,14 @@ func (c *cluster) startDispatcher() {
 	c.clock = &pausableClock{origin: c.began}
 	host := c.net.Host(dispatcherIP)
 	host.Start()
-	d, err := dispatcher.New(config, dispatcher.Deps{
-		Store: store, Graphs: dispatcher.NewGraphs(config), Clock: c.clock, Rand: c.random, Log: c.log.With("process", "dispatcher"),
-	})
+	deps := dispatcher.Deps{Store: store, Graphs: dispatcher.NewGraphs(config), Clock: c.clock, Rand: c.random, Log: c.log.With("process", "dispatcher")}
+	if c.options.placed {
+		deps.Prices = c.prices
+	}
+	if c.machines != nil {
+		deps.Provider = provider{c.machines, store}
+	}
+	d, err := dispatcher.New(config, deps)
 	if err != nil {
 		store.close()
 		c.t.Fatalf("start the dispatcher: %v", err)
@@ -131,13 +161,43 @@ const workerPort = 5051
 
 func workerIP(n int) string { return "10.0.1." + string(rune('1'+n)) }
 
+func workerAddr(n int) string { return fmt.Sprint(workerIP(n), ":", workerPort) }
+
+// worker returns the newest process of worker n; nil without one.
+func (c *cluster) worker(n int) *process {
+	c.workersMu.Lock()
+	defer c.workersMu.Unlock()
+	return c.workers[n]
+}
+
+// endWorker ends worker n. It returns false if it does not run.
+func (c *cluster) endWorker(n int, how end) (ran bool, err error) {
+	c.workersMu.Lock()
+	w := c.workers[n]
+	if ran = w != nil && !w.ended(); ran {
+		w.strike(how)
+	}
+	c.workersMu.Unlock()
+	if !ran {
+		return false, nil
+	}
+	return true, w.wait()
+}
+
+// stopWorker ends a process of worker n in good order.
+func (c *cluster) stopWorker(n int, w *process) {
+	if err := w.end(stopped); err != nil {
+		c.t.Errorf("worker %d: %v", n, err)
+	}
+}
+
 // startWorker starts worker n as a new process on the same address as the last one.
 func (c *cluster) startWorker(n int) {
 	host := c.net.Host(workerIP(n))
 	config := worker.Config{
-		Dispatcher: dispatcherAddr, Listen: fmt.Sprint(workerIP(n), ":", workerPort), MaxStreams: c.options.slots, WindowBytes: 1 << 20, Kind: worker.KindRemote,
+		Dispatcher: dispatcherAddr, Listen: workerAddr(n), MaxStreams: c.options.slots, WindowBytes: 1 << 20, Kind: worker.KindRemote,
 		DispatcherTimeout: time.Hour, Threads: 2, Version: "sim", Log: c.log.With("process", "worker", "host", workerIP(n)), ListenOn: host.Listen,
-		CacheDir: c.options.cacheDir, CacheOrphanAfter: worker.DefaultCacheOrphanAfter,
+		CacheDir: c.options.cacheDir, CacheOrphanAfter: worker.DefaultCacheOrphanAfter, DrainTimeout: c.options.drain,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			nc, err := host.Dial(ctx, network, address)
 			if err == nil {
@@ -147,6 +207,11 @@ func (c *cluster) startWorker(n int) {
 			return nc, err
 		},
 	}
+	if n >= c.options.workers {
+		config.Kind, config.TrainerID = worker.KindLocal, trainerID(0)
+	}
+	c.workersMu.Lock()
+	defer c.workersMu.Unlock()
 	c.workers[n] = begin(host, func(ctx context.Context) error { return worker.Run(ctx, config) })
 }
 

@@ -28,25 +28,36 @@ var (
 // shortSeeds is the most seeds with -short. `make slow` runs 200 seeds.
 const shortSeeds = 8
 
+// chosen is a seed. placed is set if its job has an objective.
+type chosen struct {
+	seed   uint64
+	placed bool
+}
+
+// isPlaced reports whether the job of a seed has an objective. It has none in the kept seeds, which were found before, unless
+// their line says so.
+func isPlaced(seed uint64) bool { return seed%3 == 0 }
+
 // failedSeeds returns the seeds that failed once.
-func failedSeeds(t *testing.T) []uint64 {
+func failedSeeds(t *testing.T) []chosen {
 	t.Helper()
 	file, err := os.Open(filepath.Join("testdata", "seeds.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var seeds []uint64
+	var seeds []chosen
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		text, _, _ := strings.Cut(lines.Text(), "#")
-		if text = strings.TrimSpace(text); text == "" {
+		number, kind, _ := strings.Cut(strings.TrimSpace(text), " ")
+		if number == "" {
 			continue
 		}
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("testdata/seeds.txt: %v", err)
+		seed, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || kind != "" && kind != "placed" {
+			t.Fatalf("testdata/seeds.txt: %q: %v", text, err)
 		}
-		seeds = append(seeds, seed)
+		seeds = append(seeds, chosen{seed, kind == "placed"})
 	}
 	return seeds
 }
@@ -55,14 +66,19 @@ func failedSeeds(t *testing.T) []uint64 {
 func TestSimulation(t *testing.T) {
 	seeds := failedSeeds(t)
 	if *oneSeed >= 0 {
-		seeds = []uint64{uint64(*oneSeed)}
+		one := chosen{uint64(*oneSeed), isPlaced(uint64(*oneSeed))}
+		if kept := slices.IndexFunc(seeds, func(s chosen) bool { return s.seed == one.seed }); kept >= 0 {
+			one = seeds[kept]
+		}
+		seeds = []chosen{one}
 	} else {
 		count := *seedCount
 		if testing.Short() {
 			count = min(count, shortSeeds)
 		}
 		for n := range count {
-			seeds = append(seeds, uint64(*firstSeed+n))
+			seed := uint64(*firstSeed + n)
+			seeds = append(seeds, chosen{seed, isPlaced(seed)})
 		}
 	}
 	shuffled.recordOrders(t, epochsRead)
@@ -70,17 +86,17 @@ func TestSimulation(t *testing.T) {
 	total := map[simnet.Fault]int{}
 	tensors := tf.LiveTensors()
 	t.Run("seed", func(t *testing.T) {
-		for _, seed := range seeds {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		for _, s := range seeds {
+			t.Run(fmt.Sprint(s.seed), func(t *testing.T) {
 				t.Parallel()
-				hits := runSeed(t, seed)
+				hits := runSeed(t, s.seed, s.placed)
 				mu.Lock()
 				defer mu.Unlock()
 				for kind, n := range hits {
 					total[kind] += n
 				}
 				if t.Failed() {
-					t.Logf("again: go test ./tests/sim -run Simulation -seed %d", seed)
+					t.Logf("again: go test ./tests/sim -run Simulation -seed %d", s.seed)
 				}
 			})
 		}
@@ -92,7 +108,7 @@ func TestSimulation(t *testing.T) {
 	if len(seeds) < 200 {
 		return
 	}
-	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, abandonedKind, readKind, unfilledKind} {
+	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, abandonedKind, readKind, unfilledKind, movedKind, removedKind, troubledKind, localKind} {
 		if total[kind] == 0 {
 			t.Errorf("in %d seeds this fault never had an effect: %s", len(seeds), kind)
 		}
@@ -127,8 +143,9 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// runSeed takes everything from the seed: the cluster, what is read, what breaks and when.
-func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
+// runSeed takes everything from the seed: the cluster, what is read, what breaks and when. With placed, the job has an
+// objective.
+func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	data := []*dataset{batches, texts, uneven, shuffled}[rng.IntN(4)]
 	// Later additions do not change what older seeds decide, except for this.
@@ -140,9 +157,6 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 	}
 	mode := []pecanv1.Mode{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Mode_MODE_DETERMINISTIC,
 		pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[rng.IntN(6)]
-	if data.shuffled && mode == pecanv1.Mode_MODE_DETERMINISTIC {
-		data.recordOrders(t, epochsRead)
-	}
 	want := wanted{
 		dataset: data, mode: mode, pace: time.Duration(1+rng.IntN(4000)/data.elements()) * time.Millisecond, ahead: []int64{1, 20_000, 1 << 20}[rng.IntN(3)],
 		checksum: true,
@@ -152,6 +166,11 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		readers, want.name = 2, "team"
 	}
 	o := options{seed: seed, workers: 1 + rng.IntN(3), slots: 1 + rng.IntN(4), repeated: rng.IntN(3) == 0}
+	calm := placed && place(seed, &want, &o)
+	data = want.dataset
+	if data.shuffled && mode == pecanv1.Mode_MODE_DETERMINISTIC {
+		data.recordOrders(t, epochsRead)
+	}
 	if data.cached {
 		o.cacheDir = memoryDir(t)
 	}
@@ -188,6 +207,10 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 			fault: isolatedWorker, at: data.elements() - 1, lasts: time.Duration(11+latest.IntN(10)) * time.Second, rng: rand.New(rand.NewPCG(seed, 99)),
 		})
 	}
+	if calm {
+		readers, mode, plan = 1, pecanv1.Mode_MODE_AT_MOST_ONCE, nil
+		want.mode, want.name = mode, ""
+	}
 	// Of two readers, one may leave its first pass early in good order. The other one reads the rest if it survives.
 	leavesAt := -1
 	mortal := slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == killTrainer })
@@ -211,6 +234,9 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		t.Logf("the trainer begins each epoch again after %d elements", want.again)
 	}
 	slices.SortStableFunc(plan, func(a, b planned) int { return a.at - b.at })
+	if placed {
+		t.Logf("placed by %v, provider %v, %d local workers, trainers apart %v, %v to drain", want.placement, o.provided, o.locals, o.apart, o.drain)
+	}
 	t.Logf("%s in %d streams, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, data.numStreams(), mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
 	for _, p := range plan {
 		t.Logf("after %d elements, for %v: %s", p.at, p.lasts, p.fault.name)
@@ -237,6 +263,10 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 				want := want
 				if n == 1 {
 					want.stopsAt, want.stopsFor = stopsAt, stopsFor
+				}
+				if o.apart {
+					// The local workers of trainer 0 serve its job until then.
+					time.Sleep(time.Duration(n) * 5 * time.Second)
 				}
 				tr := c.join(n, want)
 				x.mu.Lock()
@@ -265,6 +295,12 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		if hits[leaveKind] > 0 && promised == exactly {
 			// The dead trainer may have received the last elements.
 			promised = atLeast
+		}
+		if calm {
+			promised = exactly
+		}
+		if placed {
+			hits[movedKind] = c.movedByPlacement()
 		}
 		c.ledger.audit(data, promised, epochsRead)
 		if promised == atMost && hits[leaveKind] == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,8 @@ type wanted struct {
 	tenant string
 	// again, if not 0: the trainer closes an epoch after this many elements, and resumes it at its position.
 	again int
+	// placement is the objective of the job; nil for none.
+	placement *pecanv1.PlacementOptions
 }
 
 // trainer is a process with one job.
@@ -50,12 +53,17 @@ type trainer struct {
 	stopped bool
 	// dead is set if the trainer was killed and reads no more.
 	dead atomic.Bool
+	// ending is closed when the trainer ends. locals has what starts and stops its local workers.
+	ending chan struct{}
+	locals sync.WaitGroup
 }
 
 // patience is how long, on the fake clock, a trainer may wait for an element after all faults ended.
 const patience = 5 * time.Minute
 
 func trainerIP(n int) string { return "10.0.2." + string(rune('1'+n)) }
+
+func trainerID(n int) string { return fmt.Sprint("trainer ", n) }
 
 // join starts a trainer, registers its dataset and creates its job.
 func (c *cluster) join(n int, w wanted) *trainer {
@@ -66,14 +74,18 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	tr := &trainer{c: c, n: n, host: host, wanted: w, pool: pool}
+	tr := &trainer{c: c, n: n, host: host, wanted: w, pool: pool, ending: make(chan struct{})}
+	hostID, id := "none", trainerID(0)
+	if n > 0 && c.options.apart {
+		hostID, id = "other", trainerID(n)
+	}
 	target := dispatcherAddr
 	if c.proxy != nil {
 		target = proxyAddr
 	}
 	ctx := context.Background()
 	tr.session, err = client.Connect(ctx, client.Config{
-		Target: target, Timeout: patience, Version: "sim", Host: "trainer", HostID: "none", Pool: pool, Logger: c.log.With("process", "trainer", "host", trainerIP(n)),
+		Target: target, Timeout: patience, Version: "sim", Host: "trainer", HostID: hostID, TrainerID: id, Pool: pool, Logger: c.log.With("process", "trainer", "host", trainerIP(n)),
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			nc, err := host.Dial(ctx, network, address)
 			if err != nil {
@@ -88,12 +100,12 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	c.trainersMu.Lock()
 	c.trainers[tr] = struct{}{}
 	c.trainersMu.Unlock()
-	id, _, err := tr.session.RegisterDataset(ctx, w.dataset.graph(), w.dataset.spec, "")
+	dataset, _, err := tr.session.RegisterDataset(ctx, w.dataset.graph(), w.dataset.spec, "")
 	if err != nil {
 		c.t.Fatalf("register: %v", err)
 	}
-	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: id, Name: w.name, Options: &pecanv1.JobOptions{
-		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant,
+	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: dataset, Name: w.name, LocalWorkers: n == 0 && c.options.locals > 0, Options: &pecanv1.JobOptions{
+		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant, Placement: w.placement,
 	}})
 	if err != nil {
 		c.t.Fatalf("create the job: %v", err)
@@ -101,6 +113,9 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	c.trainersMu.Lock()
 	c.jobs[tr.job.ID()], c.loses[tr.job.ID()] = w.dataset, w.mode == pecanv1.Mode_MODE_AT_MOST_ONCE
 	c.trainersMu.Unlock()
+	if n == 0 && c.options.locals > 0 {
+		tr.locals.Go(tr.keepLocalWorkers)
+	}
 	return tr
 }
 
@@ -209,6 +224,7 @@ func (tr *trainer) kill() {
 	tr.dead.Store(true)
 	tr.host.Kill()
 	tr.stop()
+	tr.endLocalWorkers()
 }
 
 // stop ends the trainer in good order and checks that all memory was freed.
@@ -216,6 +232,8 @@ func (tr *trainer) stop() {
 	tr.c.trainersMu.Lock()
 	delete(tr.c.trainers, tr)
 	tr.c.trainersMu.Unlock()
+	close(tr.ending)
+	tr.locals.Wait()
 	if err := tr.session.Close(); err != nil {
 		tr.c.t.Errorf("close session: %v", err)
 	}

@@ -74,6 +74,7 @@ func (s *sim) createJobOf(c *simClient) {
 	if c.name == "" {
 		req.Options.Tenant, req.Options.Weight = fmt.Sprint("t", len(c.id)%3), float64(1+len(s.clients))
 	}
+	s.objective(c, req.Options)
 	plan := proto.CloneOf(s.plan)
 	if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
 		plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
@@ -172,9 +173,12 @@ func (s *sim) clientHeartbeat(c *simClient) {
 			JobId: c.job, Epoch: p.epoch, Elements: c.taken, Starved: p == c.current && s.rng.IntN(2) == 0 && c.stopped <= s.now,
 		})
 	}
-	if _, err := s.feed(heartbeat); err != nil {
+	s.describe(c, heartbeat)
+	answer, err := s.feed(heartbeat)
+	if err != nil {
 		s.t.Fatalf("client %s: %v", c.id, err)
 	}
+	s.wantLocal(c, answer.(*pecanv1.ClientHeartbeatResponse))
 }
 
 func (s *sim) follow(p *simPass) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
@@ -22,7 +25,12 @@ var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 // least once, or at most once with all missing elements counted.
 func TestSimulation(t *testing.T) {
 	var truncated, belowWindow, carried, takenOver atomic.Int64
+	var mu sync.Mutex
+	var placed simPlaced
 	t.Cleanup(func() {
+		if *seeds >= 100 && min(placed.moved, placed.asked, placed.left, placed.locals, placed.refused) < 20 {
+			t.Errorf("placements had too little effect: %+v", placed)
+		}
 		if *seeds >= 100 && truncated.Load() == 0 {
 			t.Error("no stream was truncated")
 		}
@@ -49,6 +57,11 @@ func TestSimulation(t *testing.T) {
 			carried.Add(int64(s.carried))
 			belowWindow.Add(int64(s.belowWindow))
 			takenOver.Add(int64(s.takenOver))
+			if s.placing != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				placed.add(s.placing.did)
+			}
 		})
 	}
 }
@@ -58,6 +71,11 @@ type simWorker struct {
 	id      string
 	session core.SessionID
 	held    map[string]*simHeld
+	// trainer started it; empty if it is a remote worker.
+	trainer string
+	// told is set if the dispatcher has asked it to leave in this session. It leaves until the given time if leaves is set.
+	told, leaves bool
+	until        time.Duration
 }
 
 var modes = []pecanv1.Mode{
@@ -112,6 +130,8 @@ type sim struct {
 	lines   map[string]string
 	joins   map[string]*simJoin
 	carried int
+	// placing is nil if jobs have no objective.
+	placing *simPlacing
 }
 
 // simPlan draws the streams of a simulation: mostly a few in one group, and sometimes more than the dispatcher keeps all
@@ -151,6 +171,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	for i := range 3 {
 		s.cfg.Tenants[fmt.Sprint("t", i)] = schedule.Tenant{Weight: 0.5 + float64(i), MaxSlots: i * 2, MaxSlotsPerJob: i % 2 * 3}
 	}
+	s.place(seed)
 	s.core = core.New(s.cfg, durable.NewState())
 	if s.mode == pecanv1.Mode_MODE_EXACTLY_ONCE && later.IntN(4) == 0 {
 		s.mode = pecanv1.Mode_MODE_DETERMINISTIC
@@ -175,6 +196,9 @@ func countOf(stream uint32) uint64 {
 func (s *sim) feed(input any) (any, error) {
 	s.t.Helper()
 	result := s.decide(input)
+	if s.placing != nil {
+		s.checkPlaced(result.Records)
+	}
 	for _, effect := range result.Effects {
 		switch e := effect.(type) {
 		case core.Command:
@@ -191,6 +215,10 @@ func (s *sim) feed(input any) (any, error) {
 			}
 		case core.EndWatch:
 			delete(s.watches, e.Watch)
+		case placement.Request:
+			s.placing.asked = append(s.placing.asked, e)
+		case fleet.Request:
+			s.placing.request = &e
 		}
 	}
 	return result.Reply, result.Err
@@ -209,9 +237,17 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 			delete(w.held, showID(stop.Id))
 		}
 	}
+	if m.GetLeave() != nil {
+		s.placing.did.asked++
+		w.told = true
+		s.departs(w)
+	}
 	if start := m.GetStart(); start != nil {
 		h := w.held[showID(start.Id)]
 		if h == nil || h.lease < start.Lease {
+			if w.told {
+				s.t.Errorf("worker %s is to make %s after it was asked to leave", w.id, showID(start.Id))
+			}
 			s.checkPrefetch(w, start)
 			h = &simHeld{id: start.Id, lease: start.Lease, count: countOf(start.Id.Stream)}
 			if start.Id.Stream+1 < s.streams() && s.closing {
@@ -243,7 +279,7 @@ func (s *sim) step() {
 	s.now += time.Duration(s.rng.IntN(300)) * time.Millisecond
 	s.feed(core.Tick{})
 	for _, w := range s.sortedWorkers() {
-		if s.live(w) {
+		if s.live(w) && !w.leaves {
 			s.workerHeartbeat(w)
 			s.workerMarks(w)
 		}
@@ -251,6 +287,7 @@ func (s *sim) step() {
 	for _, c := range s.sortedClients() {
 		s.clientHeartbeat(c)
 	}
+	s.stepPlacing()
 	s.fault()
 	for range 3 {
 		if s.rng.IntN(3) == 0 {
@@ -271,7 +308,10 @@ func (s *sim) fault() {
 	case n < 14 && !s.healing && len(s.clients) < 3:
 		s.newClient()
 	case n < 18:
-		s.killWorker()
+		// A job with an objective has fewer workers, so it reads for longer. Too many deaths in a row would fail it.
+		if !s.healing || s.placing == nil {
+			s.killWorker()
+		}
 	case n < 22:
 		s.hangUp()
 	case n < 24 && !s.healing:
@@ -333,6 +373,9 @@ func (s *sim) newID() uint64 {
 func (s *sim) restart() {
 	s.core = core.New(s.cfg, s.replay())
 	s.sessions, s.watches = map[core.SessionID]*simWorker{}, map[core.WatchID]*simPass{}
+	if s.placing != nil {
+		s.placing.asked, s.placing.request = nil, nil
+	}
 	s.feed(core.Start{ClusterID: "x"})
 	for _, c := range s.sortedClients() {
 		for _, p := range c.passes() {

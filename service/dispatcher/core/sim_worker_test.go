@@ -2,21 +2,33 @@ package core_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 )
 
+// newWorker starts a remote worker, if no provider does that.
 func (s *sim) newWorker() {
-	w := &simWorker{id: fmt.Sprint("w", s.newID()), held: map[string]*simHeld{}}
+	if !s.provided() {
+		s.startWorker("")
+	}
+}
+
+// startWorker starts a local worker of a trainer, or a remote one.
+func (s *sim) startWorker(trainer string) {
+	w := &simWorker{id: fmt.Sprint("w", s.newID()), held: map[string]*simHeld{}, trainer: trainer}
 	s.workers[w.id] = w
 	s.hello(w)
 }
 
 func (s *sim) hello(w *simWorker) {
-	w.session = core.SessionID(s.newID())
+	w.session, w.told = core.SessionID(s.newID()), false
 	s.sessions[w.session] = w
 	hello := &pecanv1.WorkerHello{Address: &pecanv1.WorkerAddress{WorkerId: w.id, Tcp: w.id + ":1"}, MaxStreams: 2}
+	if w.trainer != "" {
+		hello.Kind, hello.TrainerId, hello.Address.HostId = "local", w.trainer, "host"
+	}
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
 		hello.Held = append(hello.Held, &pecanv1.HeldStream{Id: h.id, Lease: h.lease, Ended: h.ended, Count: h.count, RemainderRows: h.row})
@@ -29,9 +41,13 @@ func (s *sim) hello(w *simWorker) {
 // killWorker removes a worker with all that it holds.
 func (s *sim) killWorker() {
 	if w, ok := pickOne(s, s.sortedWorkers()); ok && (!s.healing || len(s.workers) > 1) {
-		delete(s.workers, w.id)
-		s.breakSession(w)
+		s.loseWorker(w)
 	}
+}
+
+func (s *sim) loseWorker(w *simWorker) {
+	delete(s.workers, w.id)
+	s.breakSession(w)
 }
 
 // leaveWorker lets a worker leave in good order. Drained streams move first.
@@ -40,16 +56,28 @@ func (s *sim) leaveWorker() {
 	if !ok || !s.live(w) || s.healing && len(s.workers) == 1 {
 		return
 	}
-	var loads []*pecanv1.WorkerHeartbeat_StreamLoad
+	s.leaving(w, s.leavingLoads(w, s.rng))
+	s.goodbye(w)
+}
+
+// leavingLoads returns what a leaving worker reports of its streams. Some of them are drained.
+func (s *sim) leavingLoads(w *simWorker, rng *rand.Rand) (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
 		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{
 			Id: h.id, Lease: h.lease, Produced: h.acked, Acked: h.acked, Unread: !h.read, Opened: true,
-			Drained: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
+			Drained: !h.ended && rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
 		})
 	}
+	return loads
+}
+
+func (s *sim) leaving(w *simWorker, loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 	heartbeat := &pecanv1.WorkerHeartbeat{Leaving: true, Streams: pecanv1.PackLoads(loads)}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}}})
+}
+
+func (s *sim) goodbye(w *simWorker) {
 	delete(s.workers, w.id)
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}})
 }
@@ -74,6 +102,9 @@ func (s *sim) workerHeartbeat(w *simWorker) {
 		loads = append(loads, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked, Opened: true})
 	}
 	heartbeat := &pecanv1.WorkerHeartbeat{Streams: pecanv1.PackLoads(loads)}
+	if s.placing != nil {
+		heartbeat.UptimeS, heartbeat.ComputedS = 1+s.now.Seconds(), s.now.Seconds()/2
+	}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: heartbeat}}})
 }
 
