@@ -181,7 +181,6 @@ def distribute(
                 chosen,
                 graph.cardinality,
                 graph,
-                graph.file_bytes,
             )
         # Nothing restarts a private dispatcher. After its death its readers fail, and the next call starts a new
         # cluster, so its readers need no copy of the graph.
@@ -195,7 +194,6 @@ def distribute(
             patient,
             graph.cardinality,
             dataclasses.replace(graph, keep=False),
-            graph.file_bytes,
         )
 
     # serialize() refuses calls inside a tf.function. AutoGraph must not rewrite the function before that.
