@@ -265,7 +265,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("native", "proto", "service/graph"),
         "bindings pass calls between Python and native or the graph check, and decide nothing",
     ),
-    "tests": (("proto", "service", "native"), "tests decide nothing that a policy decides"),
+    "tests": (("proto", "service", "native", "policies/autoscale"), "tests decide nothing that a policy decides, and give the dispatcher prices"),
     "benchmarks": (("proto", "policies", "service"), "benchmarks in Go measure services; those in Python measure trainers"),
 }
 # Layer → layers that only its tests may import as well.

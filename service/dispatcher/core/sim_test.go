@@ -73,9 +73,9 @@ type simWorker struct {
 	held    map[string]*simHeld
 	// trainer started it; empty if it is a remote worker.
 	trainer string
-	// told is set if the dispatcher has asked it to leave in this session. It leaves until the given time if leaves is set.
-	told, leaves bool
-	until        time.Duration
+	// askedToLeave is set if the dispatcher has asked it to leave in this session. It leaves until the given time if leaves is set.
+	askedToLeave, leaves bool
+	until                time.Duration
 }
 
 var modes = []pecanv1.Mode{
@@ -239,13 +239,13 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 	}
 	if m.GetLeave() != nil {
 		s.placing.did.asked++
-		w.told = true
+		w.askedToLeave = true
 		s.departs(w)
 	}
 	if start := m.GetStart(); start != nil {
 		h := w.held[showID(start.Id)]
 		if h == nil || h.lease < start.Lease {
-			if w.told {
+			if w.askedToLeave {
 				s.t.Errorf("worker %s is to make %s after it was asked to leave", w.id, showID(start.Id))
 			}
 			s.checkPrefetch(w, start)

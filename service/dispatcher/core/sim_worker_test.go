@@ -23,7 +23,7 @@ func (s *sim) startWorker(trainer string) {
 }
 
 func (s *sim) hello(w *simWorker) {
-	w.session, w.told = core.SessionID(s.newID()), false
+	w.session, w.askedToLeave = core.SessionID(s.newID()), false
 	s.sessions[w.session] = w
 	hello := &pecanv1.WorkerHello{Address: &pecanv1.WorkerAddress{WorkerId: w.id, Tcp: w.id + ":1"}, MaxStreams: 2}
 	if w.trainer != "" {
