@@ -66,8 +66,9 @@ const (
 	surprise = 0.15
 	// confirmWindows is the number of the last windows of a search that go to measured configurations.
 	confirmWindows = 3
-	// probeWindows is the price of a probe in windows: one to settle, two to measure, one to return.
-	probeWindows = 4
+	// probeWindows is the price of a probe in windows: workers change in one, and change back in another. The windows that measure
+	// it cost nothing on average, because it promises more than the best known configuration.
+	probeWindows = 2
 	// patience is the number of windows in which a missing worker is awaited. Then its kind is bounded for
 	// firstBackoff windows, and for twice as many each time after that.
 	patience     = 3

@@ -146,10 +146,10 @@ func TestTheCostOfASearchIsWhatItsWindowsCostAboveWhatItFound(t *testing.T) {
 }
 
 func TestAProbePaysForItselfInWhatIsLeftOfTheJob(t *testing.T) {
-	// Two remote workers are 25 % cheaper than one. Four windows of a probe are 40 % of ten windows.
+	// Two remote workers are 24.5 % cheaper than one. Two windows of a probe are 25 % of eight.
 	j, g := job{demand: 0.1, remote: 7, local: 1}, cheapest
 	g.Limits = autoscale.Limits{Min: workers(1, 0), Max: workers(2, 0)}
-	for _, c := range []struct{ horizon, want int }{{0, 2}, {200, 2}, {20, 2}, {10, 1}, {1, 1}} {
+	for _, c := range []struct{ horizon, want int }{{0, 2}, {200, 2}, {10, 2}, {8, 1}, {1, 1}} {
 		at, p := workers(1, 0), autoplacement.NewSearch()
 		p.Horizon = c.horizon
 		d := j.run(p, g, &at, 10)
@@ -160,9 +160,9 @@ func TestAProbePaysForItselfInWhatIsLeftOfTheJob(t *testing.T) {
 			continue
 		}
 		// The trainer begins further epochs.
-		p.Horizon = 19
-		if d = j.run(p, g, &at, 10); c.horizon == 10 && d.Target != workers(1, 0) {
-			t.Errorf("with 19 windows left after %d, the search ends at %v (%s)", c.horizon, d.Target, d.Reason)
+		p.Horizon = 15
+		if d = j.run(p, g, &at, 10); c.horizon == 8 && d.Target != workers(1, 0) {
+			t.Errorf("with 15 windows left after %d, the search ends at %v (%s)", c.horizon, d.Target, d.Reason)
 		}
 		p.Horizon = 40
 		if d = j.run(p, g, &at, 10); d.Target != workers(2, 0) || !d.Converged {

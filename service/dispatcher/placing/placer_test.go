@@ -81,10 +81,10 @@ func TestASearchFindsTheFewestWorkersAtFullSpeed(t *testing.T) {
 func TestASearchPaysForItselfInTheElementsThatAreLeft(t *testing.T) {
 	j, p := &job{step: 0.01, element: 0.055}, New()
 	r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 16}
-	// One worker needs 11 s for 200 elements: less than four windows of 3 s, which a probe takes.
-	r.Left = 200
-	if path, last, _ := j.run(t, p, r, 8); last.Remote != 1 || !last.Converged || !strings.Contains(last.Why, "in 3 windows") {
-		t.Errorf("for 200 elements the search went over %v: %s", path, last.Why)
+	// One worker needs 5.5 s for 100 elements: less than the two windows of 3 s that a probe costs.
+	r.Left = 100
+	if path, last, _ := j.run(t, p, r, 8); last.Remote != 1 || !last.Converged || !strings.Contains(last.Why, "in 1 windows") {
+		t.Errorf("for 100 elements the search went over %v: %s", path, last.Why)
 	}
 	// The trainer begins further epochs, and other jobs have as many elements or an unknown number.
 	r.Left = 20_000
