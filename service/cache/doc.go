@@ -9,8 +9,11 @@
 // checksums. The checksum of the footer is not in the file but comes from the caller, so that no other file can replace
 // the segment. A mismatch is errInvalid, and never becomes elements.
 //
+// A reader reads blocks into memory of its caller, who may retain a block to use its chunks longer.
+//
 // dir.go has names, the budget and the directory. files.go has the file system. format.go has the bytes, which writer.go
-// writes and reader.go reads. limit.go bounds the writing speed, and patience.go bounds the time for which a caller waits.
+// writes and reader.go reads, into the blocks of memory.go. limit.go bounds the writing speed, and patience.go bounds the
+// time for which a caller waits.
 // docs/formats/cache.md describes the format, and docs/design/0008-cache.md gives the reasons.
 //
 // All file operations go through FileSystem, so that tests can make each of them fail or crash.
