@@ -6,7 +6,7 @@
 // worker's side of all caches: segments that are written, acknowledged by the dispatcher, or removed because no cache
 // needs them.
 //
-// source.go has the Source, and end.go ends its parts. upstream.go fetches the elements of the upstream graph and packs
+// source.go has the Source, and end.go ends its parts. early.go opens the next segment. upstream.go fetches the elements of the upstream graph and packs
 // small ones. digest.go names the files that elements come from. reports.go reports finished segments. directory.go has the
 // Directory. rates.go measures how fast it is. probe.go measures that before anything is stored.
 //
