@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/pecan-ml/pecan/service/internal/safedir"
+	"golang.org/x/sys/unix"
 )
 
 // FileSystem has the operations on one directory that a Dir needs. Names have no separators.
@@ -59,7 +60,34 @@ func OpenDir(path string, budget int64) (*Dir, error) {
 }
 
 // Create implements FileSystem.
-func (d disk) Create(name string) (File, error) { return safedir.Create(d.root, name) }
+func (d disk) Create(name string) (File, error) {
+	file, err := safedir.Create(d.root, name)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: file}, nil
+}
+
+// writeBack is how many bytes are written before the host begins to bring them to the medium.
+const writeBack = 8 << 20
+
+// diskFile is a file whose bytes are on their way to the medium while it is written, so that Sync waits for the last ones only.
+type diskFile struct {
+	*os.File
+	// begun is how many of the written bytes are on their way.
+	written, begun int64
+}
+
+// Write implements File.
+func (f *diskFile) Write(data []byte) (int, error) {
+	n, err := f.File.Write(data)
+	if f.written += int64(n); f.written-f.begun >= writeBack {
+		// A file system that cannot do this writes all of it in Sync.
+		_ = unix.SyncFileRange(int(f.Fd()), f.begun, f.written-f.begun, unix.SYNC_FILE_RANGE_WRITE)
+		f.begun = f.written
+	}
+	return n, err
+}
 
 // Open implements FileSystem.
 func (d disk) Open(name string) (Readable, int64, error) { return safedir.OpenFile(d.root, name) }

@@ -7,7 +7,7 @@
 // needs them.
 //
 // source.go has the Source, and end.go ends its parts. early.go opens the next segment. upstream.go fetches the elements of the upstream graph and packs
-// small ones. digest.go names the files that elements come from. reports.go reports finished segments. directory.go has the
+// small ones. digest.go names the files that elements come from. commits.go makes segments durable and reports them. directory.go has the
 // Directory. rates.go measures how fast it is. probe.go measures that before anything is stored.
 //
 // Do not decide here which parts are cached: the dispatcher's journal says it, and a segment that it does not record is

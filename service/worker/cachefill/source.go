@@ -77,8 +77,8 @@ type Source struct {
 	held   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
-
-	reports reports
+	// commits are those of the parts so far.
+	commits []*commit
 }
 
 // Begin opens the first part.

@@ -93,9 +93,6 @@ func (r *run) produce(it *tf.Iterator) error {
 		asked := time.Now()
 		err := r.guardedFetch(it)
 		r.computing += time.Since(asked)
-		if r.cached != nil {
-			r.cached.Report()
-		}
 		switch failed := (*tf.Error)(nil); {
 		case err == nil && early > 0 && r.index()-first >= early:
 			r.sample()
