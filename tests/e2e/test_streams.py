@@ -78,6 +78,8 @@ def sparse_records(directory, files, size):
                 file.write(header)
             file.truncate(size)
     return names
+
+
 def mixing(output: np.ndarray) -> tuple[float, float, float]:
     """Measures how well an epoch mixes its source, in windows of 256 elements.
 
@@ -92,19 +94,16 @@ def mixing(output: np.ndarray) -> tuple[float, float, float]:
     return float(spread), float(distance), float(np.median([len(np.unique(w // PER_FILE)) for w in windows]))
 
 
-# 16 streams are open together if the files are large enough.
-@pytest.mark.parametrize(("streams", "header_bytes"), [(64, 0), (16, 8 << 20)])
-def test_a_worker_of_two_slots_mixes_at_least_as_well_as_a_local_run(tmp_path, streams, header_bytes):
+def test_a_worker_of_two_slots_mixes_at_least_as_well_as_a_local_run(tmp_path):
     names = [str(tmp_path / f"{k}.bin") for k in range(FILES)]
     for k, name in enumerate(names):
         with open(name, "wb") as file:
-            file.seek(header_bytes)
             file.write(np.arange(k * PER_FILE, (k + 1) * PER_FILE, dtype=np.int64).tobytes())
-    dataset = D.from_tensor_slices(names).flat_map(lambda name: tf.data.FixedLengthRecordDataset(name, 8, header_bytes))
+    dataset = D.from_tensor_slices(names).flat_map(lambda name: tf.data.FixedLengthRecordDataset(name, 8))
     dataset = dataset.map(lambda record: tf.io.decode_raw(record, tf.int64)[0]).shuffle(BUFFER)
     with pecan.LocalCluster(1, worker=pecan.WorkerConfig("127.0.0.1:1", max_streams=2)) as cluster:
         # Elements that cost nothing come in runs, because a worker sends those that are ready together.
-        ours = dataset.apply(testing.sleep(1_000)).apply(pecan.distribute(cluster.target, streams=streams))
+        ours = dataset.apply(testing.sleep(1_000)).apply(pecan.distribute(cluster.target, streams=FILES))
         output = np.concatenate(list(ours.batch(100).as_numpy_iterator()))
     local = np.concatenate(list(dataset.batch(100).as_numpy_iterator()))
     assert sorted(output) == sorted(local) == list(range(FILES * PER_FILE))

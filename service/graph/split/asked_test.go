@@ -141,20 +141,16 @@ func TestRandomStepsAreKeyedIfThereAreSeveralStreams(t *testing.T) {
 	}
 }
 
-// The dispatcher keeps streams open together if a shuffle mixes them. In mode deterministic it does so anyway.
-func TestAPlanSaysWhetherItsStreamsAreOpenTogetherToMix(t *testing.T) {
+// The dispatcher keeps the streams of a group open together if a shuffle mixes them. In mode deterministic it does so anyway.
+func TestAPlanWithGroupsSaysWhetherItsStreamsShuffle(t *testing.T) {
 	for _, c := range []struct {
-		graph     string
-		streams   int32
-		fileBytes int64
-		want      bool
-	}{
-		{"shuffle_fixed", 17, 0, true}, {"shuffle_fixed", 16, 0, false}, {"noise", 20, 0, false},
-		{"records", 8, 1 << 30, true}, {"records", 8, 1 << 20, false}, {"records", 2, 1 << 28, true},
-	} {
-		plan := planOf(t, c.graph, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: c.streams}, split.Env{FileBytes: c.fileBytes})
+		graph   string
+		streams int32
+		want    bool
+	}{{"shuffle_fixed", 17, true}, {"shuffle_fixed", 16, false}, {"noise", 20, false}} {
+		plan := planOf(t, c.graph, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: c.streams}, split.Env{})
 		if plan.NumStreams != c.streams || plan.Shuffled != c.want {
-			t.Errorf("%s of %d bytes in %d streams: shuffled %v", c.graph, c.fileBytes, plan.NumStreams, plan.Shuffled)
+			t.Errorf("%s in %d streams: shuffled %v", c.graph, plan.NumStreams, plan.Shuffled)
 		}
 		other := proto.Clone(plan).(*pecanv1.Plan)
 		other.Shuffled = !plan.Shuffled

@@ -106,15 +106,6 @@ func (p *Planner) shufflesAfter(root *graph.Step, w Division) (found bool) {
 	return found
 }
 
-// mixesStreams reports whether the streams of a plan are open together to mix an epoch. With groups, they are. Up to
-// defaultGroup streams need that only if their splits have several elements at the shuffle. Otherwise two streams reach
-// over as much of the source. A small epoch does not pay for the iterators.
-func (p *Planner) mixesStreams(root *graph.Step, w Division, plan *pecanv1.Plan, env Env) bool {
-	return p.shufflesAfter(root, w) && (plan.GetGroup() > 0 || p.workload(root, w, plan, env).mixesStreams(int64(plan.GetNumStreams())))
-}
-
-func (l workload) mixesStreams(streams int64) bool { return l.buffer > 0 && l.worth(streams) }
-
 // permuted returns the place of number i in a permutation of 0 to n-1 that the seed and the epoch decide. It is a
 // Feistel network over the smallest even number of bits that holds n. A result of n or above is permuted again.
 // The numbers of streams in tokens depend on this function, so it never changes.

@@ -79,53 +79,42 @@ func readInGroups(streams [][]int64, group int) (out []int64) {
 }
 
 // Streams, their order and the parts of the buffers together mix at least as well as a local run with the whole buffer. A
-// worker of two slots has all streams of a group open. Without groups, the plan says whether all streams are open. If they
-// are not, the worker reads two at a time.
-func TestStreamsMixAtLeastAsWellAsALocalRun(t *testing.T) {
+// worker of two slots has all streams of a group open, so the workers do not matter here.
+func TestGroupsMixAtLeastAsWellAsALocalRun(t *testing.T) {
 	const files, perFile, elements = 1024, 125, 1024 * 125
 	source := make([]int64, elements)
 	for i := range source {
 		source[i] = int64(i)
 	}
 	for name, c := range map[string]struct {
-		seconds float64
 		buffer  int64
 		byFiles bool
-		streams int64
 	}{
-		"files and a small buffer": {400, 2_000, true, 127}, "files and a large buffer": {400, 16_000, true, 16}, "elements": {400, 2_000, false, 1_000},
-		"files, without groups": {6.5, 2_000, true, 16}, "elements, without groups": {6.5, 2_000, false, 16},
+		"files and a small buffer": {2_000, true}, "files and a large buffer": {16_000, true}, "elements": {2_000, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
-			load, block := workload{splits: elements, elements: elements, seconds: c.seconds}, int64(1)
+			load, block := workload{splits: elements, elements: elements, seconds: 400}, int64(1)
 			if c.byFiles {
 				block = perFile
 				load.splits, load.elements, load.files, load.buffer, load.shuffled = files, files, true, c.buffer, elements
 			}
 			n, _ := load.streams()
-			if n != c.streams {
-				t.Fatalf("%d streams, not %d", n, c.streams)
-			}
 			plan := &pecanv1.Plan{NumStreams: int32(n), Group: int32(groupOf(n))}
-			part := min(int64(defaultGroup), n)
-			open := part
-			if plan.Group == 0 && !load.mixesStreams(n) {
-				open = 2
-			}
+			open := min(int64(defaultGroup), n)
 			streams := sharesOf(load.splits, plan, true, 7, 1)
 			for s, blocks := range streams {
 				var share []int64
 				for _, b := range blocks {
 					share = append(share, source[b*block:(b+1)*block]...)
 				}
-				streams[s] = shuffled(share, int((c.buffer-1)/part+1), rng)
+				streams[s] = shuffled(share, int((c.buffer-1)/open+1), rng)
 			}
 			output := readInGroups(streams, int(open))
-			local, streamed := measureMixing(shuffled(source, int(c.buffer), rng), perFile), measureMixing(output, perFile)
-			t.Logf("S = %d, G = %d, %d open: local %.2f, streams %.2f (spread, displacement, files)", n, plan.Group, open, local, streamed)
-			if streamed.spread < local.spread || streamed.displacement < local.displacement || streamed.files < local.files {
-				t.Errorf("S = %d: streams mix with %+v, a local run with %+v", n, streamed, local)
+			local, groups := measureMixing(shuffled(source, int(c.buffer), rng), perFile), measureMixing(output, perFile)
+			t.Logf("S = %d, G = %d: local %.2f, groups %.2f (spread, displacement, files)", n, plan.Group, local, groups)
+			if groups.spread < local.spread || groups.displacement < local.displacement || groups.files < local.files {
+				t.Errorf("S = %d: groups mix with %+v, a local run with %+v", n, groups, local)
 			}
 			slices.Sort(output)
 			if !slices.Equal(output, source) {

@@ -229,7 +229,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 			return err
 		}
 	}
-	plan.Shuffled = p.mixesStreams(pushed, w, plan, env)
+	plan.Shuffled = plan.Group > 0 && p.shufflesAfter(pushed, w)
 	p.planResume(plan, pushed, w)
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package schedule divides the workers among streams that wait for one.
 //
-// Scheduler.Run first leases the streams that must run under any load. Some epochs need all streams open, or, in groups,
-// those of the group that is read: in mode deterministic, and where a shuffle mixes them. Every other epoch needs one open stream. Run then shares the
+// Scheduler.Run first leases the streams that must run under any load. Some epochs need all streams open; in mode
+// deterministic, these are the streams of the group that is read. Every other epoch needs one open stream. Run then shares the
 // free slots by weight: first among tenants, then among the jobs of a tenant, then among the epochs of a job. The one with
 // the fewest running streams for its weight comes next. A quota bounds the slots that a tenant or a job gets in this way.
 // Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot. They

@@ -51,16 +51,15 @@ func RunningStreams(epoch *durable.Epoch) int {
 func mustBeOpen(epoch *durable.Epoch) (below uint32, withinQuota bool) {
 	mode, plan := epoch.Job.Options.GetMode(), epoch.Job.Plan
 	deterministic := mode == pecanv1.Mode_MODE_DETERMINISTIC
+	withinQuota = plan.GetShuffled() && !deterministic
 	switch {
 	case plan.Groups() > 1 && (deterministic || plan.GetShuffled()):
 		group := uint32(plan.GetGroup())
-		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular()), !deterministic
+		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular()), withinQuota
 	case deterministic || plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
-		return epoch.Total(), false
-	case plan.GetShuffled():
-		return epoch.Regular(), true
+		return epoch.Total(), withinQuota
 	}
-	return 0, false
+	return 0, withinQuota
 }
 
 // static reports whether the shards of a job belong to the configured workers, if there is a list of them.
