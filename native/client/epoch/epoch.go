@@ -167,6 +167,12 @@ func (e *Epoch) Disown() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.disowned = true
+	e.dropQueues()
+}
+
+// dropQueues closes all channels and drops what was not dequeued. Streams that have ended may then be past before their
+// ends. e.mu is held.
+func (e *Epoch) dropQueues() {
 	for _, st := range slices.Clone(e.streams.byNumber) {
 		st.closeChannel()
 		st.drop()
@@ -195,14 +201,12 @@ func (e *Epoch) Close() {
 		// the close.
 		e.Consumer.Leaving.add(e)
 	}
-	for _, st := range slices.Clone(e.streams.byNumber) {
-		if e.Consumer.Shared() {
+	if e.Consumer.Shared() {
+		for _, st := range e.streams.byNumber {
 			st.release()
 		}
-		st.closeChannel()
-		st.drop()
-		e.settle(st)
 	}
+	e.dropQueues()
 	e.mu.Unlock()
 	e.cancel()
 	wait.Signal(e.Notify)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -141,21 +142,35 @@ func TestGroupsAreReadOneAfterTheOther(t *testing.T) {
 				counts[i] = uint64(max(0, random.IntN(9)-4))
 			}
 			want := inGroups(plan, counts)
-			p := playEpoch(t, plan, counts, nil, seed)
-			taken := random.IntN(len(want) + 1)
-			got := p.read(taken)
-			// A trainer continues from the position, of which it knows only the bytes.
-			data, err := proto.Marshal(p.Position())
-			if err != nil {
-				t.Fatal(err)
+			// The trainer continues from positions several times. It knows only their bytes. It asks for a position while the
+			// epoch is open, or after it has closed an epoch that the dispatcher has lost.
+			var got, positions []string
+			var position *pecanv1.Position
+			for round := range uint64(4) {
+				p := playEpoch(t, plan, counts, position, 10*seed+round)
+				if round == 3 {
+					got = append(got, p.read(len(want)+1)...)
+					break
+				}
+				got = append(got, p.read(random.IntN(len(want)/2+1))...)
+				for range random.IntN(20) {
+					p.step()
+				}
+				if random.IntN(2) == 0 {
+					p.dropQueues()
+				}
+				data, err := proto.Marshal(p.Position())
+				if err != nil {
+					t.Fatal(err)
+				}
+				position = new(pecanv1.Position)
+				if err := proto.Unmarshal(data, position); err != nil {
+					t.Fatal(err)
+				}
+				positions = append(positions, fmt.Sprintf("after %d: %v", len(got), position))
 			}
-			position := new(pecanv1.Position)
-			if err := proto.Unmarshal(data, position); err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, playEpoch(t, plan, counts, position, seed+100).read(len(want)+1)...)
 			if !slices.Equal(got, want) {
-				t.Fatalf("%v, counts %v, continued after %d at %v:\ngot  %v\nwant %v", plan, counts, taken, position, got, want)
+				t.Fatalf("%v, counts %v, continued at\n%s:\ngot  %v\nwant %v", plan, counts, strings.Join(positions, "\n"), got, want)
 			}
 		}
 	}

@@ -25,13 +25,10 @@ func (e *Epoch) Position() *pecanv1.Position {
 	}
 	at := Progress{Next: map[uint32]uint64{}}
 	maps.Copy(at.Next, e.streams.resumed)
-	if e.grouped() {
-		at.Over = slices.Clone(e.streams.over)
-	} else {
-		for number := range e.streams.past {
-			if p := &e.streams.past[number]; p.known {
-				at.Next[uint32(number)] = p.next
-			}
+	// The close of an epoch drops queues. The position of a past stream may therefore be before its end.
+	for number := range e.streams.past {
+		if p := &e.streams.past[number]; p.known {
+			at.Next[uint32(number)] = p.next
 		}
 	}
 	for _, st := range e.streams.byNumber {

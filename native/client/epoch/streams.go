@@ -29,8 +29,8 @@ type streams struct {
 	steady         int
 	// The numbers of streams that are read, that have ended, that have begun and are active, and that have an open channel.
 	reading, ended, begun, open int
-	// over has the streams of which everything was dequeued. empty has the streams that ended without an element.
-	over, empty Bitmap
+	// empty has the streams that ended without an element.
+	empty Bitmap
 }
 
 // pastStream is what is left of a stream that is not active. It restores the stream if another update lists it.
@@ -82,7 +82,6 @@ func (e *Epoch) streamOf(number uint32) *stream {
 		}
 		*p = pastStream{}
 		s.pasts--
-		s.over.clear(number)
 		e.turnGroup = 0
 	}
 	delete(s.resumed, number)
@@ -185,9 +184,6 @@ func (s *streams) putPast(number uint32, p pastStream) {
 	s.pasts++
 	if p.ended {
 		s.ended++
-	}
-	if p.counted && p.next == p.count {
-		s.over.Set(number)
 	}
 }
 
