@@ -161,14 +161,14 @@ def test_no_autotune_thread_runs_for_steps_after_distribute(cluster):
 
     def threads(dataset):
         before = len(os.listdir("/proc/self/task"))
-        iterators = [iter(dataset) for _ in range(20)]
+        iterators = [iter(dataset) for _ in range(3)]
         assert [int(next(iterator)) for iterator in iterators]
         return len(os.listdir("/proc/self/task")) - before
 
     dataset = _distributed(cluster, D.range(10), deterministic=True)
     assert list(dataset.as_numpy_iterator()) == list(range(10))
-    # With autotuning each iterator has one more thread.
-    assert threads(dataset.with_options(tuned)) - threads(dataset) >= 15
+    # With autotuning each iterator has at least one more thread.
+    assert threads(dataset.with_options(tuned)) - threads(dataset) >= 3
 
 
 @pytest.mark.parametrize("dataset", [D.range(10), D.range(10).map(tf.strings.as_string)], ids=["blocks", "elements"])
