@@ -102,6 +102,18 @@ func TestAPooledIteratorRunsOneStreamAfterAnother(t *testing.T) {
 	}
 }
 
+func TestAPooledStreamIsNotSavedBeforeItsFirstElement(t *testing.T) {
+	it := newPooled(t, newContext(t))
+	begin(t, it, 20, 1, -1)
+	if state, err := it.Save(); err == nil {
+		state.Free()
+		t.Error("the state has no stream")
+	}
+	if got := drain(t, it, 100); len(got) != 21 {
+		t.Errorf("after that the stream gives %v", got)
+	}
+}
+
 func TestAFailedElementDoesNotEndAPooledStream(t *testing.T) {
 	it := newPooled(t, newContext(t))
 	begin(t, it, 20, 1, 5)

@@ -16,9 +16,12 @@ type State struct {
 }
 
 // Save captures the state before the next element. It waits for elements that steps of the graph are
-// computing.
+// computing. The state of a pooled iterator needs a stream that has begun: without one it would have no stream to continue.
 func (it *Iterator) Save() (*State, error) {
 	state := &State{it: it}
+	if it.streams != nil && it.streams.next.Load() != nil {
+		return nil, errors.New("save an iterator: its stream has no element yet")
+	}
 	err := it.fetch(func() C.TF_Code {
 		state.handle = C.pecan_save(it.c, it.status.c)
 		return C.TF_GetCode(it.status.c)

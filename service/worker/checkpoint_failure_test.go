@@ -108,6 +108,47 @@ func TestAFailureBeforeACheckpointIsRemembered(t *testing.T) {
 }
 
 // takeBack ends a stream whose epoch continues elsewhere.
+// A pooled iterator has no dataset before its first element. A state from then would restore a stream without elements.
+func TestAStreamThatEndsBeforeItsFirstElementIsNotSaved(t *testing.T) {
+	const start, read = 20, 10
+	command := func(w *Worker) *pecanv1.StartStream {
+		o := planned(t, w, "failing_shuffle")
+		divided(t, o)
+		if resume := o.Plan.Resume; resume.GetStrategy() != pecanv1.Resume_PARTIAL || !resume.GetCheckpoints() {
+			t.Fatalf("the plan says %v", resume)
+		}
+		o.AckedBelow, o.CleanBelow = start, start
+		return o
+	}
+	quiet := startWorker(t, nil)
+	o := command(quiet)
+	quiet.streams.Start(o)
+	want := between(t, quiet, o, start, start, start+read)
+	takeBack(t, quiet, o)
+
+	dir := t.TempDir()
+	w := saving(t, dir)
+	o = command(w)
+	w.streams.Start(o)
+	w.streams.Mute()
+	waitFor(t, "the run produces no more", func() bool { drained, _ := w.streams.Drain(false); return drained })
+	if load := w.streams.Loads()[0]; load.Produced != start || w.streams.Load().PooledIterators != 1 {
+		t.Fatalf("the stream has begun, or has an iterator of its own: %v", load)
+	}
+	takeBack(t, w, o)
+
+	successor := saving(t, dir)
+	next := command(successor)
+	next.Lease = o.Lease + 1
+	successor.streams.Start(next)
+	if got := between(t, successor, next, start, start, start+read); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("got %v\nwant %v", got, want)
+	}
+	if recovery := recoveryOf(successor); recovery.Restored != 0 {
+		t.Fatal(recovery)
+	}
+}
+
 func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
 	t.Helper()
 	w.streams.Stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})

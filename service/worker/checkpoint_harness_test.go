@@ -71,7 +71,7 @@ func slowShuffle(t *testing.T, w *Worker, change ...func(*testing.T, *pecanv1.St
 // divided divides the dataset into four streams, which run in pooled iterators.
 func divided(t *testing.T, o *pecanv1.StartStream) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", "slow_shuffle.graph"))
+	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", o.GetFingerprint()+".graph"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,8 +137,11 @@ func (r *run) maySave(it *tf.Iterator) {
 
 // save takes a checkpoint before the next element. The iterator stands still until its state is copied; another
 // goroutine writes the copy. The interval to the next checkpoint keeps the cost below the configured share of
-// the cores' time.
+// the cores' time. A pooled iterator has no state of the stream before its first element.
 func (r *run) save(it *tf.Iterator) {
+	if r.beginsPooled() {
+		return
+	}
 	// No other checkpoint begins until this one is written.
 	r.saver.next(time.Now().Add(never))
 	header := r.header()
