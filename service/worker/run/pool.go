@@ -1,9 +1,12 @@
 package run
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/service/graph/pooled"
@@ -11,13 +14,15 @@ import (
 )
 
 // Idle pooled iterators have three bounds: their number for each slot, the bytes of all their graphs, and the time without a
-// stream. maxTemplates bounds the remembered templates. A stream has up to three graphs, and closing streams have other
-// graphs.
+// stream. maxTemplates and maxTemplateBytes bound the remembered templates. A stream has up to three graphs, and closing
+// streams and starts at an index have other graphs. maxClosing bounds the iterators that are closed at the same time.
 const (
-	idlePerSlot  = 4
-	maxIdleBytes = 256 << 20
-	maxIdleTime  = 10 * time.Minute
-	maxTemplates = 64
+	idlePerSlot      = 4
+	maxIdleBytes     = 256 << 20
+	maxIdleTime      = 10 * time.Minute
+	maxTemplates     = 256
+	maxTemplateBytes = 256 << 20
+	maxClosing       = 64
 )
 
 // pool keeps the pooled iterators that have no stream now, for later streams with the same template.
@@ -26,16 +31,21 @@ type pool struct {
 	// idle are the iterators without a stream, the most recently used one first.
 	idle   []*pooledIterator
 	closed bool
-	// templates has the templates of the last keys. recent has their keys, the oldest first.
-	templates map[pooled.Key]template
-	recent    []pooled.Key
+	// templates are the remembered templates, the most recently used one last.
+	templates []template
+	// closing closes the iterators that leave the pool. Neither a run nor the sampling waits for that, because TensorFlow may
+	// delete an iterator up to a minute late.
+	closing errgroup.Group
 }
 
 // template is a template, or the reason why the streams of a key need iterators of their own.
 type template struct {
 	*pooled.Template
-	why  error
-	pace *pace
+	key pooled.Key
+	// bytes is the size of the graph.
+	bytes int
+	why   error
+	pace  *pace
 	// tree is the tree of the streams' graphs; nil if there is none.
 	tree *profile.Tree
 }
@@ -71,6 +81,11 @@ func (p *pooledIterator) Close() {
 	tf.RemoveSource(p.elements)
 }
 
+func (p *pooledIterator) close() error {
+	p.Close()
+	return nil
+}
+
 // feed passes on the elements of the current stream's source.
 type feed struct{ from atomic.Pointer[tf.Source] }
 
@@ -95,28 +110,39 @@ func (f *feed) set(source tf.Source) {
 // templateOf returns the template of a key, which it makes from the graph of a stream.
 func (p *pool) templateOf(key pooled.Key, serialised []byte) template {
 	p.mu.Lock()
-	known, ok := p.templates[key]
+	known, ok := p.remembered(key)
 	p.mu.Unlock()
 	if ok {
 		return known
 	}
 	made, err := pooled.NewTemplate(serialised)
-	known = template{made, err, new(pace), profile.NewTree(serialised)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.templates == nil {
-		p.templates = map[pooled.Key]template{}
-	}
-	if other, twice := p.templates[key]; twice {
+	if other, twice := p.remembered(key); twice {
 		return other
 	}
-	p.recent = append(p.recent, key)
-	p.templates[key] = known
-	if len(p.recent) > maxTemplates {
-		delete(p.templates, p.recent[0])
-		p.recent = p.recent[1:]
+	known = template{made, key, len(serialised), err, new(pace), profile.NewTree(serialised)}
+	p.templates = append(p.templates, known)
+	kept, bytes := 0, 0
+	for _, each := range slices.Backward(p.templates) {
+		if bytes += each.bytes; kept == maxTemplates || kept > 0 && bytes > maxTemplateBytes {
+			break
+		}
+		kept++
 	}
+	p.templates = slices.Delete(p.templates, 0, len(p.templates)-kept)
 	return known
+}
+
+// remembered returns the template of a key, if there is one, and makes it the most recently used one. The caller holds mu.
+func (p *pool) remembered(key pooled.Key) (template, bool) {
+	i := slices.IndexFunc(p.templates, func(t template) bool { return t.key == key })
+	if i < 0 {
+		return template{}, false
+	}
+	known := p.templates[i]
+	p.templates = append(slices.Delete(p.templates, i, i+1), known)
+	return known, true
 }
 
 // take returns an idle iterator with a template in a runtime, whose steps run inline or not; nil without one.
@@ -146,7 +172,13 @@ func (p *pool) put(it *pooledIterator, most int) {
 	}
 	dropped := p.keep(kept)
 	p.mu.Unlock()
-	closeAll(dropped)
+	p.closeAll(dropped)
+}
+
+func (p *pool) closeAll(iterators []*pooledIterator) {
+	for _, each := range iterators {
+		p.closing.Go(each.close)
+	}
 }
 
 // keep keeps the first idle iterators and returns the others. The caller holds mu.
@@ -157,29 +189,22 @@ func (p *pool) keep(n int) []*pooledIterator {
 	return dropped
 }
 
-// expire closes the iterators that were idle for long.
+// expire closes the iterators that were idle for long. It leaves some for a later call if too many are being closed.
 func (p *pool) expire() {
 	p.mu.Lock()
-	n := len(p.idle)
-	for n > 0 && time.Since(p.idle[n-1].idle) > maxIdleTime {
-		n--
+	defer p.mu.Unlock()
+	for n := len(p.idle) - 1; n >= 0 && time.Since(p.idle[n].idle) > maxIdleTime && p.closing.TryGo(p.idle[n].close); n-- {
+		p.keep(n)
 	}
-	dropped := p.keep(n)
-	p.mu.Unlock()
-	closeAll(dropped)
 }
 
-// close closes all idle iterators. Iterators that are put later are closed too.
+// close closes all idle iterators, and waits until those that left the pool are closed. Iterators that are put later are
+// closed too.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
 	dropped := p.keep(0)
 	p.mu.Unlock()
-	closeAll(dropped)
-}
-
-func closeAll(iterators []*pooledIterator) {
-	for _, each := range iterators {
-		each.Close()
-	}
+	p.closeAll(dropped)
+	_ = p.closing.Wait()
 }

@@ -2,7 +2,9 @@ package run
 
 import (
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -18,6 +20,7 @@ type poolTest struct {
 	graph   []byte
 	key     pooled.Key
 	pool    pool
+	mu      sync.Mutex
 	closed  []int
 }
 
@@ -46,12 +49,17 @@ func (p *poolTest) iterator(number int, bytes int64) *pooledIterator {
 	}
 	made := &pooledIterator{Iterator: it, key: p.key, runtime: p.runtime, bytes: bytes, streams: number}
 	made.elements = tf.RegisterSource(&made.feed)
-	made.leaveTables = func() { p.closed = append(p.closed, number) }
+	made.leaveTables = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.closed = append(p.closed, number)
+	}
 	return made
 }
 
 func (p *poolTest) check(idle, closed []int) {
 	p.t.Helper()
+	_ = p.pool.closing.Wait()
 	var have []int
 	for _, each := range p.pool.idle {
 		have = append(have, each.streams)
@@ -105,7 +113,35 @@ func TestThePoolClosesIteratorsThatWereIdleForLong(t *testing.T) {
 	p.check([]int{2}, []int{0, 1})
 }
 
-func TestThePoolForgetsTheOldestTemplates(t *testing.T) {
+// TensorFlow may delete an iterator up to a minute late. The end of another stream, and the samples of all, do not wait.
+func TestNothingWaitsForAnIteratorThatLeavesThePool(t *testing.T) {
+	p := newPoolTest(t)
+	evicted, expired := p.iterator(0, 1), p.iterator(1, 1)
+	synctest.Test(t, func(t *testing.T) {
+		deleted := make(chan struct{})
+		for _, each := range []*pooledIterator{evicted, expired} {
+			note := each.leaveTables
+			each.leaveTables = func() {
+				<-deleted
+				note()
+			}
+		}
+		p.pool.put(evicted, 1)
+		p.pool.put(expired, 1)
+		p.pool.idle[0].idle = time.Now().Add(-maxIdleTime - time.Second)
+		p.pool.expire()
+		if len(p.pool.idle) > 0 || len(p.closed) > 0 {
+			t.Errorf("%d are idle, and %v are closed", len(p.pool.idle), p.closed)
+		}
+		close(deleted)
+		p.pool.close()
+	})
+	if slices.Sort(p.closed); !slices.Equal(p.closed, []int{0, 1}) {
+		t.Errorf("after the pool was closed, %v are closed", p.closed)
+	}
+}
+
+func TestThePoolForgetsTheTemplatesThatWereNotUsed(t *testing.T) {
 	p := newPoolTest(t)
 	keys := make([]pooled.Key, maxTemplates+1)
 	for i := range keys {
@@ -115,12 +151,22 @@ func TestThePoolForgetsTheOldestTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		keys[i] = key
+	}
+	first := p.pool.templateOf(keys[0], p.graph)
+	for _, key := range keys[1:] {
 		p.pool.templateOf(key, p.graph)
+		if p.pool.templateOf(keys[0], p.graph).pace != first.pace {
+			t.Fatal("the template of every other stream was forgotten")
+		}
 	}
-	if _, kept := p.pool.templates[keys[0]]; kept || len(p.pool.templates) != maxTemplates || len(p.pool.recent) != maxTemplates {
-		t.Errorf("%d templates are kept, the oldest among them: %v", len(p.pool.templates), kept)
+	if _, kept := p.pool.remembered(keys[1]); kept || len(p.pool.templates) != maxTemplates {
+		t.Errorf("%d templates are kept, the least recently used among them: %v", len(p.pool.templates), kept)
 	}
-	if _, kept := p.pool.templates[keys[1]]; !kept {
-		t.Error("a newer template was forgotten")
+	if _, kept := p.pool.remembered(keys[2]); !kept {
+		t.Error("a template was forgotten that was used later than another")
+	}
+	p.pool.templates[len(p.pool.templates)-1].bytes = maxTemplateBytes
+	if p.pool.templateOf(keys[1], p.graph); len(p.pool.templates) != 1 || p.pool.templates[0].key != keys[1] {
+		t.Errorf("%d templates are kept beyond the bound of their bytes", len(p.pool.templates))
 	}
 }

@@ -99,10 +99,11 @@ type Streams struct {
 func New(log *slog.Logger) *Streams {
 	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[pecanv1.StreamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
 	w.openings.limit, w.openings.lock = make(chan struct{}, runtime.NumCPU()), semaphore.NewWeighted(exclusively)
+	w.pool.closing.SetLimit(maxClosing)
 	return w
 }
 
-// Close frees what the streams shared. Call it after all runs have ended.
+// Close frees the pooled iterators, and waits for that. Call it after all runs have ended.
 func (ss *Streams) Close() { ss.pool.close() }
 
 // Start runs a stream, or updates the stream that runs already.
