@@ -28,15 +28,20 @@ type openings struct {
 // exclusively is the weight that holds the opening lock exclusively. It is more than a worker has streams.
 const exclusively = 1 << 20
 
-// share waits until nobody holds the opening lock exclusively, and shares it.
-func (o *openings) share() { _ = o.lock.Acquire(context.Background(), 1) }
+// share waits until nobody holds the opening lock exclusively or queues for it, and shares it. It fails if the context ended.
+func (o *openings) share(ctx context.Context) error { return o.lock.Acquire(ctx, 1) }
 
 func (o *openings) unshare() { o.lock.Release(1) }
 
-// shareOpeningLock shares the opening lock for the first element of a pooled stream, which opens the stream's dataset.
-func (r *run) shareOpeningLock() {
-	r.stream.streams.openings.share()
-	r.sharesOpeningLock.Store(true)
+// shareOpeningLock shares the opening lock for the first element of a pooled stream, which opens the stream's dataset. It
+// fails if the run was stopped. A crash report does not name the stream as being opened, because the element may be the
+// cause. The next run has an iterator of its own, which tells these apart.
+func (r *run) shareOpeningLock() error {
+	err := r.stream.streams.openings.share(r.ctx)
+	if err == nil {
+		r.sharesOpeningLock.Store(true)
+	}
+	return err
 }
 
 // releaseOpeningLock releases the opening lock if the run shares it. A closing stream releases it before it waits for a
@@ -63,14 +68,18 @@ func (o *openings) awaitLimit(ctx context.Context) (leave func()) {
 	return func() {}
 }
 
-// pauseTimeout bounds how long an element that is computed alone keeps graphs from being opened.
-const pauseTimeout = 10 * time.Second
+// pauseTimeout bounds how long an element that is computed alone keeps graphs from being opened. pausePoll is the time
+// between two attempts to do so.
+const (
+	pauseTimeout = 10 * time.Second
+	pausePoll    = 5 * time.Millisecond
+)
 
 // pause waits until no graph is opened, and keeps graphs from being opened until resume or pauseTimeout. It returns nil if
 // an opening takes longer than limitTimeout.
 func (o *openings) pause(ctx context.Context) (resume func()) {
 	for until := time.Now().Add(limitTimeout); !o.lock.TryAcquire(exclusively); {
-		if time.Now().After(until) || !clock.Sleep(ctx, exclusivePoll) {
+		if time.Now().After(until) || !clock.Sleep(ctx, pausePoll) {
 			return nil
 		}
 	}
@@ -112,7 +121,9 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 func (r *run) openLocked() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.command.GetOpenExclusive() {
-		w.openings.share()
+		if err := w.openings.share(r.ctx); err != nil {
+			return nil, err
+		}
 		defer w.openings.unshare()
 		leave := w.openings.awaitLimit(r.ctx)
 		defer leave()
@@ -132,19 +143,25 @@ func (r *run) openLocked() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// exclusivePoll is the time between two attempts to hold the opening lock exclusively.
-const exclusivePoll = 5 * time.Millisecond
+// An exclusive opening queues for the opening lock for firstTurn. Then others may open graphs for the same time. Each next
+// turn is twice as long, up to lastTurn.
+const (
+	firstTurn = 5 * time.Millisecond
+	lastTurn  = time.Minute
+)
 
-// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It
-// returns false if the context ended. It polls for the opening lock instead of queueing for it: all later openings would
-// wait, forever if the current one hangs.
+// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It returns false if
+// the context ended. While it queues, later openings wait behind it, because the first elements of many streams overlap. It
+// leaves the queue between turns, because the current opening may hang.
 func (ss *Streams) openExclusively(ctx context.Context) bool {
-	for ss.exclusive.lock(ctx) {
-		if ss.openings.lock.TryAcquire(exclusively) {
+	for turn := firstTurn; ss.exclusive.lock(ctx); turn = min(2*turn, lastTurn) {
+		queueing, leave := context.WithTimeout(ctx, turn)
+		err := ss.openings.lock.Acquire(queueing, exclusively)
+		if leave(); err == nil {
 			return true
 		}
 		ss.exclusive.unlock()
-		if !clock.Sleep(ctx, exclusivePoll) {
+		if !clock.Sleep(ctx, turn) {
 			return false
 		}
 	}
@@ -166,15 +183,11 @@ func (r *run) markOpening() {
 	}
 }
 
-// Opening returns the opening lock, to share while a graph is opened elsewhere in this process. If workers have died of
-// opening a graph, no other graph is opened meanwhile.
-func (ss *Streams) Opening() sync.Locker { return sharedOpening{&ss.openings} }
-
-// sharedOpening shares the opening lock.
-type sharedOpening struct{ *openings }
-
-func (s sharedOpening) Lock()   { s.share() }
-func (s sharedOpening) Unlock() { s.unshare() }
+// ShareOpening shares the opening lock while a graph is opened elsewhere in this process, until unshare is called. If workers
+// have died of opening a graph, no other graph is opened meanwhile. It fails if the context ended.
+func (ss *Streams) ShareOpening(ctx context.Context) (unshare func(), err error) {
+	return ss.openings.unshare, ss.openings.share(ctx)
+}
 
 // BeingOpened returns the streams whose graphs are being opened now.
 func (ss *Streams) BeingOpened() []*pecanv1.OpeningStream { return ss.openings.now() }

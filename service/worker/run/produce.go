@@ -120,7 +120,9 @@ func (r *run) produce(it *tf.Iterator) error {
 // guardedFetch is a fetch that the crash guard, if there is one, marks first.
 func (r *run) guardedFetch(it *tf.Iterator) error {
 	if r.beginsPooled() {
-		r.shareOpeningLock()
+		if r.shareOpeningLock() != nil {
+			return errStopped
+		}
 		defer r.releaseOpeningLock()
 	}
 	if r.guard == nil {

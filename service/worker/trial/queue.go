@@ -28,9 +28,9 @@ type Queue struct {
 	Send func(messages ...*pecanv1.WorkerMessage)
 	// Graphs instantiates the graphs of streams.
 	Graphs dataset.Instantiator
-	// Opening is held while a graph is opened. If workers have died of opening a graph, no other graph is opened
-	// meanwhile.
-	Opening sync.Locker
+	// ShareOpening is called before a graph is opened, and unshare afterwards. If workers have died of opening a graph, no
+	// other graph is opened meanwhile.
+	ShareOpening func(ctx context.Context) (unshare func(), err error)
 
 	// turn is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
 	turn            sync.Mutex
@@ -79,7 +79,7 @@ func (q *Queue) end(id string) {
 	delete(q.running, id)
 }
 
-// Cancel ends all trials without an answer. With closing, no other one begins.
+// Cancel ends all trials without an answer. If closing is set, no other trial begins.
 func (q *Queue) Cancel(closing bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +109,7 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 
 // try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
 func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
-	trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
+	trial := &trial{graphs: q.Graphs, shareOpening: q.ShareOpening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
 	tried := orderOf(command)
 	if at := slices.IndexFunc(q.inconclusive, func(k kept) bool { return k.order == tried }); at >= 0 {
 		trial.measured = q.inconclusive[at].measured
