@@ -13,18 +13,18 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// besides has the graphs of a store, and a stream that never ends.
+// besides has the graphs of a store, and two streams that never end. One of them has no second element.
 type besides struct{ byName }
 
 func (b besides) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	if name == "endless" {
+	if name == "endless" || name == "starved" {
 		return files{}.Instantiate(ctx, name, plan, at)
 	}
 	return b.byName.Instantiate(ctx, name, plan, at)
 }
 
-// Short streams run inline while the worker has a stream for each core, and have the same elements.
-func TestShortStreamsRunInlineWhereEveryCoreHasAStream(t *testing.T) {
+// Short streams run inline while the worker has a stream that computes for each core, and have the same elements.
+func TestShortStreamsRunInlineWhereEveryCoreComputes(t *testing.T) {
 	w := startWorker(t, func(c *Config) { c.MaxStreams = runtime.NumCPU() })
 	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("testdata", "opened_"+name+".graph"))
@@ -55,11 +55,26 @@ func TestShortStreamsRunInlineWhereEveryCoreHasAStream(t *testing.T) {
 	if runtime.NumCPU() > 1 && w.streams.Load().InlineStreams > 0 {
 		t.Error("a stream ran inline though the other cores had none")
 	}
-	for core := range runtime.NumCPU() - 1 {
-		busy := startCommand("endless")
-		busy.Id.JobId, busy.Id.Stream, busy.Lease = "busy", uint32(core), uint64(core+1)
-		w.streams.Start(busy)
+	besideThem := func(name string, prefetch bool) {
+		for core := range runtime.NumCPU() - 1 {
+			lease++
+			o := startCommand(name)
+			o.Id.JobId, o.Id.Stream, o.Lease, o.Prefetch = name, uint32(core), lease, prefetch
+			w.streams.Start(o)
+			waitFor(t, "its first element", func() bool { return loadOf(w, o).GetProduced() > 0 })
+		}
 	}
+	besideThem("endless", true)
+	for n := range uint32(2 * streams) {
+		run(n % streams)
+	}
+	if runtime.NumCPU() > 1 && w.streams.Load().InlineStreams > 0 {
+		t.Error("a stream ran inline though the streams of the other cores waited for their readers")
+	}
+	for core := range runtime.NumCPU() - 1 {
+		w.streams.Stop(&pecanv1.StopStream{Id: &pecanv1.StreamId{JobId: "endless", Epoch: 1, Stream: uint32(core)}})
+	}
+	besideThem("starved", false)
 	for n := range uint32(4 * streams) {
 		if got := run(n % streams); got != want[n%streams] {
 			t.Errorf("stream %d has other elements", n%streams)

@@ -11,7 +11,7 @@ import (
 
 // Steps that run inline need less CPU, because an element stays in one thread. Steps that run in parallel use all cores for
 // one stream. So the streams of a template run inline under three conditions:
-//   - There is a stream for each core.
+//   - There is a stream that computes for each core.
 //   - The streams are short: none computes for long on one core after the others have ended.
 //   - They were measured to be faster.
 
@@ -84,16 +84,28 @@ func (r *run) mayRunInline(t template) bool {
 		r.stream.streams.crowded() && t.pace.next()
 }
 
-// crowded reports whether the worker has a stream to run for each core.
+// crowded reports whether the worker may run a stream for each core, and has one that computes.
 func (ss *Streams) crowded() bool {
 	cores := runtime.NumCPU()
 	if ss.Options.MaxStreams < cores {
 		return false
 	}
 	for _, s := range ss.held() {
-		if !s.over() {
+		if s.computes() {
 			cores--
 		}
 	}
 	return cores <= 0
+}
+
+// computes reports whether the stream's run opens its graphs or computes elements. A closing stream waits for others most
+// of the time.
+func (s *Stream) computes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil || s.command.GetClosing() {
+		return false
+	}
+	state := s.run.state()
+	return !state.ended && state.failed == nil && !s.run.window.WaitsForRoom()
 }

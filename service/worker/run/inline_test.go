@@ -3,6 +3,7 @@ package run
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/pooled"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
+	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
 // The kind that was measured to be faster runs, and the other one gets few tries.
@@ -71,6 +73,22 @@ func TestAStreamWithoutElementsHasNoPace(t *testing.T) {
 	p.measured(false, 0, time.Second)
 	if p.parallel.streams != 0 {
 		t.Error("it counts")
+	}
+}
+
+func TestStreamsThatWaitOrHaveEndedDoNotCompute(t *testing.T) {
+	var all atomic.Int64
+	s := &Stream{command: new(pecanv1.StartStream), run: &run{window: window.New(&all, nil, window.Start{})}}
+	if !s.computes() {
+		t.Error("a stream that begins does not compute")
+	}
+	s.command.Closing = true
+	if s.computes() {
+		t.Error("a closing stream computes")
+	}
+	s.command.Closing, s.run.status.ended = false, true
+	if s.computes() {
+		t.Error("a stream that has ended computes")
 	}
 }
 

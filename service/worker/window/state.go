@@ -7,6 +7,13 @@ func (w *Window) Produced() int64 {
 	return w.produced
 }
 
+// WaitsForRoom reports whether the run has produced something and waits for room, or for a reader.
+func (w *Window) WaitsForRoom() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.phase == blocked
+}
+
 // Skippable is how many elements the reader has that the run has not produced yet.
 func (w *Window) Skippable() uint64 {
 	w.mu.Lock()
