@@ -38,7 +38,7 @@ func RemoveSource(handle int64) { sources.Delete(handle) }
 func pecanPull(handle C.int64_t, out **C.TF_Tensor, outputs C.int, s *C.TF_Status) {
 	source, ok := sources.Load(int64(handle))
 	if !ok {
-		setStatus(s, CodeInvalidArgument, "PecanPull has no source here: it stands only in graphs that Pecan made")
+		setStatus(s, CodeInvalidArgument, "PecanPull has no source here: use it only in graphs that Pecan makes")
 		return
 	}
 	tensors, err := source.(Source).Pull()

@@ -57,7 +57,7 @@ func adopt(t *C.pecan_tensor) *Tensor {
 func NewTensor(dtype DataType, dims []int64, data []byte) (*Tensor, error) {
 	c := C.pecan_new_tensor(C.int32_t(dtype), dimsPointer(dims), C.int(len(dims)), C.size_t(len(data)))
 	if c == nil {
-		return nil, errors.New("make tensor: no memory")
+		return nil, errors.New("make tensor: there is no memory")
 	}
 	var described C.pecan_tensor
 	C.pecan_describe(c, &described)
@@ -75,7 +75,7 @@ func NewStrings(dims []int64, payload []byte) (*Tensor, error) {
 	c := C.pecan_new_strings(dimsPointer(dims), C.int(len(dims)), C.int64_t(n),
 		(*C.char)(unsafe.Pointer(unsafe.SliceData(payload))), C.size_t(len(payload)))
 	if c == nil {
-		return nil, errors.New("make string tensor: the payload does not hold its strings, or no memory")
+		return nil, errors.New("make string tensor: the payload does not hold its strings, or there is no memory")
 	}
 	var described C.pecan_tensor
 	C.pecan_describe(c, &described)

@@ -133,8 +133,8 @@ func TestAClosingStreamThatWaitsHoldsNoOpeningsUp(t *testing.T) {
 	}
 }
 
-// If the first element of a pooled stream fails, the stream begins again in an iterator of its own. What it held back in
-// the first attempt must not be held back twice.
+// If the first element of a pooled stream fails, the stream begins again in an iterator of its own. What it kept back in
+// the first attempt must not be kept back twice.
 func TestARemainderIsKeptOnceIfTheFirstBatchFails(t *testing.T) {
 	w := startWorker(t, nil)
 	o := inStreams(t, w, filepath.Join("testdata", "%s.graph"), "first_batch_fails", 7)

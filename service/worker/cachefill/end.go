@@ -11,21 +11,21 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// endPart closes the open part after its last element. What the part holds back is the end of its segment.
+// endPart closes the open part after its last element. What the part keeps back is the end of its segment.
 func (s *Source) endPart() {
-	held := s.held
-	if s.held = nil; s.upstream != nil {
-		held = s.from.HeldBack()
-		for _, batch := range held {
+	kept := s.kept
+	if s.kept = nil; s.upstream != nil {
+		kept = s.from.KeptBack()
+		for _, batch := range kept {
 			chunk := asElement(batch).chunk
-			chunk.Flags |= heldBack
+			chunk.Flags |= keptBack
 			s.write(&chunk)
 		}
 	}
 	s.commit()
 	s.spent = cmp.Or(s.reader, s.spent)
 	s.closePart()
-	for _, batch := range held {
+	for _, batch := range kept {
 		s.KeepRemainder(batch)
 	}
 	s.begun = false
@@ -40,10 +40,10 @@ func (s *Source) closePart() {
 
 // closeReader closes the segment that is read.
 func (s *Source) closeReader() {
-	for _, batch := range s.held {
+	for _, batch := range s.kept {
 		tf.ReleaseAll(batch)
 	}
-	if s.held = nil; s.reader != nil {
+	if s.kept = nil; s.reader != nil {
 		_ = s.reader.Close()
 		s.reader = nil
 	}

@@ -28,9 +28,9 @@ type Upstream interface {
 	// Open makes the iterator of a part, and the function that closes it. With alone, no other part shares the iterator, so
 	// that an error of its first element belongs to that element.
 	Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (it *tf.Iterator, stop func(), err error)
-	// HeldBack returns the short batches that the part held back for the closing stream. It is called once, after the last
+	// KeptBack returns the short batches that the part kept back for the closing stream. It is called once, after the last
 	// element of the part.
-	HeldBack() [][]*tf.Tensor
+	KeptBack() [][]*tf.Tensor
 }
 
 // Source is the source of the graph downstream of a cached step. It yields the elements of one part after another. It reads
@@ -48,7 +48,7 @@ type Source struct {
 	// Context ends with the run.
 	Context context.Context
 	Log     *slog.Logger
-	// KeepRemainder gets what a part holds back for the closing stream, at the end of the part.
+	// KeepRemainder gets what a part keeps back for the closing stream, at the end of the part.
 	KeepRemainder func(batch []*tf.Tensor)
 
 	from Upstream
@@ -73,8 +73,8 @@ type Source struct {
 	upstream  *upstream
 	alone     bool
 	stop      func()
-	// held are the short batches that were read from the segment.
-	held   [][]*tf.Tensor
+	// kept are the short batches that were read from the segment.
+	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
 
@@ -309,11 +309,11 @@ func (s *Source) read() ([]*tf.Tensor, error) {
 			return nil, err
 		}
 		s.Directory.read.Add(uint64(chunk.Size()))
-		if chunk.Flags&heldBack == 0 {
+		if chunk.Flags&keptBack == 0 {
 			s.delivered += uint64(chunk.Count)
 			return tensors, nil
 		}
-		s.held = append(s.held, tensors)
+		s.kept = append(s.kept, tensors)
 	}
 }
 

@@ -38,8 +38,8 @@ type computed struct {
 	written []uint32
 	opened  []uint32
 	alone   int
-	// held are held back at the end of the next part.
-	held [][]*tf.Tensor
+	// kept are kept back at the end of the next part.
+	kept [][]*tf.Tensor
 	// shared, if not nil, opens parts that are not opened alone.
 	shared func() (*tf.Iterator, func(), error)
 }
@@ -49,9 +49,9 @@ func (c *computed) Graphs(part uint32) (*rewrite.StreamGraphs, error) {
 	return c.graphs(part)
 }
 
-func (c *computed) HeldBack() (held [][]*tf.Tensor) {
-	held, c.held = c.held, nil
-	return held
+func (c *computed) KeptBack() (kept [][]*tf.Tensor) {
+	kept, c.kept = c.kept, nil
+	return kept
 }
 
 func (c *computed) Open(part uint32, graphs *rewrite.StreamGraphs, alone bool) (*tf.Iterator, func(), error) {

@@ -18,8 +18,8 @@ const (
 	packLinger = 500 * time.Microsecond
 )
 
-// heldBack is the flag of a chunk with a short batch that the stream holds back for the closing stream.
-const heldBack = uint32(frame.Remainder)
+// keptBack is the flag of a chunk with a short batch that the stream keeps back for the closing stream.
+const keptBack = uint32(frame.Remainder)
 
 // upstream yields the elements of the graph upstream of a cached step: one by one, or many in a pack.
 type upstream struct {
@@ -152,7 +152,7 @@ func asRows(rows int, columns []column) (*pulled, error) {
 // tensorsOf makes the tensors of a chunk.
 func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
 	data := chunk.Payload[0]
-	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags &^ heldBack), Count: uint32(chunk.Count), RawLen: uint64(len(data))}
+	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags &^ keptBack), Count: uint32(chunk.Count), RawLen: uint64(len(data))}
 	if err := frame.ParseTable(h, chunk.Meta, table); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// maxRemainder bounds one batch that a peer claims to have held back.
+// maxRemainder bounds one batch that a peer claims to have kept back.
 const maxRemainder = 8 << 30
 
 // ReadElements reads the payload of a DATA frame, neither shared nor compressed, into tensors.

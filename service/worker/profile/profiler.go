@@ -53,7 +53,7 @@ type Profiler struct {
 	ops map[string]string
 	// meters is the name under which the graph counts; empty without meters.
 	meters string
-	// batch is the batch whose short last element is held back for the closing stream; nil if there is none.
+	// batch is the batch whose short last element is kept back for the closing stream; nil if there is none.
 	// That element is subtracted from it and from the steps after it, because it counts where it is batched
 	// again.
 	batch *step
@@ -79,7 +79,7 @@ type Profiler struct {
 	given, failed uint64
 }
 
-// Counts is what a node did.
+// Counts are the time, the elements and the bytes of a node.
 type Counts struct {
 	ns            int64
 	Elements      uint64
@@ -94,7 +94,7 @@ func (c *Counts) Add(more Counts) {
 	c.Out += more.Out
 }
 
-// reading is what a model node did for a step.
+// reading has the counts of one node of a model, and the step to which they belong.
 type reading struct {
 	of *step
 	Counts
@@ -195,7 +195,7 @@ func (t *Tree) add(nodes map[string]dataset.Node, name string, made map[string]*
 	return s
 }
 
-// KeepsRemainder tells the profiler that short batches are held back after the graph.
+// KeepsRemainder tells the profiler that short batches are kept back after the graph.
 func (p *Profiler) KeepsRemainder() {
 	for s := p.root; s != nil; s = s.inputs[0] {
 		if strings.Contains(s.op, "Batch") {
@@ -209,7 +209,7 @@ func (p *Profiler) KeepsRemainder() {
 }
 
 // Read updates the metrics from a running iterator. It returns how many bytes the steps that read ahead hold in
-// their own buffers. kept counts the elements that were held back so far.
+// their own buffers. kept counts the elements that were kept back so far.
 func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
 	model := new(tensorflow.ModelProto)
 	var err error

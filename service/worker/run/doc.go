@@ -19,7 +19,7 @@
 //
 //   - crashguard.go reports crash marks to the dispatcher if the last worker of the stream died. exclusive.go is its lock.
 //   - checkpoints.go saves and restores checkpoints.
-//   - remainder.go holds short last batches back for the closing stream. joiner.go collects them there, and fetchremainder.go
+//   - remainder.go keeps short last batches back for the closing stream. joiner.go collects them there, and fetchremainder.go
 //     reads them from other workers.
 //   - parts.go runs the steps upstream of a cached step, over one part of the source after another.
 //   - writers.go orders runs that write the same files.

@@ -94,7 +94,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 		if graphs.Batches != nil {
 			// The graph of the cached step waits for the batches, and the one after it waits for both.
 			upstream.relay, upstream.pulling, relay, base = relay, base, nil, w.Pulling
-			upstream.relay.keep, upstream.relay.batchRows, r.batchRows = upstream.hold, r.batchRows, 0
+			upstream.relay.keep, upstream.relay.batchRows, r.batchRows = upstream.keepBack, r.batchRows, 0
 		}
 		r.closers = append(r.closers, kept.Close)
 		if err := r.beginCached(kept, upstream); err != nil {
@@ -131,7 +131,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	if relay.from, err = r.iterate(base, graphs.A, first); err != nil {
 		return nil, err
 	}
-	// The relay holds short batches back. Every element after it counts.
+	// The relay keeps short batches back. Every element after it counts.
 	relay.batchRows, r.batchRows = r.batchRows, 0
 	second := profile.New(graphs.B, at.Meters, graphs.Ops)
 	if second != nil {

@@ -38,14 +38,14 @@ type upstreamParts struct {
 	// they were written.
 	whole *rewrite.StreamGraphs
 	at    rewrite.At
-	// relay is the source of the graph upstream if that reads batches, and pulling its context; nil without batches. held are the
-	// short batches that it has held back.
+	// relay is the source of the graph upstream if that reads batches, and pulling its context; nil without batches. kept are the
+	// short batches that it has kept back.
 	relay   *relay
 	pulling *tf.Context
 	mu      sync.Mutex
-	held    [][]*tf.Tensor
-	// heldCounts counts what the open part has held back.
-	heldCounts profile.Counts
+	kept    [][]*tf.Tensor
+	// keptCounts counts what the open part has kept back.
+	keptCounts profile.Counts
 	// shared is the pooled iterator. key is the key of its template; nil without one. It has begun with the part begun, which
 	// is negative afterwards.
 	shared *tf.Iterator
@@ -107,7 +107,7 @@ func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bo
 	}
 	u.relay.from = batches
 	u.mu.Lock()
-	u.heldCounts = profile.Counts{}
+	u.keptCounts = profile.Counts{}
 	u.mu.Unlock()
 	if p = profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops); p != nil {
 		p.Relay = true
@@ -118,7 +118,7 @@ func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bo
 			stopIt()
 		}
 		stopBatches()
-		for _, batch := range u.HeldBack() {
+		for _, batch := range u.KeptBack() {
 			tf.ReleaseAll(batch)
 		}
 	}
@@ -135,27 +135,27 @@ func (u *upstreamParts) iterate(runtime *tf.Context, serialised []byte, p *profi
 		if p != nil {
 			// The counts since the last sample would be lost.
 			u.mu.Lock()
-			held := u.heldCounts
+			kept := u.keptCounts
 			u.mu.Unlock()
-			p.Read(it, held)
+			p.Read(it, kept)
 		}
 		stop()
 	}, err
 }
 
-// hold holds a short batch back until the end of the part.
-func (u *upstreamParts) hold(batch []*tf.Tensor) {
+// keepBack keeps a short batch back until the end of the part.
+func (u *upstreamParts) keepBack(batch []*tf.Tensor) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.held = append(u.held, batch)
-	u.heldCounts.Add(profile.Counts{Elements: 1, Out: payload.NewSingle(batch).Parts.Raw})
+	u.kept = append(u.kept, batch)
+	u.keptCounts.Add(profile.Counts{Elements: 1, Out: payload.NewSingle(batch).Parts.Raw})
 }
 
-// HeldBack implements cachefill.Upstream.
-func (u *upstreamParts) HeldBack() (batches [][]*tf.Tensor) {
+// KeptBack implements cachefill.Upstream.
+func (u *upstreamParts) KeptBack() (batches [][]*tf.Tensor) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	batches, u.held = u.held, nil
+	batches, u.kept = u.kept, nil
 	return batches
 }
 

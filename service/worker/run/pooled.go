@@ -59,7 +59,7 @@ func (r *run) openPooled(graphs *rewrite.StreamGraphs, base *tf.Context, source 
 		return nil
 	}
 	if relay != nil {
-		// The relay holds short batches back. Every element after it counts.
+		// The relay keeps short batches back. Every element after it counts.
 		relay.batchRows, r.batchRows = r.batchRows, 0
 	}
 	r.pooledFrom = r.start

@@ -9,7 +9,7 @@ import (
 )
 
 // relay is the source of a stream's second graph. Full batches of the first graph pass; the short last batch is
-// held back for the closing stream. TensorFlow calls Pull from its own thread. A stop cancels the first
+// kept back for the closing stream. TensorFlow calls Pull from its own thread. A stop cancels the first
 // iterator, which ends Pull.
 type relay struct {
 	keep      func(batch []*tf.Tensor)
@@ -33,7 +33,7 @@ func (r *relay) Pull() ([]*tf.Tensor, error) {
 	}
 }
 
-// keepRemainder holds one short batch back for the closing stream.
+// keepRemainder keeps one short batch back for the closing stream.
 func (r *run) keepRemainder(batch []*tf.Tensor) {
 	kept := r.stream.remainderWindow(r)
 	if kept == nil {
@@ -49,7 +49,7 @@ func (r *run) keepRemainder(batch []*tf.Tensor) {
 	kept.Append(window.NewEntry(first, 1, int64(body.Parts.Raw), body))
 }
 
-// dropRemainder drops what the run held back, because it begins again.
+// dropRemainder drops what the run kept back, because it begins again.
 func (r *run) dropRemainder() {
 	s := r.stream
 	s.mu.Lock()

@@ -25,7 +25,7 @@ type runState struct {
 	ended   bool
 	failed  *reason.Error
 	count   uint64
-	// remainderRows are the rows held back for the closing stream.
+	// remainderRows are the rows kept back for the closing stream.
 	remainderRows uint64
 }
 
@@ -52,7 +52,7 @@ type run struct {
 	opened   time.Time
 	opening  time.Duration
 	profiles []profiled
-	// remainderCounts counts what was held back for the closing stream.
+	// remainderCounts counts what was kept back for the closing stream.
 	remainderCounts profile.Counts
 
 	// sharesOpeningLock is set if the run shares the opening lock for its first element.
@@ -81,7 +81,7 @@ type run struct {
 	ownIterator bool
 	// shared are the tables and variables that the graphs share with those of other streams.
 	shared []rewrite.Shared
-	// If batchRows > 0, an element with fewer rows is held back.
+	// If batchRows > 0, an element with fewer rows is kept back.
 	batchRows int64
 	shapes    shapes
 	fill      handover

@@ -14,7 +14,7 @@ const entryOverhead = 512
 type Entry struct {
 	First uint64
 	Count uint32
-	// size is what the window is charged.
+	// size counts against the bounds of the window.
 	size int64
 	Body payload.Body
 	// Failure is the error of the one element of this entry; nil for data.

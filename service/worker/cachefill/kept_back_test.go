@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a part holds back comes once, whether its segment is written, read, or found invalid. It has the dtype of the batch and
+// What a part keeps back comes once, whether its segment is written, read, or found invalid. It has the dtype of the batch and
 // not the dtype of the cached step.
-func TestWhatAPartHoldsBackIsKeptOnce(t *testing.T) {
+func TestWhatAPartKeepsBackComesOnce(t *testing.T) {
 	d, runtime := directory(t)
 	plan, whole, graphs := cached(t)
 	short := func() [][]*tf.Tensor {
@@ -21,7 +21,7 @@ func TestWhatAPartHoldsBackIsKeptOnce(t *testing.T) {
 		}
 		return [][]*tf.Tensor{{batch}}
 	}
-	from := &computed{runtime: runtime, graphs: graphs, held: short()}
+	from := &computed{runtime: runtime, graphs: graphs, kept: short()}
 	run := func(segments []*pecanv1.CacheSegment) (*Source, []uint64, string) {
 		kept, s := "", source(t, d, plan, whole, segments)
 		s.KeepRemainder = func(batch []*tf.Tensor) {
@@ -31,19 +31,19 @@ func TestWhatAPartHoldsBackIsKeptOnce(t *testing.T) {
 		begin(t, s, from)
 		return s, numbers(t, s), kept
 	}
-	writing, want, held := run(nil)
-	if held == "" {
+	writing, want, written := run(nil)
+	if written == "" {
 		t.Fatal("the run that writes keeps nothing")
 	}
 	segments := writing.reports.unreported
 	_, got, kept := run(segments)
-	if !slices.Equal(got, want) || kept != held || len(from.opened) != len(whole.Parts) {
-		t.Errorf("%v and %q are read, %v and %q were written; computed %v", got, kept, want, held, from.opened)
+	if !slices.Equal(got, want) || kept != written || len(from.opened) != len(whole.Parts) {
+		t.Errorf("%v and %q are read, %v and %q were written; computed %v", got, kept, want, written, from.opened)
 	}
 	changed := proto.Clone(segments[0]).(*pecanv1.CacheSegment)
 	changed.Source = "other files"
-	from.held = short()
-	if _, got, kept = run(append([]*pecanv1.CacheSegment{changed}, segments[1:]...)); !slices.Equal(got, want) || kept != held {
-		t.Errorf("%v and %q are computed again, want %v and %q", got, kept, want, held)
+	from.kept = short()
+	if _, got, kept = run(append([]*pecanv1.CacheSegment{changed}, segments[1:]...)); !slices.Equal(got, want) || kept != written {
+		t.Errorf("%v and %q are computed again, want %v and %q", got, kept, want, written)
 	}
 }
