@@ -24,9 +24,11 @@
 //
 // resume has positions and tokens. epoch reads the streams of one epoch. transport holds connections to workers, and
 // control holds the connection to the dispatcher. element holds the memory of elements. wait has backoff and clocks. pace
-// measures how fast the trainer takes elements. None of them uses cgo.
+// measures how fast the trainer takes elements.
 //
 // Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the resume log's, Job.mu, an
 // epoch's, a connection's. Session.mu is taken alone or before the link's lock. The link's lock may be taken under any
-// other lock. Nothing blocks while it holds the lock of an epoch or a connection.
+// other lock. Do not block while you hold the lock of an epoch or a connection.
+//
+// Do not use cgo or TensorFlow here or in the packages below: native/op hands elements to TensorFlow.
 package client

@@ -1,5 +1,8 @@
 package tf
 
+// #cgo CFLAGS: -I${SRCDIR}/../../build/native/tensorflow/include
+// #cgo LDFLAGS: -L${SRCDIR}/../../build/native/tensorflow -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2
+// #cgo CFLAGS: -O2 -std=gnu11
 // #include <stdlib.h>
 // #include "tensorflow.h"
 import "C"

@@ -1,5 +1,4 @@
-// Package cache stores elements in files, called segments: one for each part of a source. It does not know what the
-// bytes of an element mean, nor which segments belong together; the worker and the dispatcher know.
+// Package cache stores elements in files, called segments: one for each part of a source.
 //
 // The magic at the start of a file has the version. Give it a new number if a reader of the old version would misread a
 // file. Readers refuse other versions, and their streams compute the elements again.
@@ -13,5 +12,6 @@
 // writes and reader.go reads. limit.go bounds the writing speed, and patience.go bounds the time for which a caller waits.
 // docs/formats/cache.md describes the format, and docs/design/0008-cache.md gives the reasons.
 //
-// All file operations go through FileSystem, so that tests can make each of them fail or crash.
+// Do not interpret elements here, and do not decide which segments are read or written: service/worker/cachefill and the
+// dispatcher do. Use files only through FileSystem, so that tests can make each operation fail or crash.
 package cache

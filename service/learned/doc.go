@@ -5,6 +5,6 @@
 // one directory. A writer reads the present file, merges it with what its own jobs gave, and renames the result into place. If
 // two processes do so at once, the later rename wins. The directory is bounded: it drops the oldest files first.
 //
-// Nothing here may stop a dispatcher. A file that cannot be read counts as absent, and one that cannot be written is left out.
+// Do not let a file stop a dispatcher: one that cannot be read counts as absent, and one that cannot be written is left out.
 // docs/formats/learned.md has the format.
 package learned

@@ -16,6 +16,6 @@
 // A ready worker is removed only if the caller named it. A provider that can remove its workers in one order only,
 // such as a StatefulSet, says so in State.Ordered.
 //
-// Not allowed here: a decision on how many workers there are, and the removal of a ready worker that the caller did not
-// name.
+// Do not decide here how many workers there are: service/dispatcher/core/fleet does. Do not remove a ready worker that the
+// caller did not name.
 package provision

@@ -1,5 +1,4 @@
 // Package store keeps the durable state of the dispatcher: a journal of records after a snapshot, and graphs as blobs.
-// It does not know what the bytes mean.
 //
 // The durable form is a pebble database in one directory, owned by one process at a time:
 //
@@ -24,6 +23,8 @@
 // store.go has the journal and the snapshot, and blobs.go has the graphs. mark.go has the mark and the ownership of a
 // directory. tail.go reads the end of pebble's log. reader.go gives pecanctl read-only access. memory.go has the store
 // without a directory. disk.go has free space and the file system. failed.go has the failed state, and errors.go has the
-// errors. pebblelog.go passes on pebble's messages. sync_mode.go says when a write returns. A write goes only through
-// Store.guard.
+// errors. pebblelog.go passes on pebble's messages. sync_mode.go says when a write returns.
+//
+// Do not interpret records here: service/dispatcher/core/durable does. Do not write except through Store.guard, which keeps
+// the failed state.
 package store

@@ -7,7 +7,7 @@
 // last reference. Gather copies the elements of several small entries into one buffer. A Span names the stream indices that
 // Elements came from.
 //
-// Nothing here takes a lock. An Entry belongs to a stream, and the lock of the stream's epoch guards it. A worker can
-// change values in shared memory while the trainer reads them. Therefore every access to the lengths of strings checks
+// Do not take a lock here: an Entry belongs to a stream, and the lock of the stream's epoch guards it. Do not trust the
+// lengths of strings: a worker can change values in shared memory while the trainer reads them. Therefore every access checks
 // bounds, and a violation panics.
 package element

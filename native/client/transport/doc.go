@@ -9,9 +9,10 @@
 // A reader's budget bounds the payloads, and not the read buffers of connections. Those take 1 MiB for 16 connections,
 // 3.7 MiB for 256 and 6.7 MiB for 1,000 (readBufferOf).
 //
-// A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn. The
-// Receiver decides which elements it accepts, never the connection.
+// A Conn connects once. When it fails, each Receiver gets the error, and the next Connect creates a new Conn.
+//
+// Do not decide here which elements are accepted, or which worker has a stream: the Receiver does, in native/client/epoch.
 //
 // Locks: a Receiver may call Channel and Conn with its own lock held. So Conn.mu and Workers.mu are taken after it, and
-// no method of a Receiver is called under them. Workers.mu is taken before Conn.mu. Nothing blocks under either.
+// no method of a Receiver is called under them. Workers.mu is taken before Conn.mu. Do not block under either.
 package transport

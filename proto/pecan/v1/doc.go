@@ -16,8 +16,8 @@
 //   - learned.proto: what was learned from jobs about graphs;
 //   - data.proto: messages in the frames of the data plane.
 //
-// Field numbers never change their meaning, so that old journals stay readable. methods.go, nodes.go, order.go,
+// Do not change the meaning of a field number, because old journals stay readable. methods.go, nodes.go, order.go,
 // cached_order.go, learned.go, streams.go, loads.go and tenant.go have the few methods that more than one package
-// needs. Nothing else belongs here: no policy, no I/O. The package has more files and lines than others, because messages
+// needs. Do not add policies or I/O here: they belong in policies/ and in the services. The package has more files and lines than others, because messages
 // of all files refer to each other.
 package pecanv1

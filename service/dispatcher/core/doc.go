@@ -96,5 +96,6 @@
 // slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
 // stream to a consumer is durable too. It shows the core which calls are late or repeated ones of an older assignment.
 //
-// Not allowed here: time.Now, goroutines, I/O, and any change of durable state other than emit.
+// Do not call time.Now, start goroutines or do I/O here: service/dispatcher does. Do not change durable state except through
+// emit.
 package core

@@ -8,4 +8,7 @@
 // compares elements. gain.go decides whether CPU is saved. threads.go measures the CPU of a trial's threads.
 //
 // All of a trial happens in one goroutine that is bound to its thread, so that its CPU is separate from that of streams.
+//
+// Do not compute elements in another goroutine, and do not run a trial in iterators of service/worker/run: such trials found
+// false gains. Do not adopt an order here: the dispatcher does, in service/dispatcher/core/rollout.
 package trial
