@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/pecan-ml/pecan/native/client/epoch"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -110,20 +109,11 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 			return reason.New(reason.EpochUnknown, "epoch is unknown")
 		}
 		u := d.updateOf(r.GetEpoch())
-		begun, next, err := d.starts[r.GetEpoch()].BegunStreams(u.GetTotalStreams())
-		if err != nil {
-			d.mu.Unlock()
-			return err
+		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
+			u.Streams[stream].StartIndex = next
 		}
-		for i, stream := range begun {
-			u.Streams[stream].StartIndex = next[i]
-		}
-		ended, err := d.starts[r.GetEpoch()].EndedStreams(u.GetTotalStreams())
-		if err != nil {
-			d.mu.Unlock()
-			return err
-		}
-		u.Streams = slices.DeleteFunc(u.Streams, func(one *pecanv1.ConsumerStream) bool { return epoch.Bitmap(ended).Has(one.Stream) })
+		ended := d.starts[r.GetEpoch()].GetEnded()
+		u.Streams = slices.DeleteFunc(u.Streams, func(one *pecanv1.ConsumerStream) bool { return slices.Contains(ended, one.Stream) })
 		nameWorkers(u)
 		d.version++
 		u.Version = d.version

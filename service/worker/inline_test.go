@@ -84,6 +84,17 @@ func TestShortStreamsRunInlineWhereEveryCoreComputes(t *testing.T) {
 	if inline == 0 {
 		t.Error("no stream ran inline")
 	}
+	// The totals of the job name what was measured in them.
+	metrics := w.streams.Totals.Unreported("job")
+	elements := func(nodes []*pecanv1.NodeMetrics) (most uint64) {
+		for _, node := range nodes {
+			most = max(most, node.Elements)
+		}
+		return most
+	}
+	if all, part := elements(metrics.Nodes), elements(metrics.Inline); part*uint64(lease) != all*inline {
+		t.Errorf("%d of %d streams ran inline, but %d of %d elements", inline, lease, part, all)
+	}
 	allowed = false
 	for n := range uint32(2 * streams) {
 		run(n % streams)

@@ -15,6 +15,8 @@ D = tf.data.Dataset
 FILES, FILE_BYTES, RECORD_BYTES = 64, 16 << 20, 1 << 20
 # Records of each file whose mixing is measured, and the buffer of the shuffle.
 PER_FILE, BUFFER = 100, 100
+# Records of this size make files that are worth eight open streams.
+WIDE_BYTES = 64 << 10
 
 
 def test_the_sizes_of_the_files_decide_the_number_of_streams(cluster, tmp_path):
@@ -94,16 +96,20 @@ def mixing(output: np.ndarray) -> tuple[float, float, float]:
     return float(spread), float(distance), float(np.median([len(np.unique(w // PER_FILE)) for w in windows]))
 
 
-def test_a_worker_of_two_slots_mixes_at_least_as_well_as_a_local_run(tmp_path):
+@pytest.mark.parametrize("streams", ["auto", FILES])
+def test_a_worker_of_two_slots_mixes_at_least_as_well_as_a_local_run(tmp_path, streams):
     names = [str(tmp_path / f"{k}.bin") for k in range(FILES)]
     for k, name in enumerate(names):
         with open(name, "wb") as file:
-            file.write(np.arange(k * PER_FILE, (k + 1) * PER_FILE, dtype=np.int64).tobytes())
-    dataset = D.from_tensor_slices(names).flat_map(lambda name: tf.data.FixedLengthRecordDataset(name, 8))
+            for record in range(PER_FILE):
+                file.seek(record * WIDE_BYTES)
+                file.write(np.int64(k * PER_FILE + record).tobytes())
+            file.truncate(PER_FILE * WIDE_BYTES)
+    dataset = D.from_tensor_slices(names).flat_map(lambda name: tf.data.FixedLengthRecordDataset(name, WIDE_BYTES))
     dataset = dataset.map(lambda record: tf.io.decode_raw(record, tf.int64)[0]).shuffle(BUFFER)
     with pecan.LocalCluster(1, worker=pecan.WorkerConfig("127.0.0.1:1", max_streams=2)) as cluster:
         # Elements that cost nothing come in runs, because a worker sends those that are ready together.
-        ours = dataset.apply(testing.sleep(1_000)).apply(pecan.distribute(cluster.target, streams=FILES))
+        ours = dataset.apply(testing.sleep(1_000)).apply(pecan.distribute(cluster.target, streams=streams))
         output = np.concatenate(list(ours.batch(100).as_numpy_iterator()))
     local = np.concatenate(list(dataset.batch(100).as_numpy_iterator()))
     assert sorted(output) == sorted(local) == list(range(FILES * PER_FILE))

@@ -70,7 +70,10 @@ func (c *cluster) inspect() {
 		case *pecanv1.Record_JobCreated:
 			once("the job", kind.JobCreated.GetJobId())
 		case *pecanv1.Record_JobJoined:
-			once("the request", kind.JobJoined.GetRequestId())
+			// A client that was removed asks for its job again, and gets another one.
+			if c.options.clientTimeout == 0 {
+				once("the request", kind.JobJoined.GetRequestId())
+			}
 		case *pecanv1.Record_EpochOpened:
 			// An epoch that begins at a position may have been read and closed before.
 			if opened := kind.EpochOpened; opened.GetPosition() != nil {

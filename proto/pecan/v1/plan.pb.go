@@ -355,8 +355,8 @@ type Plan struct {
 	// An endless repeat upstream of the batch was removed, so batches go on from one epoch to the next. The last closing
 	// stream sends full batches only, and the next epoch sends the rows that are left.
 	Carry bool `protobuf:"varint,24,opt,name=carry,proto3" json:"carry,omitempty"`
-	// The plan has groups, and a shuffle runs in its streams. Each stream has a part of the buffer, so the streams of the
-	// group that is read are open together. The hash leaves it out.
+	// A shuffle runs in the streams, and each stream has a part of the buffer. The streams of the group that is read are open
+	// together; all streams without groups. The hash leaves it out.
 	Shuffled bool `protobuf:"varint,25,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
 	// The steps whose elements may be cached, and those whose mark cannot be used, from the source on. There are at
 	// most 12. The hash leaves them out.

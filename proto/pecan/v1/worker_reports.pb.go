@@ -1214,7 +1214,9 @@ type JobMetrics struct {
 	Failed        uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	OrderedFailed uint64 `protobuf:"varint,8,opt,name=ordered_failed,json=orderedFailed,proto3" json:"ordered_failed,omitempty"`
 	// The part of `nodes` that belongs to streams in the registered order that read a segment of a cache.
-	Cached        []*NodeMetrics `protobuf:"bytes,100,rep,name=cached,proto3" json:"cached,omitempty"`
+	Cached []*NodeMetrics `protobuf:"bytes,100,rep,name=cached,proto3" json:"cached,omitempty"`
+	// The part of `nodes` that belongs to streams in the registered order whose steps ran inline.
+	Inline        []*NodeMetrics `protobuf:"bytes,101,rep,name=inline,proto3" json:"inline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1308,6 +1310,13 @@ func (x *JobMetrics) GetOrderedFailed() uint64 {
 func (x *JobMetrics) GetCached() []*NodeMetrics {
 	if x != nil {
 		return x.Cached
+	}
+	return nil
+}
+
+func (x *JobMetrics) GetInline() []*NodeMetrics {
+	if x != nil {
+		return x.Inline
 	}
 	return nil
 }
@@ -2356,7 +2365,7 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
 	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12)\n" +
 	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\x12,\n" +
-	"\x11parts_unversioned\x18\xdc\x01 \x01(\x04R\x10partsUnversioned\"\xdb\x02\n" +
+	"\x11parts_unversioned\x18\xdc\x01 \x01(\x04R\x10partsUnversioned\"\x8a\x03\n" +
 	"\n" +
 	"JobMetrics\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1e\n" +
@@ -2369,7 +2378,8 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\aordered\x18\x06 \x03(\v2\x15.pecan.v1.NodeMetricsR\aordered\x12\x16\n" +
 	"\x06failed\x18\a \x01(\x04R\x06failed\x12%\n" +
 	"\x0eordered_failed\x18\b \x01(\x04R\rorderedFailed\x12-\n" +
-	"\x06cached\x18d \x03(\v2\x15.pecan.v1.NodeMetricsR\x06cached\"\xad\x01\n" +
+	"\x06cached\x18d \x03(\v2\x15.pecan.v1.NodeMetricsR\x06cached\x12-\n" +
+	"\x06inline\x18e \x03(\v2\x15.pecan.v1.NodeMetricsR\x06inline\"\xad\x01\n" +
 	"\bRecovery\x12\x1e\n" +
 	"\n" +
 	"recomputed\x18\x01 \x01(\x04R\n" +
@@ -2511,20 +2521,21 @@ var file_pecan_v1_worker_reports_proto_depIdxs = []int32{
 	13, // 28: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
 	30, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
 	30, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
-	27, // 31: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	27, // 32: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	27, // 33: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	31, // 34: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	27, // 35: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	32, // 36: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	32, // 37: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	33, // 38: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	27, // 39: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	30, // 31: pecan.v1.JobMetrics.inline:type_name -> pecan.v1.NodeMetrics
+	27, // 32: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	27, // 33: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	27, // 34: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	31, // 35: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	27, // 36: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	32, // 37: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	32, // 38: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	33, // 39: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	27, // 40: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_reports_proto_init() }

@@ -92,7 +92,7 @@ func (c *Core) startOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.S
 	dataset := c.state.Dataset(job.DatasetId)
 	start := &pecanv1.StartStream{
 		Id: key.ID(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
-		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch), MayRunInline: !c.orders.Compares(job),
+		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch), MayRunInline: c.orders.MayRunInline(job),
 		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).ackedBelow,
 		Cache: c.cacheAction(epoch, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
 	}

@@ -20,7 +20,7 @@ func (s *script) orderInput(command string, a args) any {
 	case "metrics":
 		s.metricsSequence++
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
-			JobId: a["job"], Generation: 1, Sequence: s.metricsSequence, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
+			JobId: a["job"], Generation: 1, Sequence: s.metricsSequence, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")), Inline: nodes(a.list("inline")),
 			Failed: a.number("failed"), OrderedFailed: a.number("ordered-failed"),
 		}}})
 	case "rolled_back":

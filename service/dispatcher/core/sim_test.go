@@ -137,7 +137,7 @@ type sim struct {
 // simPlan draws the streams of a simulation: mostly a few in one group, and sometimes more than the dispatcher keeps all
 // entries of, in groups.
 func simPlan(rng *rand.Rand, closing, all bool) *pecanv1.Plan {
-	plan := &pecanv1.Plan{NumStreams: 4, AllOpen: all}
+	plan := &pecanv1.Plan{NumStreams: 4, AllOpen: all, Shuffled: rng.IntN(4) == 0}
 	if closing {
 		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}

@@ -87,7 +87,7 @@ func cleanHost(host *pecanv1.HostLoad) {
 
 // CleanMetrics repairs invalid metrics of a job's nodes.
 func CleanMetrics(metrics *pecanv1.JobMetrics) {
-	for _, nodes := range []*[]*pecanv1.NodeMetrics{&metrics.Nodes, &metrics.Ordered, &metrics.Cached} {
+	for _, nodes := range []*[]*pecanv1.NodeMetrics{&metrics.Nodes, &metrics.Ordered, &metrics.Cached, &metrics.Inline} {
 		cleanNodes(nodes, maxCallDepth)
 	}
 }

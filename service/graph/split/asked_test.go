@@ -141,16 +141,25 @@ func TestRandomStepsAreKeyedIfThereAreSeveralStreams(t *testing.T) {
 	}
 }
 
-// The dispatcher keeps the streams of a group open together if a shuffle mixes them. In mode deterministic it does so anyway.
-func TestAPlanWithGroupsSaysWhetherItsStreamsShuffle(t *testing.T) {
+// The dispatcher keeps streams open together if a shuffle mixes them. In mode deterministic it does so anyway. Splits of one
+// element mix without that, and small epochs do not pay for it.
+func TestAPlanSaysWhichStreamsAreOpenTogetherToMix(t *testing.T) {
+	exact, inTurn := graphtest.ExactlyOnce, pecanv1.Mode_MODE_DETERMINISTIC
 	for _, c := range []struct {
-		graph   string
-		streams int32
-		want    bool
-	}{{"shuffle_fixed", 17, true}, {"shuffle_fixed", 16, false}, {"noise", 20, false}} {
-		plan := planOf(t, c.graph, &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce, Streams: c.streams}, split.Env{})
-		if plan.NumStreams != c.streams || plan.Shuffled != c.want {
-			t.Errorf("%s in %d streams: shuffled %v", c.graph, plan.NumStreams, plan.Shuffled)
+		graph     string
+		streams   int32
+		fileBytes int64
+		mode      pecanv1.Mode
+		group     int32
+		want      bool
+	}{
+		{"shuffle_fixed", 17, 0, exact, 16, true}, {"shuffle_fixed", 16, 0, exact, 0, false}, {"noise", 20, 0, exact, 16, false},
+		{"records", 8, 1 << 30, exact, 0, true}, {"records", 8, 1 << 20, exact, 0, false}, {"records", 2, 1 << 28, exact, 0, true},
+		{"records", 8, 1 << 30, inTurn, 0, false},
+	} {
+		plan := planOf(t, c.graph, &pecanv1.JobOptions{Mode: c.mode, Streams: c.streams}, split.Env{FileBytes: c.fileBytes})
+		if plan.NumStreams != c.streams || plan.Shuffled != c.want || plan.Group != c.group {
+			t.Errorf("%s of %d bytes in %d streams: shuffled %v, groups of %d", c.graph, c.fileBytes, plan.NumStreams, plan.Shuffled, plan.Group)
 		}
 		other := proto.Clone(plan).(*pecanv1.Plan)
 		other.Shuffled = !plan.Shuffled

@@ -17,6 +17,29 @@ import (
 // defaultGroup is G of the plans that have groups: the number of streams that such an epoch has open together.
 const defaultGroup = 16
 
+// mixedGroup is G of plans without more streams than defaultGroup if a shuffle mixes their streams. It is smaller, so that
+// workers that come during the epoch find streams to open.
+const mixedGroup = 8
+
+// group returns G for a number of streams; 0 if all of them are one group.
+func (l workload) group(streams int64) int64 {
+	switch {
+	case streams > defaultGroup:
+		return defaultGroup
+	case streams > mixedGroup && l.mixes(streams):
+		return mixedGroup
+	}
+	return 0
+}
+
+// mixes reports whether streams have to be open together so that an epoch is mixed as well as a local run. They need not be
+// if each split is one element, because few streams then reach over as much of the source. A small epoch does not pay for
+// the iterators. What an earlier job measured does not count, so that jobs over one dataset have the same groups.
+func (l workload) mixes(streams int64) bool {
+	l.seconds = 0
+	return l.buffer > 0 && !l.inTurn && l.worth(streams)
+}
+
 // Share is what one stream reads of a dataset: the blocks First, First+Step, and so on, below Stop.
 type Share struct {
 	First, Step, Stop int64

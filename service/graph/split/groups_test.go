@@ -49,7 +49,7 @@ func TestEachBlockIsInExactlyOneStream(t *testing.T) {
 		streams := 1 + rng.Int64N(1024)
 		blocks := streams + rng.Int64N(4000)
 		shuffled, epoch, seed := rng.IntN(2) == 0, rng.Uint64N(5), rng.Uint64()
-		plan := &pecanv1.Plan{NumStreams: int32(streams), Group: int32(groupOf(streams))}
+		plan := &pecanv1.Plan{NumStreams: int32(streams), Group: int32(workload{}.group(streams))}
 		shares := sharesOf(blocks, plan, shuffled, seed, epoch)
 		read := inTurn(shares, defaultGroup)
 		what := fmt.Sprintf("%d blocks in %d streams, shuffled %v", blocks, streams, shuffled)

@@ -229,7 +229,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 			return err
 		}
 	}
-	plan.Shuffled = plan.Group > 0 && p.shufflesAfter(pushed, w)
+	plan.Shuffled = p.shufflesAfter(pushed, w) && (plan.Group > 0 || n.streams <= mixedGroup && n.load.mixes(n.streams))
 	p.planResume(plan, pushed, w)
 	return nil
 }

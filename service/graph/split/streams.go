@@ -15,6 +15,7 @@ import (
 // streamCount is the number of streams that a division gets.
 type streamCount struct {
 	streams, group int64
+	load           workload
 	// most is the largest number that the division can have. It is 1 if the source cannot be divided.
 	most int64
 	// where says where the cut is. reason is a sentence about the whole division, and why is a sentence about the number.
@@ -103,7 +104,7 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	if why == "" {
 		why = fmt.Sprintf("Each of the %d %s has a stream of its own.", w.splitCount, unit)
 	}
-	return streamCount{streams: limit, group: groupOf(limit), most: most, where: where, why: why, reason: fmt.Sprintf("%s, into %d streams. %s", where, limit, why)}
+	return streamCount{streams: limit, group: load.group(limit), load: load, most: most, where: where, why: why, reason: fmt.Sprintf("%s, into %d streams. %s", where, limit, why)}
 }
 
 // unitOf names what a stream has of a cut by parts or at files.
@@ -117,14 +118,6 @@ func unitOf(w Division) string {
 		return "extents"
 	}
 	return "files"
-}
-
-// groupOf returns G of a plan with a number of streams. Up to defaultGroup streams are one group, which G = 0 means.
-func groupOf(streams int64) int64 {
-	if streams <= defaultGroup {
-		return 0
-	}
-	return defaultGroup
 }
 
 // fair lowers S until each stream meets every element of an endless source equally often. It also reports whether
@@ -165,7 +158,7 @@ func (s streamCount) asked(p *Planner, w Division, opts *pecanv1.JobOptions, env
 		s.streams, _ = p.fair(w, s.most)
 		s.why = fmt.Sprintf("%s, and %s", by, p.whyNoMore(w, s.streams))
 	}
-	s.group = groupOf(s.streams)
+	s.group = s.load.group(s.streams)
 	if env.Division != nil {
 		s.group = int64(env.Division.GetGroup())
 	}

@@ -49,6 +49,8 @@ type workload struct {
 	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
+	// inTurn is set in mode deterministic: all streams of an epoch without groups are open together.
+	inTurn bool
 	// private is a step for which every stream needs an iterator of its own, "" without one.
 	private string
 }
@@ -132,13 +134,13 @@ func floor(x float64) int64 { return int64(min(math.Floor(x), float64(maxDivided
 func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env Env) workload {
 	l := workload{
 		splits: w.splitCount, weight: p.tailWeight(root, w), files: allFiles(w) || anyExtents(w), fileBytes: env.FileBytes, passes: !p.cutIsFree(w),
-		cached: p.cacheMarks(root) > 0,
+		cached: p.cacheMarks(root) > 0, inTurn: plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC,
 	}
 	for _, e := range w.Edges {
 		l.elements = max(l.elements, p.Cardinality(e.at))
 	}
 	profile := env.Profile
-	if plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	if l.inTurn {
 		// A later job with the same seed gets the same order, whatever an earlier one has measured.
 		profile = nil
 	}

@@ -43,6 +43,8 @@ type Run interface {
 	Reordered() bool
 	// ReadsCache reports whether the run was to read a segment of a cache.
 	ReadsCache() bool
+	// Inline reports whether the steps run inline.
+	Inline() bool
 	// Recovery is what the run recomputed, and how it began.
 	Recovery() *pecanv1.Recovery
 }
@@ -84,13 +86,14 @@ func (t *Totals) Remove(r Run) {
 }
 
 // addRuns adds the metrics of runs to totals. Runs in another order of the steps are also summed separately,
-// because the costs of two orders cannot be compared from one sum. Runs that read a cache are also summed separately,
-// because they leave steps out.
+// because the costs of two orders cannot be compared from one sum. The same holds for runs whose steps run inline. Runs that
+// read a cache are also summed separately, because they leave steps out.
 func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
-	all, ordered, cached := byNode{}, byNode{}, byNode{}
+	all, ordered, cached, inline := byNode{}, byNode{}, byNode{}, byNode{}
 	all.add(totals.Nodes)
 	ordered.add(totals.Ordered)
 	cached.add(totals.Cached)
+	inline.add(totals.Inline)
 	for _, r := range runs {
 		nodes, failed := r.Nodes(), r.Failed()
 		all.add(nodes)
@@ -98,12 +101,17 @@ func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
 		if r.Reordered() {
 			ordered.add(nodes)
 			totals.OrderedFailed += failed
-		} else if r.ReadsCache() {
-			cached.add(nodes)
+		} else {
+			if r.ReadsCache() {
+				cached.add(nodes)
+			}
+			if r.Inline() {
+				inline.add(nodes)
+			}
 		}
 		totals.Recovery.Add(r.Recovery())
 	}
-	totals.Nodes, totals.Ordered, totals.Cached = all.list(), ordered.list(), cached.list()
+	totals.Nodes, totals.Ordered, totals.Cached, totals.Inline = all.list(), ordered.list(), cached.list(), inline.list()
 }
 
 // byNode sums metrics by the names of nodes.
@@ -138,7 +146,7 @@ func (t *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	a.reported = true
 	a.sequence++
 	metrics := &pecanv1.JobMetrics{
-		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered, Cached: a.done.Cached,
+		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered, Cached: a.done.Cached, Inline: a.done.Inline,
 		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
 	metrics.Recovery.Add(a.done.Recovery)

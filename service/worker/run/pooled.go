@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/service/graph/pooled"
@@ -56,6 +57,7 @@ func (r *run) openPooled(graphs *rewrite.StreamGraphs, base *tf.Context, source 
 		r.mu.Lock()
 		r.pooled, r.profiles = upstream, profiles
 		r.mu.Unlock()
+		r.noteInline()
 		return nil
 	}
 	if relay != nil {
@@ -92,6 +94,7 @@ func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, ops map[stri
 	}
 	leave, ended := context.AfterFunc(r.ctx, p.Cancel), false
 	r.pooled = append(r.pooled, pooledUse{p, func() { ended = leave() }})
+	r.noteInline()
 	r.closers = append(r.closers, func() {
 		if !ended || !p.Idle() {
 			leave()
@@ -108,6 +111,11 @@ func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, ops map[stri
 		r.stream.streams.pool.put(p, idlePerSlot*r.stream.streams.Options.MaxStreams)
 	})
 	return p.Iterator, profiler
+}
+
+// noteInline notes whether steps run inline.
+func (r *run) noteInline() {
+	r.inline.Store(slices.ContainsFunc(r.pooled, func(p pooledUse) bool { return p.pooledIterator.inline }))
 }
 
 // leavePooled detaches the pooled iterators from the run's context, because the end of the run must not cancel them.
@@ -213,6 +221,7 @@ func (r *run) beginsPooled() bool { return len(r.pooled) > 0 && r.index() == r.p
 func (r *run) openOwn() (*tf.Iterator, error) {
 	r.stream.log.Debug("the first element of a pooled stream failed")
 	r.release(0)
+	r.noteInline()
 	r.ownIterator = true
 	r.dropRemainder()
 	it, err := r.openLocked()

@@ -58,6 +58,9 @@ type run struct {
 	// sharesOpeningLock is set if the run shares the opening lock for its first element.
 	sharesOpeningLock atomic.Bool
 
+	// inline is set if steps of its pooled iterators run inline.
+	inline atomic.Bool
+
 	// failures counts elements that could not be produced, without those whose file was missing or whose error is transient.
 	failures atomic.Uint64
 

@@ -105,5 +105,8 @@ func (r *run) Failed() uint64 { return r.failures.Load() }
 // Reordered reports whether the steps run in another order than the registered one.
 func (r *run) Reordered() bool { return len(r.command.GetPlan().GetOrder()) > 0 }
 
+// Inline reports whether steps of the run's pooled iterators run inline.
+func (r *run) Inline() bool { return r.inline.Load() }
+
 // ReadsCache reports whether the run was to read a segment of a cache.
 func (r *run) ReadsCache() bool { return len(r.command.GetCache().GetSegments()) > 0 }

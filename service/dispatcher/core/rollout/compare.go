@@ -67,13 +67,18 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
-// Compares reports whether what the streams of a job cost may be compared: until there is a decision, and always with an
-// order in production.
-func (r *Rollouts) Compares(job *durable.Job) bool {
-	if _, off := r.state.OrderKey(job); off != "" {
-		return false
+// MayRunInline reports whether new streams of a job may run inline. Orders are compared by streams that run in parallel.
+// Enough of those come first, and all streams are such while an order is in production.
+func (r *Rollouts) MayRunInline(job *durable.Job) bool {
+	key, off := r.state.OrderKey(job)
+	switch {
+	case off != "":
+		return true
+	case r.state.Decision(key) != nil:
+		return r.state.OrderFor(job) == nil
 	}
-	return r.state.DecisionFor(job) == nil || r.state.OrderFor(job) != nil
+	o := r.open[key]
+	return o != nil && o.measuredParallel
 }
 
 // failedInOrder returns a reason if elements of a job failed in the order after from. It returns "" if elements failed in
@@ -95,14 +100,14 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 	ordered, beside, before := jobmetrics.Profile{}, jobmetrics.Profile{}, jobmetrics.Profile{}
 	for _, job := range jobs {
 		now, from := r.host.Metrics(job.JobId), p.baseline[job.JobId]
-		registered := now.Registered()
+		registered := now.Parallel()
 		before.Add(registered)
 		if from == nil {
 			continue
 		}
 		since := jobmetrics.Profile{}
 		since.Add(registered)
-		since.Subtract(from.Registered())
+		since.Subtract(from.Parallel())
 		beside.Add(since.List())
 		now.Ordered.Subtract(from.Ordered.List())
 		ordered.Add(now.Ordered.List())

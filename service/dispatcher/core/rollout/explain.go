@@ -43,7 +43,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	e := &Explained{
 		Response:    &pecanv1.ExplainResponse{JobId: job.JobId, Order: key.Policy, Tolerance: key.Tolerance, State: state, Why: why},
 		Fingerprint: r.state.Dataset(job.DatasetId).GetFingerprint(), Plan: job.Plan, Options: proto.Clone(job.Options).(*pecanv1.JobOptions),
-		Nodes: r.measured([]*durable.Job{job}), Other: r.state.Profile(r.state.Dataset(job.DatasetId).GetFingerprint()).GetOther(),
+		Nodes: r.sum([]*durable.Job{job}, (*jobmetrics.Totals).Registered), Other: r.state.Profile(r.state.Dataset(job.DatasetId).GetFingerprint()).GetOther(),
 	}
 	if off != "" {
 		e.Response.Order, e.Response.Tolerance = pecanv1.Order_ORDER_OFF, pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED

@@ -13,7 +13,10 @@ import (
 // measure asks for a plan once the costs of the steps are known, from these jobs or from earlier ones.
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
-	nodes, epochs := r.measured(u.jobs), r.epochsBegun(u.jobs)
+	nodes, epochs := r.sum(u.jobs, (*jobmetrics.Totals).Parallel), r.epochsBegun(u.jobs)
+	if !isEnough(jobmetrics.Busiest(nodes)) {
+		nodes = r.sum(u.jobs, (*jobmetrics.Totals).Registered)
+	}
 	if elements, cpu := jobmetrics.Busiest(nodes); !isEnough(elements, cpu) {
 		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.1f s of CPU", min(elements, planElements), planElements, min(cpu, planCPU), planCPU)
 		kept := r.state.Profile(u.key.Fingerprint)
@@ -37,7 +40,7 @@ func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 		return
 	}
 	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
-	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.measured(jobs), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther()}
+	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.sum(jobs, (*jobmetrics.Totals).Parallel), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther()}
 	switch elements, cpu := jobmetrics.Busiest(now.Nodes); {
 	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return
@@ -84,11 +87,11 @@ func optionsFor(u *undecidedOrder, wider pecanv1.OrderTolerance) *pecanv1.JobOpt
 	return options
 }
 
-// measured sums the metrics of jobs' streams in the registered order.
-func (r *Rollouts) measured(jobs []*durable.Job) []*pecanv1.NodeMetrics {
+// sum sums a part of the metrics of jobs.
+func (r *Rollouts) sum(jobs []*durable.Job, part func(*jobmetrics.Totals) []*pecanv1.NodeMetrics) []*pecanv1.NodeMetrics {
 	sum := jobmetrics.Profile{}
 	for _, job := range jobs {
-		sum.Add(r.host.Metrics(job.JobId).Registered())
+		sum.Add(part(r.host.Metrics(job.JobId)))
 	}
 	return jobmetrics.Valid(sum.List())
 }

@@ -88,6 +88,8 @@ func (r *Rollouts) Tick() {
 type rollout struct {
 	// due is when the rollout continues.
 	due time.Duration
+	// measuredParallel is set if enough elements were measured in streams that do not run inline.
+	measuredParallel bool
 	// planNumber is the number of the open PlanRequest, 0 without one.
 	planNumber uint64
 	// planned is the planned order; nil before there is one.
@@ -158,7 +160,12 @@ func (r *Rollouts) stepOpen() {
 		}
 	}
 	for _, u := range list {
-		switch o := r.open[u.key]; {
+		o := r.open[u.key]
+		if !o.measuredParallel {
+			elements, _ := jobmetrics.Busiest(r.sum(u.jobs, (*jobmetrics.Totals).Parallel))
+			o.measuredParallel = elements >= minElements
+		}
+		switch {
 		case o.planNumber > 0 || r.host.Now() < o.due:
 		case o.planned == nil:
 			r.measure(u, o)

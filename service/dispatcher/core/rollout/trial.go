@@ -50,7 +50,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 // trialBudget returns the CPU seconds that a trial may cost, its minimum, and the work of the jobs. What a trial costs must
 // be a small share of what the order would save, and all trials together a small share of the work.
 func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64, all work) {
-	nodes := r.measured(u.jobs)
+	nodes := r.sum(u.jobs, (*jobmetrics.Totals).Registered)
 	_, spent := jobmetrics.Busiest(nodes)
 	if _, before := jobmetrics.Busiest(o.metrics); before > spent {
 		nodes, spent = o.metrics, before

@@ -57,7 +57,9 @@ func mustBeOpen(epoch *durable.Epoch) (below uint32, withinQuota bool) {
 		group := uint32(plan.GetGroup())
 		return min(epoch.FirstUndelivered()/group*group+group, epoch.Regular()), withinQuota
 	case deterministic || plan.GetAllOpen() || mode == pecanv1.Mode_MODE_OFF:
-		return epoch.Total(), withinQuota
+		return epoch.Total(), false
+	case plan.GetShuffled():
+		return epoch.Regular(), true
 	}
 	return 0, withinQuota
 }
