@@ -65,9 +65,9 @@ type Epoch struct {
 
 // sums are over all streams of an epoch.
 type sums struct {
-	delivered, truncated, activeDelivered   uint32
-	held, running, produced, openingCrashed int
-	elements, lost                          uint64
+	delivered, truncated, activeDelivered           uint32
+	held, running, unread, produced, openingCrashed int
+	elements, lost                                  uint64
 }
 
 func newEpoch(job *Job, number, opened uint64, total uint32) *Epoch {
@@ -96,6 +96,9 @@ func (e *Epoch) Elements() uint64 { return e.sums.elements }
 
 // Held counts the streams on workers that are not delivered.
 func (e *Epoch) Held() int { return e.sums.held }
+
+// Unread counts the produced streams on workers that are not delivered.
+func (e *Epoch) Unread() int { return e.sums.unread }
 
 // ActiveStreams counts the active streams.
 func (e *Epoch) ActiveStreams() int { return len(e.active) }
@@ -302,6 +305,7 @@ func (e *Epoch) count(stream *pecanv1.StoredStream, sign int) {
 	held := stream.Worker != nil
 	add(&e.sums.held, held && !stream.Delivered)
 	add(&e.sums.running, held && !stream.Produced && !e.Job.Plan.IsClosing(stream.Stream))
+	add(&e.sums.unread, held && stream.Produced && !stream.Delivered)
 	add(&e.sums.produced, stream.Produced)
 	add(&e.sums.openingCrashed, stream.OpeningCrashes > 0)
 	if stream.Delivered {

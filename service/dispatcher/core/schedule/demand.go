@@ -35,6 +35,30 @@ func sortDemands(list []*demand) {
 	slices.SortFunc(list, func(a, b *demand) int { return compareEpochs(a.epoch, b.epoch) })
 }
 
+// refreshDemand brings the demand of an epoch up to date.
+func (s *Scheduler) refreshDemand(d *demand) {
+	if prefetch := durable.AllPrefetched(d.epoch); prefetch != d.prefetch {
+		d.prefetch = prefetch
+		for _, stream := range d.epoch.Active() {
+			s.WorkerChanged(stream.Worker.GetWorkerId())
+		}
+	}
+	for number := range d.unsure {
+		closing := d.epoch.Find(number)
+		runs := closing != nil && Running(d.epoch, closing)
+		if runs != d.closings[number] && closing != nil {
+			// Its last source was produced, or lost.
+			s.WorkerChanged(closing.Worker.GetWorkerId())
+		}
+		if delete(d.closings, number); runs {
+			d.closings[number] = true
+		}
+	}
+	clear(d.unsure)
+	d.running = d.epoch.Running() + len(d.closings)
+	s.unblock(d)
+}
+
 // waits reports whether the epoch may have a stream that waits for a slot. Closing streams need none, except those of
 // prefetched epochs.
 func (d *demand) waits() bool {
@@ -56,6 +80,10 @@ func (d *demand) computes() bool {
 	}
 	return d.epoch.Held() > waiting
 }
+
+// keepsUp reports whether the trainers of the epoch read nearly as fast as workers produce: no more streams wait for them
+// than run.
+func (d *demand) keepsUp() bool { return d.epoch.Unread() <= d.running+1 }
 
 // nextWaiting returns the first stream from one on that needs a worker and has none; false if there is none.
 func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
