@@ -160,7 +160,9 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
-		return l.Usable && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
+		// The worker holds one stream less then.
+		mayHold := l.mayHold(0) || to.keepsUp()
+		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
 	}
 	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })

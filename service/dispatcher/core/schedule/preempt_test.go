@@ -68,6 +68,25 @@ func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
 	}
 }
 
+// A worker holds so many produced streams of a job that it gives it no further slot. So no other job gives one.
+func TestNoStreamMovesForAJobThatCannotUseTheSlot(t *testing.T) {
+	m := newMarket(t, 1, 1, 8, nil)
+	m.begin("early", 1)
+	late := m.add("late", "", 1, endless)
+	late.Plan.Group, late.Options.Mode = 40, pecanv1.Mode_MODE_DETERMINISTIC
+	m.run(1, nil)
+	m.paused["late"] = true
+	for stream := range uint32(39) {
+		m.end(late.Epochs[0], stream)
+	}
+	m.schedule.Run(false)
+	for call := range 4 {
+		if n := m.preempt(all, all); n != 0 {
+			t.Errorf("%d streams move in call %d", n, call)
+		}
+	}
+}
+
 func TestPreemptedSlotsGoToTheJobTheyWereTakenFor(t *testing.T) {
 	m := newMarket(t, 1, 4, 4, nil)
 	early, paused, late := m.begin("early", 1), m.begin("paused", 1), m.begin("late", 1)
