@@ -87,12 +87,17 @@ func (d *demand) keepsUp() bool { return d.epoch.Unread() <= d.running+1 }
 
 // nextWaiting returns the first stream from one on that needs a worker and has none; false if there is none.
 func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
-	idle, anyIdle := e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })
+	idle, anyIdle := nextIdle(e, from)
 	fresh, anyFresh := e.NextFresh(from)
 	if anyIdle && (!anyFresh || idle < fresh) {
 		return idle, true
 	}
 	return fresh, anyFresh
+}
+
+// nextIdle returns the first stream from one on that needs a worker again; false if there is none.
+func nextIdle(e *durable.Epoch, from uint32) (uint32, bool) {
+	return e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })
 }
 
 // waiting visits the streams from one on that wait for a worker and may be leased now, until visit returns false. Streams
@@ -131,7 +136,6 @@ func (s *Scheduler) waiting(e *durable.Epoch, from uint32, visit func(stream uin
 // sourcesWait reports whether a stream that a closing stream joins waits for a worker.
 func sourcesWait(e *durable.Epoch, closing uint32) bool {
 	first, below := e.Sources(closing)
-	return e.AnyFresh(first, below) || e.AnyIdle(func(stream *pecanv1.StoredStream) bool {
-		return first <= stream.Stream && stream.Stream < below && Needed(e, stream)
-	})
+	idle, anyIdle := nextIdle(e, first)
+	return anyIdle && idle < below || e.AnyFresh(first, below)
 }
