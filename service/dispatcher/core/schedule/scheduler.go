@@ -16,7 +16,8 @@ type Host interface {
 	Unreachable(epoch *durable.Epoch) map[string]bool
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Locals has the local workers that may serve a job. With only, no other worker may, and all of its host are listed.
+	// Locals has the local workers that may serve a job. If only is true, no other worker may serve it. The list then has
+	// all workers on the host of the job's trainers.
 	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
@@ -53,7 +54,7 @@ type Scheduler struct {
 	// None of them is in a queue.
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
-	// short has the jobs that Preempt found below their part. owed has the epochs for which it took slots.
+	// short has the jobs that Preempt found below their share. owed has the epochs for which it took slots.
 	short map[*share]bool
 	owed  []*demand
 	// starting is set if absent workers of the configured list may still come.

@@ -61,7 +61,7 @@ func (l *load) count(leases []durable.Ref) {
 	clear(l.prefetchJobs)
 	for _, held := range leases {
 		stream := held.Epoch.Find(held.Stream)
-		// Of a prefetched epoch, one stream per worker counts as prefetched. Further ones were started for a trainer
+		// One stream of a prefetched epoch counts as prefetched on each worker. Further ones were started for a trainer
 		// that has left, and count like any other.
 		if job := held.Epoch.Job.JobId; !stream.Delivered && !l.prefetchJobs[job] && durable.AllPrefetched(held.Epoch) {
 			l.prefetchJobs[job] = true
