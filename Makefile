@@ -8,7 +8,7 @@ PARALLEL ?= 3
 CHECKED := tests/e2e/test_elements.py::test_elements_arrive_unchanged tests/e2e/test_epochs.py::test_every_epoch_is_complete \
   tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_another_job_over_the_same_files_reads_the_cache \
   tests/graph/test_identity.py::test_sharding_policies_keep_elements_and_batches \
-  tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset tests/faults/test_thesis.py::test_failover
+  tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset tests/faults/test_thesis.py::test_failover_a_standby_gets_every_stream
 # The marks of the tests that `make test` runs.
 QUICK := not slow and not soak
 PROCESS_TESTS := tests --ignore tests/repo --ignore tests/docs

@@ -1,10 +1,10 @@
 """Cachew's sweep with real files: which step should be cached, as the work after the source grows.
 
-The published sweep (Graur et al., "Cachew", USENIX ATC 2022) has a stage that reads, one that makes elements 2.5 times
-larger, and one whose time varies. Here the last one computes, because TensorFlow does not count the time of its own
-sleeping dataset. A random crop follows, as in most training jobs. No choice can cache it, and it keeps the way to the
-trainer from hiding what reading costs. Run as a program, the module sweeps in directories of the caller, and prints the
-samples as JSON.
+The published sweep (Graur et al., "Cachew", USENIX ATC 2022) has three stages. One reads, one makes elements 2.5
+times larger, and the time of one varies. Here the last one computes, because TensorFlow does not count the time of
+its own sleeping dataset. A random crop follows, as in most training jobs. No choice can cache it, and it keeps the
+way to the trainer from hiding what reading costs. Run as a program, the module sweeps in directories of the caller,
+and prints the samples as JSON.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ COLOURS = {COMPUTE: "#d55e00", SOURCE: "#0072b2", FULL: "#777", AUTOMATIC: "#006
 def write_source(directory: pathlib.Path) -> list[str]:
     """Writes record files, and returns their names.
 
-    They are not compressed. To read a record then costs less than to read the larger element of a full cache, so that
-    the best choice changes as the variable stage grows.
+    They are not compressed. To read a record then costs less than to read the larger element of a full cache. So the
+    best choice changes as the variable stage grows.
     """
     directory.mkdir()
     random, names = np.random.default_rng(17), []

@@ -172,7 +172,7 @@ def _killed(cluster: Cluster, victims: list[Program]) -> Sample:
     trial.inject(kill_and_restart)
     trial.finish(range(TOTAL))
     figures = {
-        "s to have its state": trial.logged('msg="state ready"'),
+        "s to have its state": trial.logged('msg="the dispatcher has loaded its state"'),
         "s to have a worker": trial.logged('msg="worker registered"'),
         "s to lease": trial.logged('msg="lease granted"'),
         NEXT: trial.next_of(),

@@ -52,7 +52,7 @@ class Row:
         repetitions: Number of samples per contestant; None takes the caller's number.
         by: Summarises the samples of a figure: the median, or `max` if no sample may exceed a limit.
         references: Contestants, each with one of its figures. Each sample also gets its percentage of that figure in
-            the same turn, which does not depend on the speed of the machine during the turn.
+            the same turn. The percentage does not depend on the speed of the machine during the turn.
         about: Explanation for readers of the report, or a function that returns it after the measurement.
         plot: Draws the samples of each contestant as SVG text.
     """

@@ -29,8 +29,8 @@ from tests.slow import SLOW, SOAK
 
 _STDERR = pytest.StashKey[int]()
 
-# Trainers keep record indexes in the user's directory. Tests use a directory of their own. What the jobs of a private cluster
-# teach would change the plans of later tests.
+# Trainers keep record indexes in the user's directory. Tests use a directory of their own. What a private
+# cluster learned from jobs would change the plans of later tests.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PECAN_HOME"] = tempfile.mkdtemp(prefix="pecan-tests-")
     atexit.register(shutil.rmtree, os.environ["PECAN_HOME"], ignore_errors=True)

@@ -91,12 +91,14 @@ SLOW = (
     "tests/faults/test_poison.py::test_workers_killed_from_outside_at_one_element_fail_no_job",
     "tests/faults/test_positions.py::test_a_killed_trainer_repeats_only_elements_since_its_last_save[before a save]",
     "tests/faults/test_positions.py::test_a_position_survives_other_workers_and_a_restarted_dispatcher",
-    "tests/faults/test_thesis.py::test_five_epochs",
-    "tests/faults/test_thesis.py::test_getfail",
-    "tests/faults/test_thesis.py::test_killall",
+    "tests/faults/test_thesis.py::test_five_epochs_stay_exact_while_processes_die",
+    "tests/faults/test_thesis.py::test_getfail_an_automatic_cache_survives_the_death_of_its_readers",
+    "tests/faults/test_thesis.py::test_getfail_the_cache_survives_the_death_of_its_readers",
+    "tests/faults/test_thesis.py::test_killall_the_trainer_gets_no_error",
     "tests/faults/test_thesis.py::test_modes_of_an_automatic_cache_change_while_everything_dies",
-    "tests/faults/test_thesis.py::test_putfail",
-    "tests/faults/test_thesis.py::test_recover",
+    "tests/faults/test_thesis.py::test_putfail_later_epochs_complete_an_automatic_cache",
+    "tests/faults/test_thesis.py::test_putfail_the_next_epoch_reads_only_complete_segments",
+    "tests/faults/test_thesis.py::test_recover_the_only_worker_continues_at_any_address",
     "tests/graph/test_parts.py::test_a_stream_gives_its_parts_one_after_another[deterministic]",
     "tests/graph/test_parts.py::test_a_stream_gives_its_parts_one_after_another[exactly once]",
     "tests/graph/test_random.py",
@@ -133,10 +135,10 @@ SOAK = {
         "the same test with a trainer that resumes",
     "tests/faults/test_endless_repeat.py::test_each_row_comes_once_in_each_pass[40-one run]":
         "the same test with a trainer that resumes",
-    "tests/faults/test_thesis.py::test_failover[exactly_once]":
+    "tests/faults/test_thesis.py::test_failover_a_standby_gets_every_stream[exactly_once]":
         "the same test in mode deterministic, and the simulation in every mode",
-    "tests/faults/test_thesis.py::test_killall[exactly_once]":
+    "tests/faults/test_thesis.py::test_killall_the_trainer_gets_no_error[exactly_once]":
         "the same test in mode deterministic, and the simulation in every mode",
-    "tests/faults/test_thesis.py::test_putfail_of_an_automatic_cache[deterministic-in the middle of a block]":
-        "the same test after a segment, and test_putfail at each point",
+    "tests/faults/test_thesis.py::test_putfail_later_epochs_complete_an_automatic_cache[deterministic-in the middle of a block]":
+        "the same test after a segment, and test_putfail_the_next_epoch_reads_only_complete_segments at each point",
 }

@@ -44,8 +44,8 @@ type fleet struct {
 	workDone  time.Duration
 	killed    int
 	doomed    bool
-	// Streams that ran on workers when these disappeared, the longest time until one of them ran again, and the longest
-	// part of it in which a slot was free.
+	// lost counts the streams that ran on workers when these disappeared. movedS is the longest time until one of them ran
+	// again. freeS is the longest part of that time in which a slot was free.
 	lost          int
 	movedS, freeS float64
 	// How long the slots of all living workers were full, up to changedAt.

@@ -36,8 +36,8 @@ type report struct {
 	Streams     int     `json:"streams"`
 	// Streams that ran on workers when these disappeared.
 	Lost int `json:"lost"`
-	// The longest time from the death of a worker until all of its streams ran on others, and the longest part of it in
-	// which a slot of a living worker was free. 0 without deaths.
+	// The longest time from the death of a worker until all of its streams ran on others. 0 without deaths. MovedFreeS is
+	// the longest part of that time in which a slot of a living worker was free.
 	MovedS             float64 `json:"moved_s"`
 	MovedFreeS         float64 `json:"moved_free_s"`
 	LargestToWorker    int     `json:"largest_message_to_worker"`

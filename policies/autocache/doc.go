@@ -6,10 +6,15 @@
 // of workers that suits it. Cachew is the published policy, for comparison. Evict chooses the caches that stay below a
 // quota.
 //
-// All are pure functions. Files: input.go has the measurements, rate.go fits the speed of a store, history.go expects
-// epochs, model.go predicts an epoch, decide.go is Decide, reasons.go has its reasons, orders.go
-// compares its decisions in two orders of the steps, cachew.go is Cachew, evict.go
-// is Evict. testdata has scripts of inputs and expected decisions.
+// All are pure functions. testdata has scripts of inputs and expected decisions. Files:
+//
+//   - input.go has the measurements.
+//   - rate.go fits the speed of a store.
+//   - history.go predicts the number of epochs.
+//   - model.go predicts an epoch.
+//   - decide.go has Decide, and reasons.go has its reasons.
+//   - orders.go compares the decisions in two orders of the steps.
+//   - cachew.go has Cachew, and evict.go has Evict.
 //
 // The package reads no clock and keeps no state, so that a simulator can replay
 // recorded measurements. docs/design/0015-autocache.md has the reasons.

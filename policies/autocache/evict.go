@@ -10,7 +10,7 @@ import (
 type Cache struct {
 	Key, Tenant string
 	Bytes       float64
-	// Benefit is what it saves until it expires: Prediction.Benefit × the epochs that are expected to read it.
+	// Benefit is how many seconds of a trainer the cache saves in the epochs that are expected to read it.
 	Benefit float64
 	// Pinned: the cache stays whatever its benefit is, because an operator pinned it or an epoch uses it.
 	Pinned bool
@@ -44,10 +44,10 @@ func Evict(caches []Cache, q Quota) Eviction {
 	for i, c := range caches {
 		switch {
 		case c.Pinned:
-			e.Kept[i], e.Reasons[i] = true, "stays: it is pinned or in use"
+			e.Kept[i], e.Reasons[i] = true, "the cache is pinned or in use"
 			s.left.take(c)
 		case c.expired():
-			e.Reasons[i] = fmt.Sprintf("goes: nobody has read it for %.3g hours, and it may be unused for %.3g", c.Unused, c.TTL)
+			e.Reasons[i] = fmt.Sprintf("nobody has read the cache for %.3g hours, and it may be unused for %.3g hours", c.Unused, c.TTL)
 		default:
 			s.order = append(s.order, i)
 		}
@@ -57,11 +57,11 @@ func Evict(caches []Cache, q Quota) Eviction {
 		return cmp.Or(-cmp.Compare(density(x), density(y)), cmp.Compare(x.Bytes, y.Bytes), cmp.Compare(x.Key, y.Key), cmp.Compare(a, b))
 	})
 	for _, i := range s.best() {
-		e.Kept[i], e.Reasons[i] = true, fmt.Sprintf("stays: it saves %.3g in %s", benefit(caches[i]), size(caches[i].Bytes))
+		e.Kept[i], e.Reasons[i] = true, fmt.Sprintf("the cache saves %.3g s of a trainer with %s", benefit(caches[i]), size(caches[i].Bytes))
 	}
 	for _, i := range s.order {
 		if !e.Kept[i] {
-			e.Reasons[i] = fmt.Sprintf("goes: it saves %.3g in %s, and the quota has no room for it beside the others", benefit(caches[i]), size(caches[i].Bytes))
+			e.Reasons[i] = fmt.Sprintf("the cache saves %.3g s of a trainer with %s, and the quota has no room for it beside the caches that stay", benefit(caches[i]), size(caches[i].Bytes))
 		}
 	}
 	return e

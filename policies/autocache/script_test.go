@@ -88,7 +88,8 @@ func (s *script) Answer(t *testing.T, words []string) string {
 	case "evict":
 		e := autocache.Evict(s.caches, s.quota)
 		for i, c := range s.caches {
-			fmt.Fprintf(&out, "  %-10s %s\n", c.Key, e.Reasons[i])
+			verdict := map[bool]string{true: "stays", false: "goes"}[e.Kept[i]]
+			fmt.Fprintf(&out, "  %-10s %s: %s\n", c.Key, verdict, e.Reasons[i])
 		}
 	default:
 		t.Fatalf("unknown policy %q", words[0])

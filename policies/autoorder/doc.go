@@ -7,9 +7,14 @@
 // Both policies order each section by itself: the steps between two fixed steps. The dispatcher tries a plan before it
 // adopts it.
 //
-// Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost model,
-// search.go the search for the cheapest order, fit.go fits it to measurements in two orders, predict.go the prediction
-// for a given order. testdata has scripts of pipelines and the expected plans.
+// testdata has scripts of pipelines and the expected plans. Files:
+//
+//   - pipeline.go has the input and the output.
+//   - paper.go has the policy Paper.
+//   - cost.go has the policy Cost and its cost model.
+//   - search.go searches for the cheapest order.
+//   - fit.go fits the cost model to measurements in two orders.
+//   - predict.go predicts the cost of a given order.
 //
 // The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
 // recorded measurements. docs/design/0010-autoorder.md has the reasons.

@@ -5,11 +5,16 @@
 // Paper and IncDec are the published policies, for comparison: Paper is the algorithm of the paper, IncDec that
 // of the published code. They apply none of Search's guards.
 //
-// Files: paper.go and incdec.go have the published policies. search.go has the state machine of Search, model.go
-// its predictions, host.go the load of the trainers' hosts, compare.go the sequential test between two
-// configurations, change.go the detection of changes, cost.go what searches have cost.
+// Files:
 //
-// Policies are deterministic state machines, see package autoscale, which has their inputs and outputs. The
+//   - paper.go and incdec.go have the published policies.
+//   - search.go has the state machine of Search, and model.go has its predictions.
+//   - host.go has the load of the trainers' hosts.
+//   - compare.go has the sequential test between two configurations.
+//   - change.go detects changes.
+//   - cost.go sums the cost of searches.
+//
+// Policies are deterministic state machines. Package autoscale has their inputs and outputs. The
 // package reads no clock and draws no random numbers. docs/design/0013-autoscaling.md has the reasons.
 //
 // Do not iterate over a map where the order shows in a decision, and do not let a published policy use Search's guards.

@@ -8,8 +8,12 @@
 //
 // A simulation is a pure function of its seed: it starts no goroutines and reads no clock.
 //
-// Files: surface.go has the bottleneck model and random surfaces, job.go the simulation of one job, scenario.go the
-// compared jobs, report.go the comparison of policies over many seeds.
+// Files:
+//
+//   - surface.go has the bottleneck model and random surfaces.
+//   - job.go simulates one job.
+//   - scenario.go has the compared jobs.
+//   - report.go compares policies over many seeds.
 //
 // The package imports policies only, and no policy imports it.
 //

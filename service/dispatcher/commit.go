@@ -122,7 +122,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		if e.HadAtIndex {
 			args = append(args, "streams_at_index_took", e.AtIndex.Round(time.Millisecond))
 		}
-		d.deps.Log.Info("worker left", args...)
+		d.deps.Log.Info("a worker left", args...)
 	case core.KeepLearned:
 		d.keep(e.Fingerprint)
 	case core.RemoveGraph:

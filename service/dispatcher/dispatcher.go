@@ -134,7 +134,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	if err := d.removeOrphans(); err != nil {
 		return nil, err
 	}
-	deps.Log.Info("state ready", "cluster", state.ClusterID(), "records", state.Applied(), "replayed", replayed, "work_dir", deps.Store.Dir())
+	deps.Log.Info("the dispatcher has loaded its state", "cluster", state.ClusterID(), "records", state.Applied(), "replayed", replayed, "work_dir", deps.Store.Dir())
 	return d, nil
 }
 

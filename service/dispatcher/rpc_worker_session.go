@@ -33,7 +33,7 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 		d.sessionEnded(id)
 	}()
 	if _, err := d.submit(stream.Context(), core.Hello{Session: id, Message: hello}); err != nil {
-		d.deps.Log.Warn("worker refused", "worker", hello.Address.WorkerId, "tcp", hello.Address.Tcp, "error", err)
+		d.deps.Log.Warn("the dispatcher refused a worker", "worker", hello.Address.WorkerId, "tcp", hello.Address.Tcp, "error", err)
 		return err
 	}
 	received := make(chan error, 1)

@@ -128,14 +128,14 @@ func (k *Kubernetes) apply(ctx context.Context, o *observed, act actions, now ti
 		if err := k.api.setScale(ctx, act.replicas); err != nil {
 			return err
 		}
-		k.log.Info("workers scaled", "workload", k.api.String(), "from", o.replicas, "to", act.replicas)
+		k.log.Info("the provider scaled workers", "workload", k.api.String(), "from", o.replicas, "to", act.replicas)
 		o.replicas = act.replicas
 	}
 	for _, name := range act.remove {
 		if err := k.api.deletePod(ctx, name); err != nil {
 			return err
 		}
-		k.log.Info("worker removed by name", "pod", name)
+		k.log.Info("the provider removed a worker", "pod", name)
 	}
 	return nil
 }

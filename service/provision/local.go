@@ -178,10 +178,10 @@ func (l *Local) follow(c *child, stdout io.Reader) {
 	}
 	if err == nil && c.phase == ready {
 		// It was asked to leave.
-		l.log.Info("worker ended", "worker", c.name)
+		l.log.Info("a worker ended", "worker", c.name)
 		return
 	}
-	l.log.Warn("worker ended by itself", "worker", c.name, "error", err)
+	l.log.Warn("a worker ended by itself", "worker", c.name, "error", err)
 	if time.Since(c.created) < earlyEnd {
 		lived := time.Since(c.created).Round(time.Millisecond)
 		l.failed, l.why = time.Now(), fmt.Sprintf("a worker ended %s after its start: %v", lived, err)

@@ -34,13 +34,13 @@ func (l *pebbleLog) listener() *pebble.EventListener {
 // Infof logs pebble's messages about its files at debug level.
 func (l *pebbleLog) Infof(format string, args ...any) {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
-		l.log.Debug("pebble", "text", fmt.Sprintf(format, args...))
+		l.log.Debug("pebble reports about its files", "text", fmt.Sprintf(format, args...))
 	}
 }
 
 // Errorf logs an error after which pebble tries again.
 func (l *pebbleLog) Errorf(format string, args ...any) {
-	l.log.Warn("store", "text", fmt.Sprintf(format, args...))
+	l.log.Warn("pebble failed and tries again", "text", fmt.Sprintf(format, args...))
 }
 
 // background handles an error of a flush or compaction. With a full disk or a damaged table pebble would retry at once,

@@ -86,9 +86,8 @@ def mixing(output: np.ndarray) -> tuple[float, float, float]:
     """Measures how well an epoch mixes its source, in windows of 256 elements.
 
     Returns:
-        The spread of source positions in a window as a part of that of a uniform permutation, the mean distance of an
-        element from its position as a part of the source, and the number of files in a window. The first and the last
-        are medians.
+        The spread of source positions in a window, relative to a uniform permutation. The mean distance of an element
+        from its position, relative to the source. The number of files in a window. The first and the last are medians.
     """
     windows = output[: len(output) // 256 * 256].reshape(-1, 256)
     spread = np.median(windows.std(axis=1)) * math.sqrt(12) / len(output)

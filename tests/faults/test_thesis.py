@@ -67,7 +67,7 @@ def _elements_read(cluster: Cluster) -> int:
     return sum(int(node["elements"]) for node in job["nodes"] if node["op"] == "InterleaveDataset")
 
 
-def test_nofail(tmp_path, data, truth, golden_cached, mode):
+def test_nofail_each_element_is_computed_once(tmp_path, data, truth, golden_cached, mode):
     """T1: an epoch that fills the cache and two cached ones, without a fault. No element is recomputed, and none is dropped."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3)
@@ -84,7 +84,7 @@ def test_nofail(tmp_path, data, truth, golden_cached, mode):
         run.release()
 
 
-def test_getfail(tmp_path, data, truth, golden_cached, mode, rng):
+def test_getfail_the_cache_survives_the_death_of_its_readers(tmp_path, data, truth, golden_cached, mode, rng):
     """T2: all workers are killed while a cached epoch is read, and stay away for different times. The cache does not change."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
@@ -127,7 +127,7 @@ MODES = ["exactly_once", "deterministic"]
     "mode, point",
     [(mode, point) for mode in MODES for point in POINTS] if FULL else [(MODES[k % 2], point) for k, point in enumerate(POINTS)],
 )
-def test_putfail(tmp_path, data, truth, golden_cached, mode, point):
+def test_putfail_the_next_epoch_reads_only_complete_segments(tmp_path, data, truth, golden_cached, mode, point):
     """T3: all workers are killed while the cache is written. The next epoch reads complete segments only. Leftover files are deleted."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3, *MANY_STREAMS)
@@ -204,7 +204,7 @@ def _settled(cluster: Cluster) -> int:
 
 
 @pytest.mark.streams(least=32, most=64)
-def test_getfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, rng):
+def test_getfail_an_automatic_cache_survives_the_death_of_its_readers(tmp_path, data, truth, golden, mode, rng):
     """T2: the service has chosen what to cache, and all workers are killed while they read it. The cache does not change."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
@@ -225,7 +225,7 @@ def test_getfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, rng)
 
 @pytest.mark.streams(least=32, most=64)
 @pytest.mark.parametrize("point", ["in the middle of a block", "after a segment"])
-def test_putfail_of_an_automatic_cache(tmp_path, data, truth, golden, mode, point):
+def test_putfail_later_epochs_complete_an_automatic_cache(tmp_path, data, truth, golden, mode, point):
     """T3: all workers are killed while they write what the service has chosen. Later epochs read what is complete, and write the rest."""
     with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
@@ -269,7 +269,7 @@ def test_modes_of_an_automatic_cache_change_while_everything_dies(tmp_path, data
 
 @pytest.mark.streams(most=64)
 @pytest.mark.parametrize("mode", MODES)
-def test_failover(tmp_path, data, truth, golden, mode, rng):
+def test_failover_a_standby_gets_every_stream(tmp_path, data, truth, golden, mode, rng):
     """T4: the active worker is killed, and a standby that was registered before continues."""
     with running_cluster(Cluster(tmp_path)) as cluster:
         active = cluster.add(*MANY_STREAMS)
@@ -292,7 +292,7 @@ def test_failover(tmp_path, data, truth, golden, mode, rng):
         run.release()
 
 
-def test_recover(tmp_path, data, truth, golden, mode, rng):
+def test_recover_the_only_worker_continues_at_any_address(tmp_path, data, truth, golden, mode, rng):
     """T5: the only worker is killed, and started again at the same or another address, at once or after it counts as dead."""
     with running_cluster(Cluster(tmp_path)) as cluster:
         worker = cluster.add(*MANY_STREAMS)
@@ -335,7 +335,7 @@ def _kill_all(cluster: Cluster, run: Run, order: str, rng) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_killall(tmp_path, data, truth, golden, mode, rng):
+def test_killall_the_trainer_gets_no_error(tmp_path, data, truth, golden, mode, rng):
     """T6: the dispatcher and all workers are killed, and started again in each of four orders. The trainer gets no error."""
     orders = [order for with_mode, order in KILLED if with_mode == mode]
     with running_cluster(Cluster(tmp_path)) as cluster:
@@ -350,7 +350,7 @@ def test_killall(tmp_path, data, truth, golden, mode, rng):
 
 
 @pytest.mark.streams(least=SPREAD)
-def test_five_epochs(tmp_path, data, truth, golden, mode, rng):
+def test_five_epochs_stay_exact_while_processes_die(tmp_path, data, truth, golden, mode, rng):
     """T7: one worker is killed, later all processes, later one worker again, in one job of five epochs."""
     with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)

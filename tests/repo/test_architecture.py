@@ -152,3 +152,65 @@ def test_a_row_that_does_not_fit_the_rules_is_detected():
         assert len(differing_rows(page_rows(page), {**rules, layer: (allowed, "")})) == 1, layer
     del rules["a"]
     assert len(differing_rows(page_rows(page), rules)) == 1
+
+
+def diagram(source: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Node → the path that its label begins with, and node → the nodes that its arrows lead to."""
+    nodes = dict(re.findall(r'(\w+) \[label="([\w/]+)', source))
+    arrows: dict[str, set[str]] = {node: set() for node in nodes}
+    for start, end in re.findall(r"(\w+) -> (\w+);", source):
+        arrows[start].add(end)
+    return nodes, arrows
+
+
+def reached(arrows: Mapping[str, Collection[str]], start: str) -> set[str]:
+    """The nodes to which a way of arrows leads."""
+    found, waiting = set(), [start]
+    while waiting:
+        new = set(arrows[waiting.pop()]) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def wrong_arrows(source: str, imports: Mapping[str, Collection[str]]) -> list[str]:
+    """A sentence for every arrow without an import, and for every import that no way of arrows shows."""
+    nodes, arrows = diagram(source)
+
+    def node_of(path: str) -> str | None:
+        return max((node for node, layer in nodes.items() if test_imports.inside(path, layer)), key=lambda node: len(nodes[node]), default=None)
+
+    pairs = {(node_of(path), node_of(imported)) for path, all_of in imports.items() for imported in all_of}
+    pairs = {(start, end) for start, end in pairs if start and end and start != end}
+    in_go = {node for node in map(node_of, imports) if node}
+    sentences = [
+        f"{nodes[start]} does not import {nodes[end]}"
+        for start in nodes
+        for end in arrows[start]
+        if start in in_go and (start, end) not in pairs
+    ]
+    sentences += [f"{path} has no package" for node, path in nodes.items() if node not in in_go and "python" not in path]
+    return sentences + [
+        f"no arrow shows that {nodes[start]} imports {nodes[end]}" for start, end in sorted(pairs) if end not in reached(arrows, start)
+    ]
+
+
+def test_arrows_of_the_diagrams_are_imports():
+    imports = {
+        package.path: [name for name in package.ours if name not in package.ours_in_tests]
+        for package in repository.go_packages()
+        if package.path not in test_imports.ONLY_FOR_TESTS
+    }
+    sources = [name for name in repository.with_suffix(".dot") if "[label=\"service/" in repository.text(name)]
+    assert len(sources) == 4, "could not find the diagrams of packages"
+    wrong = {name: wrong_arrows(repository.text(name), imports) for name in sources}
+    assert not any(wrong.values()), wrong
+
+
+def test_a_wrong_arrow_is_detected():
+    source = 'a [label="a\\nx"]; b [label="a/b"]; c [label="c"]; p [label="python/pecan"]; a -> b; b -> c; p -> a;'
+    imports = {"a": ["a/b", "c"], "a/b/d": ["c/e", "f"], "c": []}
+    assert not wrong_arrows(source, imports)
+    assert len(wrong_arrows(source + "c -> b;", imports)) == 1
+    assert len(wrong_arrows(source.replace("b -> c;", ""), imports)) == 2
+    assert len(wrong_arrows(source + 'g [label="g"];', imports)) == 1

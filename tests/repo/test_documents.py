@@ -37,6 +37,8 @@ RETIRED = {
     "spoilt": "invalid or unusable",
     "taught": "learned",
     "tandem": "paired run",
+    "teach": "learned",
+    "teaches": "learned",
     "teeth": "mutants",
     "told": "asked",
     "wary": "crash guard",

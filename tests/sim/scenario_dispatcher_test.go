@@ -188,7 +188,7 @@ func TestK11TheJobOfASilentTrainerIsRemovedOnce(t *testing.T) {
 }
 
 // K12: everything dies where one epoch ends and the next has begun. No element appears in the other epoch.
-func TestK12TheTurnOfEpochs(t *testing.T) {
+func TestK12NoElementAppearsInTheNextEpoch(t *testing.T) {
 	for _, name := range []string{"dispatcher", "workers", "all"} {
 		t.Run(name, func(t *testing.T) {
 			scenario{options: options{workers: 3}, data: uneven, pace: 5 * time.Millisecond, epochs: 3, during: func(r *run) {

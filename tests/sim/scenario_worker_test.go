@@ -199,7 +199,7 @@ func TestN2ATrainerThatDoesNotReachAWorker(t *testing.T) {
 }
 
 // G1: a worker is paused. After 3 s nothing moves. After 30 s its streams move, and it returns with nothing.
-func TestG1APausedWorker(t *testing.T) {
+func TestG1OnlyALongPauseMovesStreams(t *testing.T) {
 	for _, paused := range []time.Duration{3 * time.Second, 30 * time.Second} {
 		t.Run(fmt.Sprint(paused), func(t *testing.T) {
 			scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {

@@ -95,7 +95,7 @@ func (l *Link) Observe(err error) {
 	default:
 		if l.downSince.IsZero() {
 			l.downSince = time.Now()
-			l.log.Warn("dispatcher does not answer", "dispatcher", l.target.shown, "error", err)
+			l.log.Warn("the dispatcher does not answer", "dispatcher", l.target.shown, "error", err)
 		}
 		l.downWhy = reason.From(err).Message
 	}

@@ -87,7 +87,7 @@ func (q *callQueue) perform(ctx context.Context, c call) bool {
 		q.link.Observe(err)
 		if err == nil || !c.retry || !IsOutage(err) {
 			if err != nil {
-				q.link.log.Debug("dispatcher refused a report", "error", err)
+				q.link.log.Debug("the dispatcher refused a report", "error", err)
 			}
 			return true
 		}

@@ -99,14 +99,14 @@ func (e *Epoch) refusedReports(refused []*pecanv1.RefusedStream, err error) erro
 		return err
 	}
 	if err != nil {
-		e.link.Log().Debug("dispatcher refused reports of streams", "epoch", e.id, "error", err)
+		e.link.Log().Debug("the dispatcher refused reports of streams", "epoch", e.id, "error", err)
 	}
 	for _, one := range refused {
 		why := reason.FromDetail(one.GetError())
 		if control.IsOutage(why) {
 			return why
 		}
-		e.link.Log().Debug("dispatcher refused the report of a stream", "epoch", e.id, "stream", one.GetStream(), "error", why)
+		e.link.Log().Debug("the dispatcher refused the report of a stream", "epoch", e.id, "stream", one.GetStream(), "error", why)
 	}
 	return nil
 }

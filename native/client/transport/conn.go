@@ -157,7 +157,7 @@ func (c *Conn) end(why error, unreachable bool) {
 	}
 	c.owner.mu.Unlock()
 	if len(channels) > 0 {
-		c.owner.config.Logger.Info("connection to a worker ended", "worker", c.worker.GetWorkerId(), "streams", len(channels), "error", why)
+		c.owner.config.Logger.Info("the connection to a worker ended", "worker", c.worker.GetWorkerId(), "streams", len(channels), "error", why)
 	}
 	for _, ch := range channels {
 		ch.receiver.Lost(why, unreachable)

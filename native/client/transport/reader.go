@@ -21,8 +21,8 @@ const (
 	minReadBuffer = 4 << 10
 )
 
-// readBufferOf returns the size of the read buffer of the newest of so many connections. A buffer keeps its size, so
-// connections that are made one after the other have 3.7 MiB of them for 256, and 4 KiB for each further one.
+// readBufferOf returns the size of the read buffer of the newest of so many connections. A buffer keeps its size.
+// The first 256 connections that are made one after the other have 3.7 MiB of buffers. Each further one has 4 KiB.
 func readBufferOf(connections int) int {
 	return min(readBuffer, max(minReadBuffer, readBuffers/max(1, connections)))
 }

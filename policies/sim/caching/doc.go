@@ -7,9 +7,12 @@
 //
 // A simulation is a pure function of its seed: it starts no goroutines and reads no clock.
 //
-// Files: world.go has an epoch, measure.go what policies learn of it, run.go a job of several epochs, bill.go
-// one whose number of workers is free, sweep.go the sweep
-// of the Cachew paper, random.go random worlds.
+// Files:
+//
+//   - world.go has an epoch, and measure.go has the measurements that policies get from it.
+//   - run.go has a job of several epochs, and bill.go has a job whose number of workers is free.
+//   - sweep.go has the sweep of the Cachew paper.
+//   - random.go has random worlds.
 //
 // The package imports policies only, and no policy imports it.
 //

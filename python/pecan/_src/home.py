@@ -19,5 +19,5 @@ def directory(name: str) -> str:
 
 
 def learns() -> bool:
-    """Returns whether private clusters keep what jobs teach. `PECAN_LEARN=0` turns it off."""
+    """Returns whether private clusters keep what was learned from jobs. `PECAN_LEARN=0` turns it off."""
     return os.environ.get("PECAN_LEARN") != "0"

@@ -39,8 +39,8 @@ class ShardingPolicy(enum.IntEnum):
         OFF: Every worker returns the whole dataset.
         DYNAMIC: Each element once. Splits go to whichever worker is free.
         FILE: Each element once. Streams get whole files; their number is the length of the dispatcher's list of
-            workers. Without a list, there is one stream for each of up to 8 files, 8 for up to 35, then one for every
-            four files, at most 16.
+            workers. Without a list, there is one stream for each of up to 8 files, and 8 for up to 35. More files have
+            one stream for every four files, at most 16.
         DATA: Each element once. Streams get positions in the source.
         FILE_OR_DATA: FILE if there are enough files, else DATA.
         HINT: Each element once. `shard(SHARD_HINT, SHARD_HINT)` marks the step at which the pipeline is divided.

@@ -176,7 +176,7 @@ func TestDispatcherServesAndStopsCleanly(t *testing.T) {
 	}
 }
 
-// The dispatcher also serves without a place for what jobs teach.
+// The dispatcher also serves without a directory for what was learned from jobs.
 func TestDispatcherServesWithoutAUsableLearnedDir(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -190,7 +190,7 @@ func TestDispatcherServesWithoutAUsableLearnedDir(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.ended(); code != 0 || !strings.Contains(p.stderr.String(), "what jobs teach is not kept (--learned-dir)") {
+	if code := p.ended(); code != 0 || !strings.Contains(p.stderr.String(), "what was learned from jobs is not kept (--learned-dir)") {
 		t.Errorf("exit code %d: %s", code, p.stderr.String())
 	}
 }

@@ -85,7 +85,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar((*string)(&c.CacheMode), "cache-mode", string(c.CacheMode), `what streams do at cached steps, for comparisons: "auto" reads what is stored and writes the rest, "compute" uses no cache, "put" only writes, "get" only reads`)
 	f.BoolVar(&c.CacheShared, "cache-shared", c.CacheShared, "let jobs read caches that jobs of other tenants wrote")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
-	f.StringVar(&o.learnedDir, "learned-dir", "", "directory for what jobs teach about datasets: profiles, orders, placements; several dispatchers of one user may share it; empty: only the state of this dispatcher has it")
+	f.StringVar(&o.learnedDir, "learned-dir", "", "directory for what was learned from jobs about datasets: profiles, orders, placements; several dispatchers of one user may share it; empty: only the state of this dispatcher has it")
 	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
@@ -176,7 +176,7 @@ func (o *options) openLearned(deps *dispatcher.Deps, log *slog.Logger) {
 	}
 	dir, err := learned.Open(o.learnedDir, durable.CheckLearned, log)
 	if err != nil {
-		log.Warn("what jobs teach is not kept (--learned-dir)", "directory", o.learnedDir, "error", err)
+		log.Warn("what was learned from jobs is not kept (--learned-dir)", "directory", o.learnedDir, "error", err)
 		return
 	}
 	deps.Learned = dir

@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -40,6 +41,37 @@ func BenchmarkClosingEpoch(b *testing.B) {
 			p := newFakes(b, 1, 1000, 8, &pecanv1.Plan{NumStreams: 16384, Group: 16, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}, pecanv1.Mode_MODE_EXACTLY_ONCE)
 			p.rows = rows
 			benchmarkFake(b, p, 16384, 1)
+		})
+	}
+}
+
+// BenchmarkLostWorkers lets workers of 8 slots leave during an epoch of 65,536 streams: half of them, or all, which return then.
+// The other streams wait until the lost ones have workers again. One operation is all of that. The metric is the CPU time of
+// one lost stream, from the return on.
+func BenchmarkLostWorkers(b *testing.B) {
+	const streams = 1 << 16
+	for _, c := range []struct{ workers, lost int }{{1000, 500}, {1000, 1000}, {4000, 4000}} {
+		b.Run(fmt.Sprintf("%d_of_%d", c.lost, c.workers), func(b *testing.B) {
+			cpu := time.Duration(0)
+			for b.Loop() {
+				p := newFakes(b, 1, c.workers, 8, &pecanv1.Plan{NumStreams: streams}, pecanv1.Mode_MODE_EXACTLY_ONCE)
+				p.open()
+				for i := range c.lost {
+					p.decide(core.FromWorker{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}})
+				}
+				p.starts = slices.DeleteFunc(p.starts, func(s fakeStart) bool { return s.session <= core.SessionID(c.lost) })
+				p.running, p.workers = len(p.starts), c.workers-c.lost
+				before := cpuTime(b)
+				if p.workers == 0 {
+					p.workers = c.workers
+					for i := range c.workers {
+						p.hello(i)
+					}
+				}
+				p.run(1, p.waiting()-1)
+				cpu += cpuTime(b) - before
+			}
+			b.ReportMetric(float64(cpu.Microseconds())/float64(b.N*c.lost*8), "cpu-us/stream")
 		})
 	}
 }
@@ -204,13 +236,18 @@ func newFakes(b testing.TB, jobs, workers, slots int, plan *pecanv1.Plan, mode p
 		})
 	}
 	for i := range workers {
-		id := fmt.Sprintf("%032d", i)
-		p.decide(core.Hello{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerHello{
-			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.0.%d:40000", i), Unix: "@pecan-worker-" + id, HostId: id}, MaxStreams: int32(slots),
-		}})
+		p.hello(i)
 	}
 	p.recordBytes, p.commandBytes = 0, 0
 	return p
+}
+
+// hello registers a worker.
+func (p *fakes) hello(i int) {
+	id := fmt.Sprintf("%032d", i)
+	p.decide(core.Hello{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerHello{
+		Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: fmt.Sprintf("10.0.0.%d:40000", i), Unix: "@pecan-worker-" + id, HostId: id}, MaxStreams: int32(p.slots),
+	}})
 }
 
 func (p *fakes) decide(input any) {

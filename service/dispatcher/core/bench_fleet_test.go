@@ -21,7 +21,7 @@ import (
 // jobs have an objective. In the last case, 100 more workers are local ones of other trainers, so they stay idle. One
 // operation is one second: 10,000 heartbeats of workers, 1,000 of trainers, and 10 ticks. About 2,000 streams end and others
 // start. Epochs are prefetched, adopted and closed, and workers are decided on. The metrics are the median, the 99th
-// percentile and the greatest of the CPU times of single decisions in ms, and the 99th percentile of each kind. Garbage
+// percentile and the greatest of the CPU times of single decisions in ms. Each kind has its 99th percentile. Garbage
 // collection in the background is left out. Two more are the share of one core that heartbeats take, and the memory.
 // With -v, the number, the median and the greatest of each kind.
 func BenchmarkFleet(b *testing.B) {

@@ -3,7 +3,6 @@ package core
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
@@ -189,7 +188,7 @@ func (c *Core) evictAll(all []autocache.Cache, e autocache.Eviction, jobs map[st
 		if e.Kept[i] {
 			continue
 		}
-		why := strings.TrimPrefix(e.Reasons[i], "goes: ")
+		why := e.Reasons[i]
 		if expired := each.TTL > 0 && each.Unused > each.TTL; jobs[each.Key] != nil && !expired {
 			unwanted[each.Key] = why
 		}

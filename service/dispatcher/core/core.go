@@ -104,7 +104,7 @@ func (c *Core) Decide(input any, now time.Duration) Result {
 	}
 	if c.dirty {
 		c.dirty = false
-		c.settle()
+		c.adjust()
 	}
 	c.out = nil
 	return *out
@@ -262,8 +262,8 @@ func (c *Core) tick() {
 	c.dirty = true
 }
 
-// settle adjusts leases, consumers and updates to what has changed.
-func (c *Core) settle() {
+// adjust adapts leases, consumers and updates to what has changed.
+func (c *Core) adjust() {
 	c.carryRows()
 	c.endUnread()
 	c.dropUnneededLeases()

@@ -58,7 +58,7 @@
 //	                             consumers.go         ConsumersAssigned
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
-// settle looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and
+// adjust looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and
 // commands.go one command. cache_shared.go says which streams other epochs with the same cache compute, and
 // cache_order.go in which order of the steps a stream reads and writes. schedule_host.go connects package schedule,
 // placement_host.go package placement, and rollout_host.go package rollout.
@@ -67,7 +67,7 @@
 // trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
 // carry.go keeps the rows with which batches go on in the next epoch.
 //
-// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new
 // lease. Only nextLease makes the number of a lease. Before another worker can get the stream, a record LeaseLost is
 // durable. Only loseLease, loseLeaseWithWorker and markElements (crashes.go) write it. A worker's lease time is LeaseTTL
 // (config.go). truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the

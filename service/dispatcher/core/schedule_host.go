@@ -75,7 +75,7 @@ func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string
 // window of a placement.
 const preemptEvery = time.Second
 
-// preempt takes streams from jobs with more than their part of the slots, for jobs whose trainers wait.
+// preempt takes streams from jobs with more than their share of the slots, for jobs whose trainers wait.
 func (c *Core) preempt() {
 	if c.now < c.preemptAt {
 		return
@@ -85,7 +85,7 @@ func (c *Core) preempt() {
 		return split.MovesAtOnce(epoch.Job.Plan, epoch.Job.Options) && cachedStep(epoch) == nil
 	}
 	for _, taken := range c.schedule.Preempt(c.isStarved, movable) {
-		c.move(taken.Epoch, taken.Epoch.Find(taken.Stream), "a job with a smaller part of the slots waits")
+		c.move(taken.Epoch, taken.Epoch.Find(taken.Stream), "a job with a smaller share of the slots waits")
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// touches has what has changed since the last settle. A settle looks at nothing else.
+// touches has what has changed since the last call of adjust, which looks at nothing else.
 type touches struct {
 	// epochs has the epochs with a change.
 	epochs map[*durable.Epoch]*touch

@@ -137,8 +137,8 @@ func (c *Core) runningStreams() int {
 
 // lossReason says why a stream of the epoch lost its worker.
 func (c *Core) lossReason(epoch *durable.Epoch) string {
-	for _, stream := range epoch.Idle() {
-		if !stream.Delivered && stream.Why != "" {
+	for _, stream := range epoch.Active() {
+		if stream.Worker == nil && !stream.Delivered && stream.Why != "" {
 			return fmt.Sprintf("; stream %d: %s", stream.Stream, stream.Why)
 		}
 	}

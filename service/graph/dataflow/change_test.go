@@ -13,7 +13,7 @@ import (
 
 // The names of the steps in the test data say what the steps do to images. "changes_of_any_size" has images
 // of unknown size.
-func TestChangesOfFunctions(t *testing.T) {
+func TestTheChangeOfAFunctionIsFoundInItsGraph(t *testing.T) {
 	for _, name := range []string{"changes", "changes_of_any_size"} {
 		g := graphtest.Parse(t, name)
 		steps := 0

@@ -191,7 +191,7 @@ func TestParallelStepsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestOptionsOfAStream(t *testing.T) {
+func TestAStreamKeepsTheOptionsOfTheUserAndAddsItsOwn(t *testing.T) {
 	def := graphtest.Stream(t, "range", rewrite.At{Threads: 5, RAMBudget: 1 << 20})
 	o, _ := graph.ReadOptions(graphtest.Named(t, def, "pecan_options"))
 	if o.GetThreadingOptions().GetPrivateThreadpoolSize() != 5 || o.GetAutotuneOptions().GetRamBudget() != 1<<20 {

@@ -209,7 +209,7 @@ func TestAPlanReportsWrittenFiles(t *testing.T) {
 	}
 }
 
-func TestPlansThatAreRefused(t *testing.T) {
+func TestShardingThatDoesNotFitTheDatasetIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		graph   string
 		opts    *pecanv1.JobOptions
@@ -265,7 +265,7 @@ func TestTheHashCoversWhatAffectsElements(t *testing.T) {
 	}
 }
 
-func TestCardinalityOfRanges(t *testing.T) {
+func TestTheCardinalityOfARangeDoesNotOverflow(t *testing.T) {
 	const low, high = -1 << 63, 1<<63 - 1
 	for _, c := range [][4]int64{{0, 10, 1, 10}, {0, 10, 3, 4}, {10, 0, -3, 4}, {5, 5, 1, 0}, {5, 0, 1, 0}, {0, high, 1, high}, {low, high, 1, high}, {high, low, low, 2}} {
 		if n := analysis.RangeCount(c[0], c[1], c[2]); n != c[3] {

@@ -102,8 +102,8 @@ func (l workload) streams() (int64, string) {
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
 }
 
-// measured returns how many streams an epoch is worth by the CPU of an earlier job or by the size of the files, and a clause
-// that gives the reason. The clause is empty if neither is known.
+// measured returns how many streams an epoch needs, and a clause that gives the reason. The number follows from the CPU time
+// of an earlier job or from the size of the files. The clause is empty if neither is known.
 func (l workload) measured() (streams int64, why string) {
 	switch {
 	case l.seconds > 0:

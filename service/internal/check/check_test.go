@@ -62,7 +62,7 @@ func TestAddressesAreAcceptedOrRefused(t *testing.T) {
 	}
 }
 
-func TestDurationsAndSizes(t *testing.T) {
+func TestDurationsAndSizesOutsideTheirBoundsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		d, least time.Duration
 		ok       bool

@@ -56,7 +56,7 @@ func Start(address string, registry *prometheus.Registry, ready func() error, lo
 		defer close(done)
 		_ = server.Serve(listener)
 	}()
-	log.Info("metrics", "url", "http://"+listener.Addr().String()+"/metrics")
+	log.Info("the program serves metrics", "url", "http://"+listener.Addr().String()+"/metrics")
 	warnIfPublic(listener, log)
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

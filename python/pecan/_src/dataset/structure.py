@@ -1,7 +1,7 @@
 """Converts elements to flat lists of plain tensors, and back.
 
 Workers send plain tensors only. If a dataset has composite components, `graph` appends a map with `Structure.flatten`
-before it serialises the dataset, and `reader` appends a map with `Structure.pack` in the trainer:
+before it serialises the dataset. In the trainer, `reader` appends a map with `Structure.pack`:
 
 | component | plain tensors |
 | --- | --- |

@@ -28,8 +28,8 @@ class CacheCandidate:
         freezes: Whether random steps before it repeat the values of the first epoch.
         legal: Whether its elements can be cached.
         reason: Code of the reason why they cannot, such as "random"; "" if they can. The page of errors has all codes.
-        why: A sentence; "" if there is nothing to say. It says why its elements cannot be cached, what you must know
-            before you rely on a cache there, or what the decision expects of such a cache.
+        why: A sentence; "" if there is nothing to say. It says why its elements cannot be cached, or what you must know
+            before you rely on a cache there. It may also say what the decision expects of such a cache.
         stored: Whether workers store its elements.
     """
 

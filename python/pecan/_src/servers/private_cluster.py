@@ -28,7 +28,7 @@ def default_workers() -> int:
 
 
 class Cluster:
-    """One dispatcher and its workers. What its jobs teach about datasets is kept for the next cluster of this user.
+    """One dispatcher and its workers. The next cluster of this user has what was learned from jobs.
 
     The constructor starts the dispatcher and waits until it serves. `workers` starts workers and replaces dead ones. If
     many die, a dataset presumably kills them, and the cluster fails.

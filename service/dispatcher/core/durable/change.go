@@ -77,7 +77,10 @@ func (e *Epoch) kept(closing uint32) (list []*pecanv1.StoredStream) {
 
 // index enters a stream into the indexes of leases and idle streams, or removes it.
 func (s *State) index(e *Epoch, stream *pecanv1.StoredStream, enter bool) {
-	delete(e.idle, stream.Stream)
+	if idle := enter && stream.Worker == nil && !stream.Truncated; idle || len(e.idle) > 0 {
+		e.idle = e.idle.resized(e.total)
+		e.idle.set(stream.Stream, idle)
+	}
 	delete(e.closings, stream.Stream)
 	if stream.Worker != nil && enter && !stream.Produced && e.Job.Plan.IsClosing(stream.Stream) {
 		e.closings[stream.Stream] = true
@@ -86,9 +89,6 @@ func (s *State) index(e *Epoch, stream *pecanv1.StoredStream, enter bool) {
 		e.undelivered = min(e.undelivered, stream.Stream)
 	}
 	if stream.Worker == nil {
-		if enter {
-			e.idle[stream.Stream] = true
-		}
 		return
 	}
 	id, ref := stream.Worker.WorkerId, Ref{e, stream.Stream}

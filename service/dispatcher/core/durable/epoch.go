@@ -2,6 +2,7 @@ package durable
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"math/bits"
 	"slices"
@@ -50,8 +51,8 @@ type Epoch struct {
 	assignment           uint64
 	delivered, truncated bitmap
 	active               map[uint32]*pecanv1.StoredStream
-	// idle has the active streams that no worker holds.
-	idle map[uint32]bool
+	// idle has the active streams that no worker holds, without truncated ones.
+	idle bitmap
 	// No regular stream below fresh is fresh, and no closing stream below freshClosing.
 	fresh, freshClosing uint32
 	sums                sums
@@ -65,15 +66,15 @@ type Epoch struct {
 
 // sums are over all streams of an epoch.
 type sums struct {
-	delivered, truncated, activeDelivered   uint32
-	held, running, produced, openingCrashed int
-	elements, lost                          uint64
+	delivered, truncated, activeDelivered           uint32
+	held, running, unread, produced, openingCrashed int
+	elements, lost                                  uint64
 }
 
 func newEpoch(job *Job, number, opened uint64, total uint32) *Epoch {
 	return &Epoch{
 		Job: job, Epoch: number, Opened: opened, total: total, delivered: newBitmap(total), truncated: newBitmap(total),
-		active: map[uint32]*pecanv1.StoredStream{}, idle: map[uint32]bool{}, closings: map[uint32]bool{}, consumers: map[string]int{},
+		active: map[uint32]*pecanv1.StoredStream{}, closings: map[uint32]bool{}, consumers: map[string]int{},
 	}
 }
 
@@ -96,6 +97,9 @@ func (e *Epoch) Elements() uint64 { return e.sums.elements }
 
 // Held counts the streams on workers that are not delivered.
 func (e *Epoch) Held() int { return e.sums.held }
+
+// Unread counts the produced streams on workers that are not delivered.
+func (e *Epoch) Unread() int { return e.sums.unread }
 
 // ActiveStreams counts the active streams.
 func (e *Epoch) ActiveStreams() int { return len(e.active) }
@@ -159,18 +163,6 @@ func (e *Epoch) AnyActive(condition func(*pecanv1.StoredStream) bool) bool {
 	return false
 }
 
-// Idle returns the active streams that no worker holds, ascending.
-func (e *Epoch) Idle() []*pecanv1.StoredStream {
-	if len(e.idle) == 0 {
-		return nil
-	}
-	list := make([]*pecanv1.StoredStream, 0, len(e.idle))
-	for _, number := range slices.Sorted(maps.Keys(e.idle)) {
-		list = append(list, e.active[number])
-	}
-	return list
-}
-
 // NextFresh returns the first fresh stream from one on; false if there is none.
 func (e *Epoch) NextFresh(from uint32) (uint32, bool) {
 	regular := e.Regular()
@@ -208,21 +200,15 @@ func (e *Epoch) AnyFresh(first, below uint32) bool {
 	return false
 }
 
-// AnyIdle reports whether the condition holds for a stream that no worker holds.
-func (e *Epoch) AnyIdle(condition func(*pecanv1.StoredStream) bool) bool {
-	_, any := e.NextIdle(0, condition)
-	return any
-}
-
-// NextIdle returns the first active stream from one on that no worker holds and for which the condition holds; false if
-// there is none.
-func (e *Epoch) NextIdle(from uint32, condition func(*pecanv1.StoredStream) bool) (first uint32, any bool) {
-	for number := range e.idle {
-		if number >= from && (!any || number < first) && condition(e.active[number]) {
-			first, any = number, true
+// NextIdle returns the first active stream from one on that no worker holds, that is not truncated, and for which the
+// condition holds; false if there is none.
+func (e *Epoch) NextIdle(from uint32, condition func(*pecanv1.StoredStream) bool) (uint32, bool) {
+	for number, any := e.idle.next(from); any; number, any = e.idle.next(number + 1) {
+		if condition(e.active[number]) {
+			return number, true
 		}
 	}
-	return first, any
+	return 0, false
 }
 
 // FirstUndelivered returns the first regular stream that is not delivered; the number of regular streams if there is none.
@@ -302,6 +288,7 @@ func (e *Epoch) count(stream *pecanv1.StoredStream, sign int) {
 	held := stream.Worker != nil
 	add(&e.sums.held, held && !stream.Delivered)
 	add(&e.sums.running, held && !stream.Produced && !e.Job.Plan.IsClosing(stream.Stream))
+	add(&e.sums.unread, held && stream.Produced && !stream.Delivered)
 	add(&e.sums.produced, stream.Produced)
 	add(&e.sums.openingCrashed, stream.OpeningCrashes > 0)
 	if stream.Delivered {
@@ -349,6 +336,21 @@ func (b bitmap) set(stream uint32, on bool) {
 	} else {
 		b[stream/8] &^= 1 << (stream % 8)
 	}
+}
+
+// next returns the first stream from one on that has its bit set; false if there is none.
+func (b bitmap) next(from uint32) (uint32, bool) {
+	for at := from; at/8 < uint32(len(b)); at++ {
+		switch rest := b[at/8:]; {
+		case at%8 == 0 && len(rest) >= 8 && binary.LittleEndian.Uint64(rest) == 0:
+			at += 63
+		case rest[0]>>(at%8) == 0:
+			at |= 7
+		case b.has(at):
+			return at, true
+		}
+	}
+	return 0, false
 }
 
 func (b bitmap) count() (n uint32) {

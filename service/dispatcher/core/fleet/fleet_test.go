@@ -96,7 +96,7 @@ func TestTheLeastBusyWorkersLeave(t *testing.T) {
 	}
 }
 
-func TestAddressesOfOneWorker(t *testing.T) {
+func TestAnAddressMatchesWithAndWithoutItsPort(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want bool

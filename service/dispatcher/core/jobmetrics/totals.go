@@ -5,8 +5,8 @@ import pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 // Totals sums what workers did for a job.
 type Totals struct {
 	// Nodes has the metrics of all streams. Ordered has the part of streams that run their steps in another order than
-	// the registered one. Of the streams in the registered order, Cached has the part of those that read a cache, and Inline
-	// the part of those whose steps ran inline.
+	// the registered one. Cached and Inline are parts of the registered order: Cached has the streams that read a cache, and
+	// Inline has the streams whose steps ran inline.
 	Nodes, Ordered, Cached, Inline Profile
 	Recovery                       *pecanv1.Recovery
 	// Failed counts failed elements of all streams. OrderedFailed counts those of streams in another order.

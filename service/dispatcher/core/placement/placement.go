@@ -102,8 +102,8 @@ type search struct {
 	serves  map[string]bool
 	// leaving is set if streams of the job may still run on workers that no longer serve it.
 	leaving bool
-	// shares are the job's parts of the running streams of its members since the begin of the window. before is the mean part
-	// in the second half of the window that ended then; 0 if members have changed since.
+	// shares are the job's shares of the running streams of its members since the begin of the window. before is the mean
+	// share in the second half of the window that ended then; 0 if members have changed since.
 	shares []float64
 	before float64
 	// wanted is how many local workers each trainer should run, if decides is true. startingSince is the last

@@ -22,7 +22,7 @@ const (
 	disturbance = 0.15
 )
 
-// shareOfMembers returns the job's part of the streams that run on its members.
+// shareOfMembers returns the job's share of the streams that run on its members.
 func (p *Placements) shareOfMembers(job *durable.Job, s *search) float64 {
 	all := 0
 	for _, id := range s.members {
@@ -50,9 +50,9 @@ func (s *search) meanShares() (first, second float64) {
 	if len(s.shares) < 2 {
 		return 0, 0
 	}
-	mean := func(part []float64) (sum float64) {
-		for _, share := range part {
-			sum += share / float64(len(part))
+	mean := func(half []float64) (sum float64) {
+		for _, share := range half {
+			sum += share / float64(len(half))
 		}
 		return sum
 	}

@@ -35,6 +35,30 @@ func sortDemands(list []*demand) {
 	slices.SortFunc(list, func(a, b *demand) int { return compareEpochs(a.epoch, b.epoch) })
 }
 
+// refreshDemand brings the demand of an epoch up to date.
+func (s *Scheduler) refreshDemand(d *demand) {
+	if prefetch := durable.AllPrefetched(d.epoch); prefetch != d.prefetch {
+		d.prefetch = prefetch
+		for _, stream := range d.epoch.Active() {
+			s.WorkerChanged(stream.Worker.GetWorkerId())
+		}
+	}
+	for number := range d.unsure {
+		closing := d.epoch.Find(number)
+		runs := closing != nil && Running(d.epoch, closing)
+		if runs != d.closings[number] && closing != nil {
+			// Its last source was produced, or lost.
+			s.WorkerChanged(closing.Worker.GetWorkerId())
+		}
+		if delete(d.closings, number); runs {
+			d.closings[number] = true
+		}
+	}
+	clear(d.unsure)
+	d.running = d.epoch.Running() + len(d.closings)
+	s.unblock(d)
+}
+
 // waits reports whether the epoch may have a stream that waits for a slot. Closing streams need none, except those of
 // prefetched epochs.
 func (d *demand) waits() bool {
@@ -57,14 +81,23 @@ func (d *demand) computes() bool {
 	return d.epoch.Held() > waiting
 }
 
+// keepsUp reports whether the trainers of the epoch read nearly as fast as workers produce: no more streams wait for them
+// than run.
+func (d *demand) keepsUp() bool { return d.epoch.Unread() <= d.running+1 }
+
 // nextWaiting returns the first stream from one on that needs a worker and has none; false if there is none.
 func nextWaiting(e *durable.Epoch, from uint32) (uint32, bool) {
-	idle, anyIdle := e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })
+	idle, anyIdle := nextIdle(e, from)
 	fresh, anyFresh := e.NextFresh(from)
 	if anyIdle && (!anyFresh || idle < fresh) {
 		return idle, true
 	}
 	return fresh, anyFresh
+}
+
+// nextIdle returns the first stream from one on that needs a worker again; false if there is none.
+func nextIdle(e *durable.Epoch, from uint32) (uint32, bool) {
+	return e.NextIdle(from, func(stream *pecanv1.StoredStream) bool { return Needed(e, stream) })
 }
 
 // waiting visits the streams from one on that wait for a worker and may be leased now, until visit returns false. Streams
@@ -103,7 +136,6 @@ func (s *Scheduler) waiting(e *durable.Epoch, from uint32, visit func(stream uin
 // sourcesWait reports whether a stream that a closing stream joins waits for a worker.
 func sourcesWait(e *durable.Epoch, closing uint32) bool {
 	first, below := e.Sources(closing)
-	return e.AnyFresh(first, below) || e.AnyIdle(func(stream *pecanv1.StoredStream) bool {
-		return first <= stream.Stream && stream.Stream < below && Needed(e, stream)
-	})
+	idle, anyIdle := nextIdle(e, first)
+	return anyIdle && idle < below || e.AnyFresh(first, below)
 }

@@ -58,7 +58,9 @@ type epochDemand struct {
 	epoch                *durable.Epoch
 	waiting              []uint32
 	running, held, order int
-	prefetch, skipped    bool
+	// unread streams are produced and not delivered.
+	unread            int
+	prefetch, skipped bool
 }
 
 func (d *division) load(id string) *workerLoad {
@@ -91,6 +93,9 @@ func (d *division) demand(epoch *durable.Epoch, order int) *epochDemand {
 		}
 		if stream.Worker != nil && !stream.Delivered {
 			w.held++
+			if stream.Produced {
+				w.unread++
+			}
 		}
 	}
 	return w
@@ -198,8 +203,9 @@ func (d *division) pick(w *epochDemand, needRoom bool) string {
 	best, bestRank := "", [4]int{}
 	for _, worker := range d.workers {
 		l := d.load(worker.ID)
-		room := l.running < worker.MaxStreams && l.held < 4*worker.MaxStreams
-		fits := !needRoom || room
+		slot := l.running < worker.MaxStreams
+		room := slot && l.held < 4*worker.MaxStreams
+		fits := !needRoom || room || slot && w.unread <= w.running+1
 		if w.prefetch {
 			fits = room && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.epoch.Job.JobId]
 		}

@@ -7,10 +7,13 @@
 // Prefetched epochs come last and take only slots that no other stream can use. Closing streams need no slot. They
 // are leased when the streams that they join have workers.
 //
+// A worker holds a produced stream until a trainer has it. A worker with many of them gives its free slots only to epochs whose
+// trainers keep up, so a trainer that pauses keeps no slot from other jobs.
+//
 // An epoch leases its streams in their order. If no streams must be open together, the owner may name some to be leased last.
 //
 // Slots get free because streams end. Preempt is for jobs whose streams are long: it chooses streams to take from jobs with
-// more than their part.
+// more than their share.
 //
 // The cost of a run grows with what changed since the last one. The owner reports changed epochs and workers, and heaps
 // keep both in order. An epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have

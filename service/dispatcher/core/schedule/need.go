@@ -43,7 +43,7 @@ func RunningStreams(epoch *durable.Epoch) int {
 	return n
 }
 
-// mustBeOpen returns the streams that must be open at the same time: the numbers in [0, below). Of a plan with groups,
+// mustBeOpen returns the streams that must be open at the same time: the numbers in [0, below). In a plan with groups,
 // these are the streams of the group that is read. Mode deterministic reads them in turn, and a shuffle mixes them. A
 // stream of an earlier group waits only if a closing stream needs its remainder rows again. The trainer may wait for that
 // closing stream while later streams hold all slots. withinQuota is true if a quota bounds the streams, because a shuffle

@@ -47,6 +47,16 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			consider(s.workers[id])
 		}
 	}
+	heap := &s.usable
+	switch {
+	case len(unreachable) > 0:
+	case d.prefetch:
+		heap = &s.roomAhead
+	case needRoom && d.keepsUp():
+		heap = &s.free
+	case needRoom:
+		heap = &s.room
+	}
 	switch {
 	case members != nil:
 		for id := range members {
@@ -54,20 +64,9 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 		}
 	case only:
 	case !off && len(avoid)+len(unreachable) == 0:
-		heap := &s.usable
-		switch {
-		case d.prefetch:
-			heap = &s.roomAhead
-		case needRoom:
-			heap = &s.room
-		}
 		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
-	case (d.prefetch || needRoom) && len(unreachable) == 0:
-		for _, l := range s.room.items {
-			consider(l)
-		}
 	default:
-		for _, l := range s.usable.items {
+		for _, l := range heap.items {
 			consider(l)
 		}
 	}
@@ -77,14 +76,18 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	return best.ID
 }
 
-// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch always needs a free
-// slot, and each job gets one per worker. So all jobs together have at most as many prefetched streams on a worker
-// as it has free slots. If no slot is free, the epoch's streams are leased when a trainer adopts the epoch.
+// fits reports whether a worker may get a stream of the epoch. A worker keeps streams that are produced until a trainer has
+// them. If it keeps many, its free slots are only for epochs whose trainers keep up. So a trainer that pauses keeps no slot
+// from others, and no epoch fills the memory of workers.
+//
+// A stream of a prefetched epoch always needs a free slot, and each job gets one per worker. So all jobs together have at
+// most as many prefetched streams on a worker as it has free slots. If no slot is free, the epoch's streams are leased when
+// a trainer adopts the epoch.
 func (d *demand) fits(l *load, needRoom bool) bool {
 	if d.prefetch {
 		return l.takesAhead() && !l.prefetchJobs[d.epoch.Job.JobId]
 	}
-	return !needRoom || l.hasRoom()
+	return !needRoom || l.hasRoom() || l.hasSlot() && d.keepsUp()
 }
 
 // serves reports whether a worker may get streams of a job by its kind.

@@ -12,14 +12,14 @@ import (
 // maxPreempted bounds the streams of one call of Preempt, and maxUnserved the epochs for which it finds none.
 const maxPreempted, maxUnserved = 256, 32
 
-// Preempt returns streams to take from their workers, because a job with a smaller part of the slots waits for one.
+// Preempt returns streams to take from their workers, because a job with a smaller share of the slots waits for one.
 // Most slots get free because streams end. So a job counts only if it was in this state at the previous call too. The owner
 // calls Preempt in equal intervals and takes the streams. The next Run gives the slots to the epochs that they were taken for.
 //
 // starved reports whether a trainer waits for elements of an epoch: a trainer that does not read takes no slots from others.
-// movable reports whether the streams of an epoch can continue at once on other workers. After a move, the job that gives
-// still has at least the part of the job that gets, so no slot moves back. An epoch that gives keeps one stream. Streams that
-// must be open together stay.
+// movable reports whether the streams of an epoch can continue at once on other workers. A job gives a slot only if it then
+// still has as many slots for its weight as the other job, or more. So no slot moves back. An epoch that gives keeps one stream.
+// Streams that must be open together stay.
 func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken []durable.Ref) {
 	before := s.short
 	s.short = map[*share]bool{}
@@ -97,8 +97,8 @@ func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *p
 	return p
 }
 
-// richest returns the giver with the largest part of each tenant, the tenants with the largest parts first. If none of them may
-// give, no giver may.
+// richest returns the giver with the largest share of each tenant, the tenants with the largest shares first. If none of them
+// may give, no giver may.
 func (p *preemption) richest() (list []*demand) {
 	of := map[*share]*demand{}
 	for _, d := range p.givers {
@@ -120,8 +120,8 @@ func (s *Scheduler) countWaiting(epoch *durable.Epoch) (n int) {
 	return n
 }
 
-// part is what a node will have, compared with its weight, with this many slots more.
-func (p *preemption) part(n *share, more int) float64 {
+// perWeight is how many slots a node will have for its weight, with this many slots more.
+func (p *preemption) perWeight(n *share, more int) float64 {
 	return float64(n.running+p.gained[n]+more) / n.weight
 }
 
@@ -129,8 +129,8 @@ func (p *preemption) part(n *share, more int) float64 {
 func (p *preemption) compare(a, b *demand, more int) int {
 	jobA, jobB := a.share.parent, b.share.parent
 	return cmp.Or(
-		cmp.Compare(p.part(jobA.parent, more), p.part(jobB.parent, more)), cmp.Compare(jobA.parent.name, jobB.parent.name),
-		cmp.Compare(p.part(jobA, more), p.part(jobB, more)), compareEpochs(a.epoch, b.epoch))
+		cmp.Compare(p.perWeight(jobA.parent, more), p.perWeight(jobB.parent, more)), cmp.Compare(jobA.parent.name, jobB.parent.name),
+		cmp.Compare(p.perWeight(jobA, more), p.perWeight(jobB, more)), compareEpochs(a.epoch, b.epoch))
 }
 
 // next returns the epoch that would have the least with a further slot; nil without one.
@@ -160,7 +160,9 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
-		return l.Usable && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
+		// The worker holds one stream less then.
+		mayHold := l.mayHold(0) || to.keepsUp()
+		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
 	}
 	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })
@@ -172,8 +174,8 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 	return nil, nil
 }
 
-// mayGive reports whether one job still has the part of another one after it gave a slot to it. Jobs of different tenants
-// compare the parts of the tenants, and the quota of the tenant that gets must allow the slot.
+// mayGive reports whether a job that gives a slot to another one still has as many slots for its weight, or more. For jobs of
+// different tenants, the slots and weights of the tenants count, and the quota of the tenant that gets must allow the slot.
 func (p *preemption) mayGive(from, to *demand) bool {
 	gives, gets := from.share.parent, to.share.parent
 	if gives.parent != gets.parent {
@@ -181,11 +183,12 @@ func (p *preemption) mayGive(from, to *demand) bool {
 			return false
 		}
 	}
-	return gives != gets && p.part(gives, -1) >= p.part(gets, 1)
+	return gives != gets && p.perWeight(gives, -1) >= p.perWeight(gets, 1)
 }
 
-// streamOf returns a stream of an epoch on one of the given workers; nil without one. Of a worker with more streams than
-// slots, no slot gets free, so such workers come last. The stream that began last has the least work in its buffers.
+// streamOf returns a stream of an epoch on one of the given workers; nil without one. A worker with more streams than slots
+// has no free slot after a move either, so such workers come last. The stream that began last has the least work in its
+// buffers.
 func (p *preemption) streamOf(d *demand, serves func(*load) bool) (last *pecanv1.StoredStream) {
 	streams, known := p.streams[d]
 	if !known {

@@ -37,7 +37,7 @@ func endless() int { return 1 << 30 }
 
 func all(*durable.Epoch) bool { return true }
 
-func TestALateJobGetsItsPartAlthoughNoStreamEnds(t *testing.T) {
+func TestALateJobGetsItsShareAlthoughNoStreamEnds(t *testing.T) {
 	m := newMarket(t, 1, 4, 4, nil)
 	early, late := m.begin("early", 1), m.begin("late", 3)
 	if n := m.schedule.OfJob(late).Running; n != 1 {
@@ -64,6 +64,25 @@ func TestNoStreamMovesThatCannotOrForATrainerThatDoesNotWait(t *testing.T) {
 		}
 		if n := m.preempt(func(epoch *durable.Epoch) bool { return epoch.Job != late }, all); n != 0 {
 			t.Fatalf("%d streams moved for a trainer that does not wait", n)
+		}
+	}
+}
+
+// A worker holds so many produced streams of a job that it gives it no further slot. So no other job gives one.
+func TestNoStreamMovesForAJobThatCannotUseTheSlot(t *testing.T) {
+	m := newMarket(t, 1, 1, 8, nil)
+	m.begin("early", 1)
+	late := m.add("late", "", 1, endless)
+	late.Plan.Group, late.Options.Mode = 40, pecanv1.Mode_MODE_DETERMINISTIC
+	m.run(1, nil)
+	m.paused["late"] = true
+	for stream := range uint32(39) {
+		m.end(late.Epochs[0], stream)
+	}
+	m.schedule.Run(false)
+	for call := range 4 {
+		if n := m.preempt(all, all); n != 0 {
+			t.Errorf("%d streams move in call %d", n, call)
 		}
 	}
 }
@@ -139,7 +158,8 @@ func TestPreemptionEndsInFairShares(t *testing.T) {
 	}
 }
 
-// mayGive reports whether one job would still have the part of another one after it gave it a slot, and no quota forbids that.
+// mayGive reports whether a job that gives a slot to another one would still have as many for its weight, and no quota forbids
+// that.
 func (m *market) mayGive(high, low *durable.Job) bool {
 	gives, gets := high.Options.EffectiveTenant(), low.Options.EffectiveTenant()
 	bounds := m.schedule.BoundsOf(gets)
@@ -147,13 +167,13 @@ func (m *market) mayGive(high, low *durable.Job) bool {
 	case bounds.MaxSlotsPerJob > 0 && m.schedule.OfJob(low).Slots >= bounds.MaxSlotsPerJob:
 		return false
 	case gives == gets:
-		return high != low && part(m.schedule.OfJob(high), -1, high.Options.EffectiveWeight()) >= part(m.schedule.OfJob(low), 1, low.Options.EffectiveWeight())
+		return high != low && perWeight(m.schedule.OfJob(high), -1, high.Options.EffectiveWeight()) >= perWeight(m.schedule.OfJob(low), 1, low.Options.EffectiveWeight())
 	case bounds.MaxSlots > 0 && m.schedule.OfTenant(gets).Slots >= bounds.MaxSlots:
 		return false
 	}
-	return part(m.schedule.OfTenant(gives), -1, m.schedule.BoundsOf(gives).Weight) >= part(m.schedule.OfTenant(gets), 1, bounds.Weight)
+	return perWeight(m.schedule.OfTenant(gives), -1, m.schedule.BoundsOf(gives).Weight) >= perWeight(m.schedule.OfTenant(gets), 1, bounds.Weight)
 }
 
-func part(usage schedule.Usage, more int, weight float64) float64 {
+func perWeight(usage schedule.Usage, more int, weight float64) float64 {
 	return float64(usage.Running+more) / weight
 }

@@ -16,7 +16,8 @@ type Host interface {
 	Unreachable(epoch *durable.Epoch) map[string]bool
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
-	// Locals has the local workers that may serve a job. With only, no other worker may, and all of its host are listed.
+	// Locals has the local workers that may serve a job. If only is true, no other worker may serve it. The list then has
+	// all workers on the host of the job's trainers.
 	Locals(job *durable.Job) (workers map[string]bool, only bool)
 	// Grant leases a stream to a worker. It changes the state at once, and reports the change with EpochChanged and
 	// WorkerChanged.
@@ -32,11 +33,12 @@ type Scheduler struct {
 	positions int
 
 	workers map[string]*load
-	// usable has the workers that may get streams of any job. room has the workers with a free slot. roomAhead has the
-	// workers with a free slot for a prefetched epoch. localRoom has the local workers with a free slot.
-	usable, room, roomAhead queue[load]
-	localRoom               map[*load]bool
-	dirtyWorkers            []*load
+	// usable has the workers that may get streams of any job. free has the workers with a free slot, room those with a free
+	// slot for any epoch, and roomAhead those with a free slot for a prefetched epoch. localFree has the local workers with
+	// a free slot.
+	usable, free, room, roomAhead queue[load]
+	localFree                     map[*load]bool
+	dirtyWorkers                  []*load
 
 	epochs map[*durable.Epoch]*demand
 	// all is the root of the tree of shares, and bounds has the weights and quotas of tenants. ahead has the prefetched
@@ -52,7 +54,7 @@ type Scheduler struct {
 	// None of them is in a queue.
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
-	// short has the jobs that Preempt found below their part. owed has the epochs for which it took slots.
+	// short has the jobs that Preempt found below their share. owed has the epochs for which it took slots.
 	short map[*share]bool
 	owed  []*demand
 	// starting is set if absent workers of the configured list may still come.
@@ -63,10 +65,11 @@ type Scheduler struct {
 // entry in tenants has weight 1 and no quota.
 func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
-		Host: host, state: state, positions: positions, workers: map[string]*load{}, localRoom: map[*load]bool{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
+		Host: host, state: state, positions: positions, workers: map[string]*load{}, localFree: map[*load]bool{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
 		all: &share{weight: 1, at: -1, queue: newShares()}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		ahead:     queue[demand]{before: (*demand).before, at: func(d *demand) *int { return &d.at }},
 		usable:    queue[load]{before: (*load).before, at: func(l *load) *int { return &l.usableAt }},
+		free:      queue[load]{before: (*load).before, at: func(l *load) *int { return &l.freeAt }},
 		room:      queue[load]{before: (*load).before, at: func(l *load) *int { return &l.roomAt }},
 		roomAhead: queue[load]{before: (*load).beforeAhead, at: func(l *load) *int { return &l.aheadAt }},
 	}
@@ -76,7 +79,7 @@ func New(host Host, state *durable.State, positions int, tenants map[string]Tena
 func (s *Scheduler) SetWorker(worker Worker) {
 	l := s.workers[worker.ID]
 	if l == nil {
-		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, roomAt: -1, aheadAt: -1}
+		l = &load{prefetchJobs: map[string]bool{}, usableAt: -1, freeAt: -1, roomAt: -1, aheadAt: -1}
 		s.workers[worker.ID] = l
 	} else if l.Worker == worker {
 		return
@@ -106,9 +109,10 @@ func (s *Scheduler) RemoveWorker(id string) {
 
 func (s *Scheduler) takeOut(l *load) {
 	s.usable.set(l, false)
+	s.free.set(l, false)
 	s.room.set(l, false)
 	s.roomAhead.set(l, false)
-	delete(s.localRoom, l)
+	delete(s.localFree, l)
 }
 
 // WorkerChanged notes that the streams of a worker have changed.
@@ -164,17 +168,18 @@ func (s *Scheduler) refresh() {
 		if s.workers[l.ID] != l {
 			continue
 		}
-		hadRoom, running, held, ahead := l.roomAt >= 0 || s.localRoom[l], l.running, l.held, len(l.prefetchJobs)
+		hadSlot, running, held, ahead := l.freeAt >= 0 || s.localFree[l], l.running, l.held, len(l.prefetchJobs)
 		l.count(s.state.Leases(l.ID))
-		shared, room := l.Usable && !l.Local, l.Usable && l.hasRoom()
+		shared, free := l.Usable && !l.Local, l.Usable && l.hasSlot()
 		s.usable.set(l, shared)
-		s.room.set(l, shared && room)
+		s.free.set(l, shared && free)
+		s.room.set(l, shared && l.hasRoom())
 		s.roomAhead.set(l, shared && l.takesAhead())
-		if delete(s.localRoom, l); room && l.Local {
-			s.localRoom[l] = true
+		if delete(s.localFree, l); free && l.Local {
+			s.localFree[l] = true
 		}
-		gained := !hadRoom || l.running < running || l.held < held || len(l.prefetchJobs) < ahead
-		if !room || !gained {
+		gained := !hadSlot || l.running < running || l.held < held || len(l.prefetchJobs) < ahead
+		if !free || !gained {
 			continue
 		}
 		for d := range s.blocked {
@@ -228,29 +233,6 @@ func (s *Scheduler) unblock(d *demand) {
 	delete(s.blocked, d)
 	delete(s.bound, d)
 	s.enqueue(d, d.waits())
-}
-
-func (s *Scheduler) refreshDemand(d *demand) {
-	if prefetch := durable.AllPrefetched(d.epoch); prefetch != d.prefetch {
-		d.prefetch = prefetch
-		for _, stream := range d.epoch.Active() {
-			s.WorkerChanged(stream.Worker.GetWorkerId())
-		}
-	}
-	for number := range d.unsure {
-		closing := d.epoch.Find(number)
-		runs := closing != nil && Running(d.epoch, closing)
-		if runs != d.closings[number] && closing != nil {
-			// Its last source was produced, or lost.
-			s.WorkerChanged(closing.Worker.GetWorkerId())
-		}
-		if delete(d.closings, number); runs {
-			d.closings[number] = true
-		}
-	}
-	clear(d.unsure)
-	d.running = d.epoch.Running() + len(d.closings)
-	s.unblock(d)
 }
 
 // Run leases waiting streams to workers. First come those that must run under any load. These are all streams that must be
@@ -339,7 +321,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 
 // shareSlots leases the free slots.
 func (s *Scheduler) shareSlots() {
-	for len(s.room.items)+len(s.localRoom) > 0 {
+	for len(s.free.items)+len(s.localFree) > 0 {
 		d := s.all.next()
 		if d == nil {
 			d = s.ahead.top()

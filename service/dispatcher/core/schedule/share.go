@@ -8,7 +8,7 @@ import (
 
 // Tenant is what one tenant may use.
 type Tenant struct {
-	// Weight is the tenant's part of the free slots, compared with those of other tenants.
+	// Weight is the tenant's share of the free slots, compared with those of other tenants.
 	Weight float64
 	// MaxSlots bounds the slots of the tenant. MaxSlotsPerJob bounds the slots of each of its jobs. 0 means no bound.
 	MaxSlots, MaxSlotsPerJob int
@@ -19,7 +19,7 @@ type Tenant struct {
 // share is a node of the tree of shares: all tenants, a tenant, a job or an epoch.
 type share struct {
 	parent *share
-	// last is the number of the last lease of a slot. Of two nodes with equal parts, the one with the older lease is next.
+	// last is the number of the last lease of a slot. Of two nodes with equal shares, the one with the older lease is next.
 	// name and number order nodes that are equal otherwise.
 	last   uint64
 	name   string
@@ -39,8 +39,8 @@ type share struct {
 	waits  bool
 }
 
-// part is what the node has, compared with its weight.
-func (n *share) part() float64 { return float64(n.running) / n.weight }
+// perWeight is how many slots the node has for its weight.
+func (n *share) perWeight() float64 { return float64(n.running) / n.weight }
 
 func (n *share) full() bool { return n.most > 0 && n.slots >= n.most }
 
@@ -78,10 +78,10 @@ func (n *share) next() *demand {
 	return n.demand
 }
 
-// before orders nodes: the one with the least of its share comes first, and of these the one that has waited longest for a
+// before orders nodes: the one with the fewest slots for its weight comes first, and of these the one that has waited longest for a
 // slot.
 func (n *share) before(other *share) bool {
-	return cmp.Or(cmp.Compare(n.part(), other.part()), cmp.Compare(n.last, other.last), cmp.Compare(n.name, other.name), cmp.Compare(n.number, other.number)) < 0
+	return cmp.Or(cmp.Compare(n.perWeight(), other.perWeight()), cmp.Compare(n.last, other.last), cmp.Compare(n.name, other.name), cmp.Compare(n.number, other.number)) < 0
 }
 
 // shareOf returns the node of an epoch.

@@ -20,6 +20,8 @@ type market struct {
 	// length draws the length of a stream of a job, in steps.
 	length map[string]func() int
 	ends   map[durable.Ref]int
+	// paused has the jobs whose trainers take no elements.
+	paused map[string]bool
 	step   int
 	// used counts the slots of each job over all steps.
 	used map[string]int
@@ -31,7 +33,7 @@ func newMarket(t testing.TB, seed uint64, workers, slots int, tenants map[string
 	for i := range workers {
 		h.schedule.SetWorker(schedule.Worker{ID: fmt.Sprint("w", i), Usable: true, MaxStreams: slots, Order: uint64(i), Position: -1})
 	}
-	return &market{host: h, rng: rand.New(rand.NewPCG(seed, 0)), length: map[string]func() int{}, ends: map[durable.Ref]int{}, used: map[string]int{}}
+	return &market{host: h, rng: rand.New(rand.NewPCG(seed, 0)), length: map[string]func() int{}, ends: map[durable.Ref]int{}, paused: map[string]bool{}, used: map[string]int{}}
 }
 
 // add adds a job with one epoch of very many streams.
@@ -55,7 +57,7 @@ func (m *market) open(id string) {
 	m.schedule.EpochChanged(epoch)
 }
 
-// run plays this many steps. A stream that ends is delivered at once.
+// run plays this many steps. A stream that ends is delivered at once, unless its trainer has paused.
 func (m *market) run(steps int, look func()) {
 	m.t.Helper()
 	for range steps {
@@ -90,13 +92,15 @@ func (m *market) run(steps int, look func()) {
 	}
 }
 
-// end ends a stream and delivers it.
+// end ends a stream. A trainer that has not paused has it at once.
 func (m *market) end(epoch *durable.Epoch, number uint32) {
 	m.t.Helper()
 	stream := epoch.Find(number)
 	id, worker := streamID(epoch, number), stream.Worker.WorkerId
 	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{Id: id, Lease: stream.Lease}}})
-	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamsDelivered{StreamsDelivered: &pecanv1.StreamsDelivered{Opened: epoch.Opened, Streams: []int64{int64(number)}}}})
+	if !m.paused[epoch.Job.JobId] {
+		apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamsDelivered{StreamsDelivered: &pecanv1.StreamsDelivered{Opened: epoch.Opened, Streams: []int64{int64(number)}}}})
+	}
 	m.schedule.StreamChanged(epoch, number)
 	m.schedule.WorkerChanged(worker)
 }
@@ -214,6 +218,43 @@ func TestALateJobGetsTheNextFreeSlots(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// Trainers pause, one after another, and workers keep the streams that are produced for them. However many there are, a job
+// whose trainer reads gets all free slots. The workers keep a bounded number of streams for each paused trainer.
+func TestPausedTrainersKeepNoSlotFromOthers(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		workers, each, pauses := 1+rng.IntN(4), 1+rng.IntN(4), 1+rng.IntN(12)
+		slots := workers * each
+		m := newMarket(t, seed, workers, each, nil)
+		for i := range pauses {
+			id := fmt.Sprint("paused", i)
+			m.paused[id] = rng.IntN(2) == 0
+			m.add(id, "", 1, lengths(rng))
+			m.run(20, nil)
+			m.paused[id] = true
+			m.run(400, nil)
+			for _, epoch := range m.state.Job(id).Epochs {
+				if n := schedule.RunningStreams(epoch); n > 0 {
+					t.Errorf("seed %d: %d streams still run for trainer %d, which has paused", seed, n, i)
+				}
+			}
+		}
+		reads := m.add("reads", "", 1, lengths(rng))
+		m.run(100, func() {
+			if n := m.schedule.OfJob(reads).Running; n != slots {
+				t.Fatalf("seed %d: a job has %d of %d slots, and %d other trainers have paused", seed, n, slots, pauses)
+			}
+		})
+		held := 0
+		for i := range workers {
+			held += len(m.state.Leases(fmt.Sprint("w", i)))
+		}
+		if most := 4 * (pauses + 1) * slots; held > most {
+			t.Errorf("seed %d: workers hold %d streams, want at most %d for %d jobs on %d slots", seed, held, most, pauses+1, slots)
 		}
 	}
 }

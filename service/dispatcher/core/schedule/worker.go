@@ -6,7 +6,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// maxHeldPerSlot bounds the produced streams that a worker keeps until they are delivered, per slot.
+// maxHeldPerSlot bounds the streams that a worker holds until they are delivered, per slot. Epochs whose trainers keep up may
+// exceed it, see fits.
 const maxHeldPerSlot = 4
 
 // Worker is a worker that may get streams.
@@ -32,14 +33,19 @@ type load struct {
 	prefetchJobs map[string]bool
 	// dirty is set if the counts may be wrong.
 	dirty bool
-	// usableAt, roomAt and aheadAt are the positions in the three heaps, -1 if the worker is not in the heap. Local workers
-	// are in no heap. Otherwise workers that serve other jobs only could be on top.
-	usableAt, roomAt, aheadAt int
+	// usableAt, freeAt, roomAt and aheadAt are the positions in the four heaps, -1 if the worker is not in the heap. Local
+	// workers are in no heap. Otherwise workers that serve other jobs only could be on top.
+	usableAt, freeAt, roomAt, aheadAt int
 }
 
-func (l *load) hasRoom() bool {
-	return l.running < l.MaxStreams && l.held < maxHeldPerSlot*l.MaxStreams
-}
+// hasSlot reports whether a slot is free.
+func (l *load) hasSlot() bool { return l.running < l.MaxStreams }
+
+// mayHold reports whether the worker may hold this many streams more for any epoch.
+func (l *load) mayHold(more int) bool { return l.held+more <= maxHeldPerSlot*l.MaxStreams }
+
+// hasRoom reports whether a slot is free for any epoch.
+func (l *load) hasRoom() bool { return l.hasSlot() && l.mayHold(1) }
 
 // mayServe reports whether the worker may get streams of a job with these local workers, by its kind. See Host.Locals.
 func (l *load) mayServe(locals map[string]bool, only bool) bool {
@@ -55,7 +61,7 @@ func (l *load) count(leases []durable.Ref) {
 	clear(l.prefetchJobs)
 	for _, held := range leases {
 		stream := held.Epoch.Find(held.Stream)
-		// Of a prefetched epoch, one stream per worker counts as prefetched. Further ones were started for a trainer
+		// One stream of a prefetched epoch counts as prefetched on each worker. Further ones were started for a trainer
 		// that has left, and count like any other.
 		if job := held.Epoch.Job.JobId; !stream.Delivered && !l.prefetchJobs[job] && durable.AllPrefetched(held.Epoch) {
 			l.prefetchJobs[job] = true
