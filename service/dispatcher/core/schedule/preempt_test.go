@@ -99,8 +99,8 @@ func TestPreemptedSlotsGoToTheJobTheyWereTakenFor(t *testing.T) {
 	}
 }
 
-// Whatever the jobs, their weights and quotas are: no slot moves back, all slots stay in use, and at the end no job has as much
-// as another one would have with a further slot.
+// Whatever the jobs, their weights and quotas are: no slot moves back, and all slots stay in use. At the end no job has as
+// much as another one would have with a further slot.
 func TestPreemptionEndsInFairShares(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
