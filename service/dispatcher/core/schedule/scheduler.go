@@ -306,7 +306,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 			return false
 		})
 		// A shuffle reads more streams than it must, but not beyond a quota.
-		if more = found && !(d.epoch.Held() > 0 && withinQuota && d.share.bounded()); !more {
+		if more = found && !(d.computes() && withinQuota && d.share.bounded()); !more {
 			break
 		}
 		if id := s.pick(d, stream, false); id != "" {
