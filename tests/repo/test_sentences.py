@@ -12,7 +12,7 @@ MOST = 25
 # Pages of tables: of measurements, of runs with their times, and a generated one.
 NO_PROSE = ("docs/benchmarks/", "docs/track-record.md", "docs/packages.md")
 # Files that still have a long sentence.
-KEPT = ("service/dispatcher/core/schedule/preempt_test.go",)
+KEPT = ()
 # A full stop after one of these ends no sentence.
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|cf|vs|al|approx|No)\.")
 

@@ -158,6 +158,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	}
 	later := rand.New(rand.NewPCG(seed, 9))
 	s.plan = simPlan(later, s.closing, s.all)
+	s.plan.Shuffled = rand.New(rand.NewPCG(seed, 10)).IntN(2) == 0
 	if s.plan.NumStreams > 9 && s.closing && s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
 		// Every lost worker sends its streams again, until the last closing stream is read. That takes too long here.
 		s.plan.NumStreams, s.plan.Cardinality = 9, 0

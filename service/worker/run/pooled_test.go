@@ -131,8 +131,8 @@ func savedState(t *testing.T, it *tf.Iterator) (out []byte) {
 	return out
 }
 
-// seen counts the datasets and modes that were restored, and the templates that ran inline. partial counts the streams that
-// began at an index although steps upstream of it ran again. second counts the streams with elements of a second graph.
+// seen counts the datasets and modes that were restored, and the templates that ran inline. Other fields count
+// the streams that began at an index although steps upstream ran again, and those with elements of a second graph.
 type seen struct{ restored, inline, partial, second int }
 
 // comparison runs the streams of a dataset in their own iterators, in pooled ones and inline.

@@ -8,7 +8,7 @@
 // are leased when the streams that they join have workers.
 //
 // A worker holds a produced stream until a trainer has it. A worker with many of them gives its free slots only to epochs whose
-// trainers keep up, so a trainer that pauses keeps no slot from other jobs.
+// trainers keep up. So a trainer that pauses keeps no slot from other jobs.
 //
 // An epoch leases its streams in their order. If no streams must be open together, the owner may name some to be leased last.
 //

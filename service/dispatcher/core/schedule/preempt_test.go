@@ -15,11 +15,7 @@ func (m *market) preempt(starved, movable func(*durable.Epoch) bool) int {
 	m.t.Helper()
 	taken := m.schedule.Preempt(starved, movable)
 	for _, ref := range taken {
-		stream := ref.Epoch.Find(ref.Stream)
-		worker := stream.Worker.WorkerId
-		apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{Id: streamID(ref.Epoch, ref.Stream), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED}}})
-		m.schedule.StreamChanged(ref.Epoch, ref.Stream)
-		m.schedule.WorkerChanged(worker)
+		m.lose(ref.Epoch, ref.Stream)
 	}
 	m.schedule.Run(false)
 	return len(taken)
@@ -99,8 +95,8 @@ func TestPreemptedSlotsGoToTheJobTheyWereTakenFor(t *testing.T) {
 	}
 }
 
-// Whatever the jobs, their weights and quotas are: no slot moves back, all slots stay in use, and at the end no job has as much
-// as another one would have with a further slot.
+// Whatever the jobs, their weights and quotas are: no slot moves back, and all slots stay in use. At the end no job has as
+// much as another one would have with a further slot.
 func TestPreemptionEndsInFairShares(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {

@@ -33,9 +33,9 @@ type Scheduler struct {
 	positions int
 
 	workers map[string]*load
-	// usable has the workers that may get streams of any job. free has the workers with a free slot, room those with a free
-	// slot for any epoch, and roomAhead those with a free slot for a prefetched epoch. localFree has the local workers with
-	// a free slot.
+	// usable has the workers that may get streams of any job, and free those with a free slot. room has the workers with a
+	// free slot for any epoch, and roomAhead those with a free slot for a prefetched epoch. localFree has the local workers
+	// with a free slot.
 	usable, free, room, roomAhead queue[load]
 	localFree                     map[*load]bool
 	dirtyWorkers                  []*load
@@ -306,7 +306,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 			return false
 		})
 		// A shuffle reads more streams than it must, but not beyond a quota.
-		if more = found && !(d.epoch.Held() > 0 && withinQuota && d.share.bounded()); !more {
+		if more = found && !(d.computes() && withinQuota && d.share.bounded()); !more {
 			break
 		}
 		if id := s.pick(d, stream, false); id != "" {

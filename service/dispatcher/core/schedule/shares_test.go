@@ -39,10 +39,16 @@ func newMarket(t testing.TB, seed uint64, workers, slots int, tenants map[string
 // add adds a job with one epoch of very many streams.
 func (m *market) add(id, tenant string, weight float64, length func() int) *durable.Job {
 	m.t.Helper()
+	return m.addPlan(id, tenant, weight, length, &pecanv1.Plan{NumStreams: 60_000})
+}
+
+// addPlan adds a job with one epoch.
+func (m *market) addPlan(id, tenant string, weight float64, length func() int, plan *pecanv1.Plan) *durable.Job {
+	m.t.Helper()
 	m.length[id] = length
 	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{ClientId: "c" + id}}})
 	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_JobCreated{JobCreated: &pecanv1.JobCreated{
-		JobId: id, Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Weight: weight, Tenant: tenant}, Plan: &pecanv1.Plan{NumStreams: 60_000},
+		JobId: id, Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Weight: weight, Tenant: tenant}, Plan: plan,
 	}}})
 	m.open(id)
 	return m.state.Job(id)
@@ -51,7 +57,7 @@ func (m *market) add(id, tenant string, weight float64, length func() int) *dura
 // open opens a further epoch of a job.
 func (m *market) open(id string) {
 	job := m.state.Job(id)
-	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: id, Epoch: job.NextEpoch, Streams: 60_000}}})
+	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: id, Epoch: job.NextEpoch, Streams: durable.PlannedStreams(job)}}})
 	epoch := job.Epochs[len(job.Epochs)-1]
 	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{JobId: id, Epoch: epoch.Epoch, ClientId: "c" + id}}})
 	m.schedule.EpochChanged(epoch)
@@ -92,12 +98,12 @@ func (m *market) run(steps int, look func()) {
 	}
 }
 
-// end ends a stream. A trainer that has not paused has it at once.
+// end ends a stream, which keeps a row back if a closing stream joins it. A trainer that has not paused has it at once.
 func (m *market) end(epoch *durable.Epoch, number uint32) {
 	m.t.Helper()
 	stream := epoch.Find(number)
-	id, worker := streamID(epoch, number), stream.Worker.WorkerId
-	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{Id: id, Lease: stream.Lease}}})
+	id, worker, rows := streamID(epoch, number), stream.Worker.WorkerId, uint64(epoch.Job.Plan.Closings())
+	apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{Id: id, Lease: stream.Lease, RemainderRows: min(rows, 1)}}})
 	if !m.paused[epoch.Job.JobId] {
 		apply(m.t, m.state, &pecanv1.Record{Kind: &pecanv1.Record_StreamsDelivered{StreamsDelivered: &pecanv1.StreamsDelivered{Opened: epoch.Opened, Streams: []int64{int64(number)}}}})
 	}
@@ -190,6 +196,29 @@ func TestQuotasAreNeverExceeded(t *testing.T) {
 				t.Fatalf("seed %d: the other tenant has %d of the 11 slots that are left", seed, n)
 			}
 		})
+	}
+}
+
+// The only stream that a worker holds is a closing stream, which waits for a lost one. The lost stream runs again, although the
+// other job of the tenant uses the quota.
+func TestAShuffleHasAStreamWhateverTheQuota(t *testing.T) {
+	m := newMarket(t, 1, 1, 8, map[string]schedule.Tenant{"bounded": {Weight: 1, MaxSlots: 2}})
+	m.add("early", "bounded", 1, endless)
+	m.run(1, nil)
+	plan := &pecanv1.Plan{NumStreams: 8, Group: 4, Shuffled: true, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING}
+	epoch := m.addPlan("shuffles", "bounded", 1, endless, plan).Epochs[0]
+	for stream := range uint32(4) {
+		m.schedule.Run(false)
+		m.end(epoch, stream)
+	}
+	m.schedule.Run(false)
+	if epoch.Find(8).GetWorker() == nil {
+		t.Fatal("the closing stream of the first group has no worker")
+	}
+	m.lose(epoch, 0)
+	m.schedule.Run(false)
+	if epoch.Find(0).Worker == nil {
+		t.Error("the lost stream has no worker")
 	}
 }
 
