@@ -57,9 +57,8 @@ func TestShortStreamsRunInlineWhereEveryCoreComputes(t *testing.T) {
 	}
 	besideThem := func(name string, prefetch bool) {
 		for core := range runtime.NumCPU() - 1 {
-			lease++
 			o := startCommand(name)
-			o.Id.JobId, o.Id.Stream, o.Lease, o.Prefetch = name, uint32(core), lease, prefetch
+			o.Id.JobId, o.Id.Stream, o.Lease, o.Prefetch = name, uint32(core), uint64(1000+core), prefetch
 			w.streams.Start(o)
 			waitFor(t, "its first element", func() bool { return loadOf(w, o).GetProduced() > 0 })
 		}
