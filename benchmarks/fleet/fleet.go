@@ -9,7 +9,7 @@ import (
 
 type streamKey = pecanv1.StreamKey
 
-// lease is what the fleet knows of a stream that some worker has run.
+// lease has the fleet's knowledge of a stream that some worker has run.
 type lease struct {
 	number uint64
 	worker int
