@@ -29,7 +29,7 @@ type jobRequest struct {
 	Cache          string `json:"cache"`
 	// Streams is S that the user asks for, 0 for "auto".
 	Streams int32 `json:"streams"`
-	// Placement is what the job wants of its workers, nil if all serve it.
+	// Placement has the job's wishes for its workers; nil if all workers serve it.
 	Placement *struct {
 		Objective     string  `json:"objective"`
 		BudgetPerHour float64 `json:"budget_per_hour"`

@@ -33,7 +33,7 @@ func components(from []component) []*pecanv1.ComponentSpec {
 	return specs
 }
 
-// session is what a session number refers to.
+// session has the objects behind a session number.
 type session struct {
 	*client.Session
 	messages *messages

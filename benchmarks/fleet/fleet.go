@@ -9,7 +9,7 @@ import (
 
 type streamKey = pecanv1.StreamKey
 
-// lease is what the fleet knows of a stream that some worker has run.
+// lease records the run of a stream by some worker.
 type lease struct {
 	number uint64
 	worker int

@@ -29,6 +29,9 @@ OUTSIDE = {
     "examples/notebooks/photographs.ipynb": "notebooks/photographs.md",
     "examples/notebooks/tuning.ipynb": "notebooks/tuning.md",
 }
+# Documents that the site leaves out. A link to one of them, or to source code, becomes its text.
+WITHOUT_PAGE = ("deploy/tpu/README.md",)
+CODE = (".go", ".py")
 # A cell that takes longer than this fails the build.
 CELL_TIMEOUT_S = 120
 LINK = re.compile(r"(?P<open>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
@@ -77,7 +80,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def link(match: re.Match, source: str, here: str) -> str:
-    """Returns the link between pages, or only its text if the target is a file without a page."""
+    """Returns the link between pages, or only its text if the target is code or has no page on purpose."""
     target, anchor = match["target"], match["anchor"] or ""
     if not target or "://" in target or target.startswith("mailto:"):
         return match.group()
@@ -86,8 +89,10 @@ def link(match: re.Match, source: str, here: str) -> str:
         to = OUTSIDE[place]
     elif place.startswith("docs/") and not place.endswith(".json"):
         to = place.removeprefix("docs/")
-    elif (ROOT / place).exists():
+    elif place in WITHOUT_PAGE or (place.endswith(CODE) and (ROOT / place).exists()):
         return match["open"].strip("![]")
+    elif (ROOT / place).exists():
+        raise PluginError(f"{source} links to {place}, which has no page: add it to OUTSIDE or to WITHOUT_PAGE")
     else:
         return match.group()
     return f"{match['open']}({posixpath.relpath(to, posixpath.dirname(here) or '.')}{anchor})"

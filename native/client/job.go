@@ -60,7 +60,7 @@ type Job struct {
 	// timeoutS is the client timeout that the dispatcher reported last: after this many seconds without a
 	// heartbeat it removes this consumer.
 	timeoutS float64
-	// wantedLocal is what the dispatcher has decided on local workers, nil before.
+	// wantedLocal is the dispatcher's decision on local workers; nil before.
 	wantedLocal *pecanv1.WantedLocalWorkers
 	// lost is set when the dispatcher does not know the job any more.
 	lost   error

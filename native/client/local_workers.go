@@ -10,7 +10,7 @@ import (
 // localWorkers says what this process does about its local workers. The owner of the session starts and stops them.
 type localWorkers struct{ running, most int }
 
-// WantedLocalWorkers is what the dispatcher wants of this process.
+// WantedLocalWorkers is the number of local workers that the dispatcher wants of this process.
 type WantedLocalWorkers struct {
 	// Jobs is the number of open jobs for which the dispatcher decides.
 	Jobs int

@@ -14,7 +14,7 @@ import (
 // it.
 const MaxRetainedGraph = 64 << 20
 
-// Dataset is what a dispatcher needs to register a dataset again.
+// Dataset has the inputs of a registration, so that it can be repeated.
 type Dataset struct {
 	Graph []byte
 	Spec  *pecanv1.DatasetSpec

@@ -29,7 +29,7 @@ const (
 	blockBytes       = 1 << 20
 )
 
-// Iteration is what an iteration tensor refers to. The iterations of package client have these methods.
+// Iteration is the object behind an iteration tensor. The iterations of package client have these methods.
 type Iteration interface {
 	NextElement(wait time.Duration) (*element.Elements, client.Status, error)
 	NextBlock(maxElements int, wait time.Duration) (*element.Elements, client.Status, error)
@@ -55,7 +55,7 @@ type JobConfig struct {
 	Owner any
 }
 
-// Job is what a job tensor refers to: a way to open iterations. It lives as long as a reference to it.
+// Job is the object behind a job tensor. It opens iterations. It lives as long as a reference to it.
 type Job struct {
 	config        JobConfig
 	blockElements int

@@ -9,7 +9,7 @@ const (
 	similar = 0.005
 )
 
-// Decision is what a policy chooses and why.
+// Decision is the choice of a policy with its reason.
 type Decision struct {
 	// Choice is the number of a candidate, or None.
 	Choice int
@@ -23,7 +23,7 @@ type Decision struct {
 	Candidates []Prediction
 }
 
-// Prediction is what a policy expects of one candidate.
+// Prediction has the expected times and score of one candidate.
 type Prediction struct {
 	Name string
 	// Eligible is whether the policy could choose the candidate; Reason says why not, or what it saves.

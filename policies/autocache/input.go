@@ -10,7 +10,7 @@ import (
 // None is the choice to cache nothing.
 const None = -1
 
-// Input is what Decide decides from. All times are in seconds, all sizes in bytes.
+// Input is the input of Decide. All times are in seconds, all sizes in bytes.
 type Input struct {
 	// Goal has objective, prices and limits of the job's workers. If nobody chooses their number, the limits allow
 	// the existing workers only.
@@ -80,7 +80,7 @@ type Rate struct {
 // Of returns the time for elements with so many bytes in all.
 func (r Rate) Of(elements, bytes float64) float64 { return elements*r.PerElement + bytes*r.PerByte }
 
-// Link is what limits the speed of a source or a store. Alone is the time of one worker that uses it alone. Shared is
+// Link has the limits of the speed of a source or a store. Alone is the time of one worker that uses it alone. Shared is
 // the time of the whole: all workers together are no faster.
 type Link struct {
 	Alone, Shared Rate

@@ -15,13 +15,13 @@ type Epoch struct {
 	Cost float64
 	// Score is the value that the objective minimises.
 	Score float64
-	// Bound is what limits its speed.
+	// Bound is the part that limits its speed.
 	Bound Bound
 	// perHour is the price of an hour, which stands for proportions only if there are no prices.
 	perHour float64
 }
 
-// Bound is what limits the speed of an epoch.
+// Bound names the part that limits the speed of an epoch.
 type Bound string
 
 // The bounds.

@@ -2,7 +2,7 @@ package autoplacement
 
 import "github.com/pecan-ml/pecan/policies/autoscale"
 
-// spending is what windows of searches have cost above the best known configuration, as in autoscale.Decision.
+// spending is the cost of windows of searches above the best known configuration, as in autoscale.Decision.
 type spending struct{ cost, lost, bill float64 }
 
 // charge is a window of a search.

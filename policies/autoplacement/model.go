@@ -6,7 +6,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoscale"
 )
 
-// observation is what Search keeps of a window.
+// observation has the values that Search keeps of a window.
 type observation struct {
 	at autoscale.Configuration
 	// time is the element time. demand is the part of it that trainers did not wait.

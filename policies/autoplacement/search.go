@@ -16,7 +16,7 @@ type Search struct {
 	// Horizon is the number of windows that the job will still run, as far as known. A probe must pay for itself
 	// in this time. It may change between windows; 0 is without an end.
 	Horizon int
-	// Known is what an earlier job with the same dataset and trainer type found, or nil.
+	// Known is the result of an earlier job with the same dataset and trainer type, or nil.
 	Known *Known
 
 	state  string

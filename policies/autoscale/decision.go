@@ -7,7 +7,7 @@ type Policy interface {
 	Next(Goal, Window) Decision
 }
 
-// Decision is what a policy wants and why.
+// Decision is the choice of a policy with its reason.
 type Decision struct {
 	Target Configuration
 	// State is the state of the policy's search.
@@ -19,7 +19,7 @@ type Decision struct {
 	// Candidates has the configurations that the policy compared, best first. It is empty for policies that do
 	// not predict.
 	Candidates []Candidate
-	// SearchCost is what the search has cost so far above the bill of the best known configuration, in the
+	// SearchCost is the cost of the search so far above the bill of the best known configuration, in the
 	// unit of Goal.Score.
 	SearchCost float64
 	// SearchWindows is the number of measurement windows of searches. SearchLost is the part of their seconds that the

@@ -17,7 +17,7 @@ var Published = Prices{Trainer: 4.96, Remote: 0.427319}
 // unpriced stands for unknown prices. Its proportions make any worker cheaper than a trainer that waits.
 var unpriced = Prices{Trainer: 1, Remote: 0.1, Local: 0.01}
 
-// Objective is what a policy minimises.
+// Objective is the quantity that a policy minimises.
 type Objective string
 
 const (
@@ -37,7 +37,7 @@ type Limits struct {
 	Min, Max Configuration
 }
 
-// Goal is what a job wants. It may change between windows.
+// Goal has the wishes of a job. It may change between windows.
 type Goal struct {
 	// Objective is Cost if it is empty.
 	Objective Objective

@@ -30,7 +30,7 @@ type Window struct {
 	Hosts     []Host
 }
 
-// Consumer is what one trainer reported.
+// Consumer is the report of one trainer.
 type Consumer struct {
 	Host string
 	// ElementTimes has the time between two elements, in seconds, of each sub-window.
@@ -41,7 +41,7 @@ type Consumer struct {
 	Queue float64
 }
 
-// Worker is what one worker reported about the job.
+// Worker is the report of one worker about the job.
 type Worker struct {
 	Host  string
 	Local bool
@@ -54,7 +54,7 @@ type Worker struct {
 	Elements, Bytes float64
 }
 
-// Host is what one host reported.
+// Host is the report of one host.
 type Host struct {
 	ID string
 	// Pressure is the share of the time in which a runnable thread waited for a processor.

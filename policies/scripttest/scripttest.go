@@ -18,7 +18,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the current decisions into testdata; read the difference before you commit it")
 
-// Input is what the lines of a script have described so far.
+// Input has the values from the lines of a script so far.
 type Input interface {
 	// Describe takes the words of a line.
 	Describe(t *testing.T, words []string)

@@ -33,7 +33,7 @@ type Event struct {
 	Change func(*World)
 }
 
-// World is what an event may change.
+// World has the values that an event may change.
 type World struct {
 	Surface Surface
 	Goal    autoscale.Goal

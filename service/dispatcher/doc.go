@@ -16,7 +16,8 @@
 // learned from jobs. disk_full.go stops time while the disk is full. metrics_source.go answers package metrics, which exports
 // counters.
 //
-// The package has more than 15 files because each subject of the API and each request of the core has its own.
+// The package has more than 15 files because all calls and all background work submit inputs to one core. They share its mutex,
+// the queue of decisions that wait for the disk, and the open sessions and watches. A part of its own would need all three.
 //
 // Do not decide about jobs, leases or streams here: the core decides.
 package dispatcher

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Graphs is what the dispatcher needs to know of dataset graphs.
+// Graphs answers the dispatcher's questions about dataset graphs.
 type Graphs interface {
 	// Check returns the fingerprint of a graph. It refuses graphs that cannot be served, or that do not yield the
 	// trainer's components.

@@ -17,7 +17,7 @@ type worker struct {
 	stream  grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
 	welcome *pecanv1.Welcome
 	cancel  context.CancelFunc
-	// commands have arrived. common is what the streams of the newest epoch have in common.
+	// commands have arrived. common has the fields that the streams of the newest epoch share.
 	commands []*pecanv1.WorkerCommand
 	common   *pecanv1.StartStream
 }

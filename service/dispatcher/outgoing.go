@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// outgoing is what a commandQueue and an updateQueue have in common: an end, and a way to wake the sender.
+// outgoing is the common part of a commandQueue and an updateQueue: an end, and a way to wake the sender.
 type outgoing struct {
 	mu    sync.Mutex
 	ended bool

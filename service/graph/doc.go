@@ -4,7 +4,7 @@
 // *reason.Error. A Graph never changes after Parse, so many goroutines may use one Graph. Equal pipelines
 // have equal fingerprints.
 //
-// The package has 16 files because all checks read an unfinished Graph, which no other package may see. The files form four
+// The package has more files than others because all checks read an unfinished Graph, which no other package may see. The files form four
 // groups. The type and its look-ups: graph.go, spec.go (components of elements), steps.go (the tree of dataset steps) and
 // marks.go (steps that the author marked).
 //

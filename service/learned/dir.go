@@ -50,7 +50,7 @@ type Dir struct {
 	// mu guards the fields below. logged has the files of which a problem was logged.
 	mu     sync.Mutex
 	logged map[string]bool
-	// uncounted is what was written since the files were counted; counts is how often that was.
+	// uncounted is the size of what was written since the files were counted; counts is how often that was.
 	uncounted int64
 	counts    int
 }

@@ -41,7 +41,7 @@ func (m machine) address() Address {
 	return Address(m.hosts[0])
 }
 
-// observed is what exists at a provider.
+// observed has the workers that exist at a provider.
 type observed struct {
 	// replicas is the number of machines that the provider is asked for.
 	replicas int

@@ -25,7 +25,7 @@ type Provider interface {
 	Close() error
 }
 
-// State is what a provider has. Requested, Pending, Ready and Leaving exclude each other.
+// State counts a provider's workers. Requested, Pending, Ready and Leaving exclude each other.
 type State struct {
 	// Desired is the number of workers that the provider was last asked for, without those that leave.
 	Desired int

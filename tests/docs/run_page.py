@@ -2,7 +2,8 @@
 
     python tests/docs/run_page.py docs/guides/resume.md DIRECTORY
 
-A page names the service dispatcher.example:5050 and its files /data/.... This script replaces both.
+A page names the service dispatcher.example:5050 and its files /data/.... This script replaces both. The first pages leave
+out the function that parses a record, and the model. This script defines them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ def write_records(directory: pathlib.Path) -> None:
                 writer.write(example.SerializeToString())
 
 
+def left_out() -> dict[str, object]:
+    """What the first pages leave out: the function `parse`, and `model`."""
+    import tensorflow as tf
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+        example = tf.io.parse_single_example(record, features)
+        return tf.ensure_shape(tf.io.decode_jpeg(example["image"], channels=3), [48, 48, 3]) / 255, example["label"]
+
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+    model.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return {"parse": parse, "model": model}
+
+
 def run(page: pathlib.Path, directory: pathlib.Path) -> None:
     """Runs the blocks of one page. An exception names the line of the page."""
     import pecan
@@ -50,6 +65,8 @@ def run(page: pathlib.Path, directory: pathlib.Path) -> None:
     write_records(files / "photographs")
     os.chdir(directory)
     text, names = page.read_text(), {"__name__": "__main__"}
+    if page.stem in ("README", "index"):
+        names |= left_out()
     with pecan.LocalCluster(workers=2) as cluster:
         for line, source in blocks(text):
             source = source.replace(SERVICE, cluster.target).replace(FILES, f"{files}/")

@@ -1,4 +1,4 @@
-"""The Python blocks of every guide run unchanged. Each page runs in a process of its own, which has TensorFlow imported."""
+"""The Python blocks of the first pages and of every guide run unchanged. Each page runs in a process of its own, which has TensorFlow imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from script import Script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs/get-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/get-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 RUN = f"""
 import pathlib
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})

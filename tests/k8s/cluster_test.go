@@ -234,7 +234,7 @@ func (c *cluster) startTrainer(args ...string) {
 	check(c.t, err)
 }
 
-// said is what the pods have written whose names begin so.
+// said returns the output of the pods whose names begin so.
 func (c *cluster) said(pods string, most int) string {
 	var text strings.Builder
 	files, _ := filepath.Glob(c.log(pods + "*"))

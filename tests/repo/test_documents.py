@@ -9,7 +9,8 @@ import re
 
 import repository
 
-# A word that names may not contain → the term for it. Parameter names of tf.data service are exempt.
+# A word that names of messages, fields and flags may not contain → the term for it. Parameter names of tf.data service are
+# exempt. Elsewhere an iteration is a pass of an iterator, which only the client has (docs/glossary.md).
 REPLACED = {
     "iteration": "epoch",
     "task": "stream",

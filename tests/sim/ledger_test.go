@@ -117,7 +117,7 @@ func (l *ledger) last() (ids []int64) {
 	return ids
 }
 
-// promise is what an epoch must guarantee.
+// promise has the guarantees of an epoch.
 type promise int
 
 const (

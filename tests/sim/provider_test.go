@@ -32,7 +32,7 @@ type machines struct {
 
 var errAway = errors.New("the provider is away")
 
-// provider is what one process of the dispatcher sees of the machines.
+// provider is the view of one dispatcher process on the machines.
 type provider struct {
 	*machines
 	store *simStore

@@ -211,14 +211,14 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 		readers, mode, plan = 1, pecanv1.Mode_MODE_AT_MOST_ONCE, nil
 		want.mode, want.name = mode, ""
 	}
-	// Of two readers, one may leave its first pass early in good order. The other one reads the rest if it survives.
+	// One of two readers may leave its first pass early in good order. The other one reads the rest if it survives.
 	leavesAt := -1
 	mortal := slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == killTrainer })
 	if leaves := rand.New(rand.NewPCG(seed, 7)); readers == 2 && !mortal && leaves.IntN(2) == 0 {
 		leavesAt = leaves.IntN(data.elements() / 2)
 		t.Logf("trainer 1 leaves its first pass after %d elements", leavesAt)
 	}
-	// Of two readers, one may stop reading for a while, and live. The other one gets its streams: it waits for less than
+	// One of two readers may stop reading for a while, and live. The other one gets its streams: it waits for less than
 	// half an hour.
 	stopsAt, stopsFor := 0, time.Duration(0)
 	if stops := rand.New(rand.NewPCG(seed, 10)); readers == 2 && leavesAt < 0 && stops.IntN(2) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// wanted is what a trainer asks for.
+// wanted has the requests of a trainer.
 type wanted struct {
 	dataset *dataset
 	mode    pecanv1.Mode

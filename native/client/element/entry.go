@@ -13,7 +13,7 @@ type Entry struct {
 	First    uint64
 	Elements int
 	At       int
-	// Bytes is what the entry uses of the memory budget. Arrived is what it used of the channel's credit.
+	// Bytes is the entry's part of the memory budget. Arrived is its part of the channel's credit.
 	Bytes   uint64
 	Arrived uint64
 	// Err is set for a failed element.

@@ -6,7 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// An iteration without end reads one epoch after the other. If each kept the one before, none would ever be freed.
+// An iteration without end reads one epoch after the other. If each epoch kept its predecessor, no epoch would ever be freed.
 func TestAnEpochThatIsReadDoesNotKeepTheOneBefore(t *testing.T) {
 	rows := []*pecanv1.KeptRows{{Epoch: 7, Stream: 1, Rows: 2}}
 	before := &Epoch{id: 7, carryState: carryState{carry: rows, carried: true}}

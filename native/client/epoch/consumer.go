@@ -16,7 +16,7 @@ import (
 // defaultMaxElementBytes is the size of the largest accepted element if the job sets no limit.
 const defaultMaxElementBytes = 2 << 30
 
-// Job is what an epoch asks of its job and reports to it. The job numbers and prefetches passes, and handles
+// Job has the questions and reports of an epoch to its job. The job numbers and prefetches passes, and handles
 // its own loss.
 type Job interface {
 	// NumberPass returns the number of an epoch's pass, just before the epoch is opened.

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Lookahead is what is known of the element after the next one.
+// Lookahead says what follows the next element.
 type Lookahead int
 
 const (
@@ -51,7 +51,7 @@ const (
 	gatherBytes   = 1 << 20
 )
 
-// Result is what Dequeue found.
+// Result is the result of Dequeue.
 type Result int
 
 const (

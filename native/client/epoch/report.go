@@ -68,7 +68,7 @@ func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	}
 }
 
-// State is what an epoch had at one moment.
+// State is the state of an epoch at one moment.
 type State struct {
 	// Version is the version of the dispatcher's newest update.
 	Version uint64
@@ -80,7 +80,7 @@ type State struct {
 	Streams []StreamState
 }
 
-// StreamState is what one stream had at one moment.
+// StreamState is the state of one stream at one moment.
 type StreamState struct {
 	Number uint32
 	Lease  uint64

@@ -26,7 +26,7 @@ func (e *Epoch) reportFinished(one *pecanv1.FinishedStream) {
 	e.queueReports()
 }
 
-// reportReleased reports that another consumer may read the stream on. e.mu is held.
+// reportReleased reports that another consumer may continue the stream. e.mu is held.
 func (e *Epoch) reportReleased(one *pecanv1.ReleasedStream) {
 	e.reports.released = append(e.reports.released, one)
 	e.queueReports()

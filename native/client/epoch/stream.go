@@ -15,7 +15,7 @@ const ParkAt = 8192
 
 const resumeAt = ParkAt / 4
 
-// stream is what the client knows of one stream of its epoch. Epoch.mu guards all of it.
+// stream has the client's state of one stream of its epoch. Epoch.mu guards all of it.
 type stream struct {
 	epoch  *Epoch
 	number uint32

@@ -33,7 +33,7 @@ type streams struct {
 	empty Bitmap
 }
 
-// pastStream is what is left of a stream that is not active. It restores the stream if another update lists it.
+// pastStream remembers a stream that is not active. It restores the stream if another update lists it.
 type pastStream struct {
 	// stream explains the fields.
 	next, lease, assignment, count                       uint64
@@ -43,7 +43,7 @@ type pastStream struct {
 // tally is how the set counts a stream.
 type tally struct {
 	reading, ended, begun, open, steady bool
-	// held is what the stream uses of the budget: queued bytes, and granted ones that have not arrived. rotating is the
+	// held is the stream's part of the budget: queued bytes, and granted ones that have not arrived. rotating is the
 	// same if the stream rotates.
 	held, rotating uint64
 }

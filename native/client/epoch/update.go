@@ -34,7 +34,7 @@ func (e *Epoch) watch(pause *wait.Backoff) error {
 	}
 }
 
-// updates is what is known from the updates of one watch.
+// updates has the results of the updates of one watch.
 type updates struct {
 	// workers are numbered from 1.
 	workers []*pecanv1.WorkerAddress

@@ -10,7 +10,7 @@ import (
 // not say how far.
 const KeptDeliveries = 1024
 
-// delivery is what one call returned: elements, or an error in the position of elements.
+// delivery is the result of one call: elements, or an error in the position of elements.
 type delivery struct {
 	pass *Pass
 	element.Span

@@ -40,7 +40,7 @@ type Conn struct {
 	raw      net.Conn
 	channels map[uint32]*Channel
 	last     uint32
-	// out is what the writer sends next.
+	// out has the messages that the writer sends next.
 	out    []byte
 	usedAt time.Time
 }

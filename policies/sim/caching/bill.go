@@ -15,7 +15,7 @@ type Priced struct {
 	Most   int
 }
 
-// Bill is what the epochs of a job cost.
+// Bill is the cost of the epochs of a job.
 type Bill struct {
 	// Choice is the cached step, or autocache.None.
 	Choice int

@@ -33,7 +33,7 @@ type Step struct {
 	Role            autocache.Role
 }
 
-// Mode is what a worker does with a batch at the cached step.
+// Mode says whether a worker computes, writes or reads a batch at the cached step.
 type Mode int
 
 // Modes.

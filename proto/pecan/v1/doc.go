@@ -18,6 +18,7 @@
 //
 // Do not change the meaning of a field number, because old journals stay readable. methods.go, nodes.go, order.go,
 // cached_order.go, learned.go, streams.go, loads.go and tenant.go have the few methods that more than one package
-// needs. Do not add policies or I/O here: they belong in policies/ and in the services. The package has more files and lines than others, because messages
-// of all files refer to each other.
+// needs. Do not add policies or I/O here: they belong in policies/ and in the services. The package has more files and
+// lines than others, because it is one protobuf package. Records contain the messages of calls, and calls return parts of
+// records, so two packages would import each other.
 package pecanv1

@@ -12,7 +12,7 @@ import (
 // MaxPastJobs bounds the jobs of a StoredHistory.
 const MaxPastJobs = 16
 
-// learnedKey is what an entry of a Learned is valid for. A field that a kind of entries does not have is empty.
+// learnedKey says for which jobs an entry of a Learned is valid. A field that a kind of entries does not have is empty.
 type learnedKey struct {
 	fingerprint string
 	policy      Order

@@ -245,7 +245,7 @@ func compareSources(a, b *RemainderSource) int {
 	return cmp.Or(cmp.Compare(b.GetEpochsBefore(), a.GetEpochsBefore()), cmp.Compare(a.GetStream(), b.GetStream()))
 }
 
-// Starts returns the whole commands of a StartStreams. common is what the streams of the epoch have in common.
+// Starts returns the whole commands of a StartStreams. common has the fields that all streams of the epoch share.
 func (x *StartStreams) Starts(common *StartStream) []*StartStream {
 	starts := make([]*StartStream, len(x.GetStreams()))
 	for i, entry := range x.GetStreams() {

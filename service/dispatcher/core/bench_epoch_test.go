@@ -184,7 +184,7 @@ func benchmarkFake(b *testing.B, p *fakes, streams, listed int) {
 	}
 }
 
-// cpuTime is what this process has used, garbage collection and fake peers included.
+// cpuTime is the CPU time of this process, garbage collection and fake peers included.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

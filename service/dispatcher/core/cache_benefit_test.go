@@ -9,7 +9,7 @@ import (
 // valued is a cache of which the test knows what it saves.
 type valued struct {
 	bytes, epochs int
-	// benefit is what an epoch that reads it costs less.
+	// benefit is the saving in an epoch that reads it.
 	benefit float64
 }
 

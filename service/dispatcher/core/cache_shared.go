@@ -16,7 +16,7 @@ import (
 // by then only changes the order of leases.
 const refreshComputed = time.Second
 
-// sharedCache is what the epochs of one cache do now.
+// sharedCache has the work of the epochs that use one cache now.
 type sharedCache struct {
 	epochs []*durable.Epoch
 	// computed has the epoch whose worker computes a part, since the time listed.

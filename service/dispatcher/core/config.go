@@ -47,7 +47,7 @@ type Config struct {
 	// CacheQuota bounds the bytes of all caches; 0: no bound. A cache that no epoch has used for CacheTTL is evicted; 0: never.
 	CacheQuota int64
 	CacheTTL   time.Duration
-	// CacheMode is what streams do at cached steps.
+	// CacheMode says whether streams compute, write or read at cached steps.
 	CacheMode CacheMode
 	// CacheShared is set if jobs read caches that jobs of other tenants wrote.
 	CacheShared bool
@@ -55,7 +55,7 @@ type Config struct {
 	Tenants map[string]schedule.Tenant
 }
 
-// CacheMode is what streams do at cached steps. Modes other than CacheAuto are for comparisons.
+// CacheMode says whether streams compute, write or read at cached steps. Modes other than CacheAuto are for comparisons.
 type CacheMode string
 
 // The modes: a stream reads its segment if there is one and writes one otherwise; uses no cache; writes in any case; reads or

@@ -43,13 +43,13 @@ type Core struct {
 	sessions map[SessionID]string
 	// closing has stopped runs that may still write files.
 	closing map[fileKey][]closingRun
-	// caches is what is known of caches in addition to their records.
+	// caches has the state of caches that has no records.
 	caches cachesState
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements decides which workers serve each job.
 	placements *placement.Placements
-	// fleet is what a provider of workers is asked for.
+	// fleet decides how many workers a provider is asked for.
 	fleet *fleet.Fleet
 	// orders takes other orders of steps to production.
 	orders   *rollout.Rollouts

@@ -15,7 +15,7 @@ type (
 	WatchID   uint64
 )
 
-// Effect is what the caller does once the records of the same Result are durable.
+// Effect is an action of the caller after the records of the same Result are durable.
 type Effect any
 
 type (

@@ -83,7 +83,7 @@ func (c *Core) noteOpened(key pecanv1.StreamKey, stream *pecanv1.StoredStream, v
 	volatileStream.started = true
 }
 
-// progress is what a worker reports of a stream, as in StreamLoad.
+// progress is a worker's report of a stream, as in StreamLoad.
 type progress struct {
 	produced, acked, cleanBelow uint64
 	opened                      bool

@@ -60,7 +60,7 @@ type workerState struct {
 	graphProducer int32
 	lastHeartbeat time.Duration
 	away          bool
-	// reportedUsable is what the scheduler knows of the worker.
+	// reportedUsable says whether the scheduler counts the worker as usable.
 	reportedUsable bool
 	// leaving is set if the worker will soon say goodbye. departure is nil before the goodbye is planned.
 	leaving       bool
@@ -68,7 +68,7 @@ type workerState struct {
 	awayUntil     time.Duration
 	cpuSeconds    float64
 	residentBytes int64
-	// totals is what the worker has done in the last seconds. host is the load of its host.
+	// totals has the worker's work of the last seconds. host is the load of its host.
 	totals measure.Worker
 	host   *pecanv1.HostLoad
 	// caches is set if the worker has a cache directory. cacheMetrics counts what it did there. store is the speed of the
@@ -130,7 +130,7 @@ type streamState struct {
 	assignedLease uint64
 	releasing     bool
 	nextConsumer  string
-	// mark is what the worker of a guarded run is about to compute; nil without a mark.
+	// mark names the elements that the worker of a guarded run computes next; nil without a mark.
 	mark *pecanv1.MarkElementsRequest
 	// markNumber is the number of the newest mark.
 	markNumber uint64

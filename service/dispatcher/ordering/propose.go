@@ -32,7 +32,7 @@ type Proposal struct {
 	Why string
 }
 
-// Measured is what the steps of a dataset cost.
+// Measured has the costs of the steps of a dataset.
 type Measured struct {
 	// Nodes are the metrics of the nodes of the registered graph.
 	Nodes []*pecanv1.NodeMetrics

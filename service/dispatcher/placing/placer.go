@@ -22,7 +22,7 @@ const (
 type Request struct {
 	JobID   string
 	Options *pecanv1.PlacementOptions
-	// Known is what an earlier job found, nil without one.
+	// Known is the result of an earlier job; nil without one.
 	Known *pecanv1.PlacementKnown
 	// Remote is the number of remote workers that the job can have; Registered counts the existing ones. Local is the
 	// number of local workers that exist or may be started; RegisteredLocal counts the existing ones.

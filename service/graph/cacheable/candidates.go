@@ -21,7 +21,7 @@ type Division struct {
 	ByParts map[*graph.Step]bool
 }
 
-// Request is what the candidates depend on, besides the dataset.
+// Request has the options on which the candidates depend.
 type Request struct {
 	Division
 	Mode  pecanv1.Mode
@@ -88,7 +88,7 @@ func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate
 	return f.selected()
 }
 
-// place is what the steps downstream of a step say about its elements.
+// place has the facts about a step's elements that follow from the steps downstream.
 type place struct {
 	// refusal is why nothing from here on upstream can be cached.
 	refusal Refusal
@@ -210,8 +210,8 @@ func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	f.found = append(f.found, c)
 }
 
-// addFound adds a step that no user marked, if that is asked for. Of the steps that cannot be cached it adds only the
-// end of the dataset, whose refusal says what prevents the best cache.
+// addFound adds a step that no user marked, if that is asked for. It adds the end of the dataset even if
+// that step cannot be cached: the refusal says what prevents the best cache.
 func (f *finder) addFound(s *graph.Step, at place) {
 	wanted := f.Cache == pecanv1.Cache_CACHE_AUTO || f.Cache == pecanv1.Cache_CACHE_PAPER
 	if !wanted || !at.refusal.None() && !at.end || f.CostOfHead(s) == 0 {

@@ -11,6 +11,7 @@
 // tables and variables. options.go sets the options of a stream. serial.go makes steps compute one element at a time.
 // unbatch.go divides batches with empty rows. names.go finds the registered node of an added node.
 //
-// The package has more files than others because each rewrite has its own. Do not decide here what is divided: the
+// The package has more files than others because all rewrites change one unfinished graph through the editor. They share its
+// seeds, index column, parts and tables, and each relies on the nodes of the earlier ones. Do not decide here what is divided: the
 // plan says it. A changed byte in the output breaks running jobs that resume.
 package rewrite

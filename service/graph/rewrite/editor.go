@@ -57,7 +57,7 @@ type planFacts struct {
 	division split.Division
 	// parts are those that the stream has at the cached step, in no order.
 	parts []uint32
-	// share is what the stream reads of the dataset. cut is the cut of the plan.
+	// share is the stream's part of the dataset. cut is the cut of the plan.
 	share split.Share
 	cut   *pecanv1.Cut
 	// frozen are the late shuffles that keep the order of the first epoch.

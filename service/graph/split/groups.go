@@ -40,7 +40,7 @@ func (l workload) mixes(streams int64) bool {
 	return l.buffer > 0 && !l.inTurn && l.worth(streams)
 }
 
-// Share is what one stream reads of a dataset: the blocks First, First+Step, and so on, below Stop.
+// Share is the part of a dataset that one stream reads: the blocks First, First+Step, and so on, below Stop.
 type Share struct {
 	First, Step, Stop int64
 	// Mixed is set if the blocks come in an order that Key decides.

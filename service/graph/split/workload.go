@@ -29,7 +29,7 @@ const (
 // elementsPerStream is the same as secondsPerStream for sources that do not read files, by the weight of the work.
 var elementsPerStream = map[int]int64{analysis.WeightNone: 1 << 16, analysis.WeightLight: 1 << 14, analysis.WeightHeavy: 128}
 
-// workload is what the number of streams of a large dataset follows.
+// workload decides the number of streams of a large dataset.
 type workload struct {
 	// splits is the number of splits of the source, unlimitedSplits if it is not known or has no end.
 	splits int64

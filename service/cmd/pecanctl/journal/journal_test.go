@@ -21,7 +21,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// history is what a dispatcher writes for a dataset and a job.
+// history has the records that a dispatcher writes for a dataset and a job.
 func history() []*pecanv1.Record {
 	id := &pecanv1.StreamId{JobId: "j", Stream: 1}
 	return []*pecanv1.Record{
@@ -59,7 +59,7 @@ func work(t *testing.T, records []*pecanv1.Record, snapshot int) string {
 			wrong = s.Append([][]byte{data})
 		}
 		err = errors.Join(err, wrong)
-		// A record that does not fit is what some tests want.
+		// Some tests write a record that does not fit.
 		_ = state.Apply(record)
 	}
 	if err = errors.Join(err, s.Close()); err != nil {

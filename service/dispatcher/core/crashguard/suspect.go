@@ -17,7 +17,7 @@ func Of(stream *pecanv1.StoredStream) *pecanv1.CrashGuard {
 	return &pecanv1.CrashGuard{First: stream.Progress, Below: below, Serial: stream.Serial}
 }
 
-// Run is what is known of a stream's run on the worker that died.
+// Run has the known facts about a stream's run on the worker that died.
 type Run struct {
 	// Open is set if the worker had opened the stream under its newest lease, and had not produced its last element.
 	Open bool

@@ -29,7 +29,7 @@ type Limits struct {
 	Drain time.Duration
 }
 
-// State is what the provider has, as in package provision. Addresses come from the provider.
+// State has the provider's workers, as in package provision. Addresses come from the provider.
 type State struct {
 	Desired, Requested, Pending, Ready, Stuck int
 	Leaving, Removable                        []string
@@ -40,7 +40,7 @@ type State struct {
 // expected is the number of workers that can be counted on soon.
 func (s State) expected() int { return s.Requested + s.Pending + s.Ready - s.Stuck }
 
-// Answer is what a call of the provider gave.
+// Answer is the result of a call of the provider.
 type Answer struct {
 	State State
 	// Asked is the request that the call made; nil if it only looked.
@@ -49,7 +49,7 @@ type Answer struct {
 	Error string
 }
 
-// Request is what the provider is asked for: this many workers, and these removed.
+// Request asks the provider for Desired workers, and to remove those in Leaving.
 type Request struct {
 	Desired int
 	Leaving []string
@@ -62,7 +62,7 @@ type Fleet struct {
 	// known is set if the provider has answered once.
 	known bool
 	err   string
-	// wanted is what jobs want now. desired is what is asked for.
+	// wanted is the number that jobs want now. desired is the number in the newest request.
 	wanted, desired int
 	// fewerSince is the time since which fewer workers suffice. most is the largest number that was wanted since.
 	fewerSince time.Duration

@@ -4,7 +4,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Caching is what is known of a job when it is decided which of its steps is cached.
+// Caching has the measurements of a job for the decision which step is cached.
 type Caching struct {
 	Plan    *pecanv1.Plan
 	Options *pecanv1.JobOptions

@@ -16,7 +16,7 @@ const (
 	longSeconds = 2
 )
 
-// SubWindow is what a trainer took in a part of a measurement window.
+// SubWindow counts the elements that a trainer took in a part of a measurement window.
 type SubWindow struct {
 	Begin, End time.Duration
 	Elements   uint64

@@ -17,14 +17,14 @@ type Worker struct {
 	produced []produced
 }
 
-// produced is what the worker has done for one job. worked has the seconds of its steps that run one element at a time.
+// produced sums the worker's work for one job. worked has the seconds of its steps that run one element at a time.
 type produced struct {
 	job      string
 	elements uint64
 	worked   float64
 }
 
-// totals is what a worker has done since it started, at one time.
+// totals sums a worker's work from its start to one time.
 type totals struct {
 	at                             time.Duration
 	uptime, computed, blocked, cpu float64
@@ -32,7 +32,7 @@ type totals struct {
 	jobs                           []produced
 }
 
-// Rates is what a worker did in some time.
+// Rates has a worker's work in a period.
 type Rates struct {
 	// Busy is the share of the time in which runs computed instead of waiting for room. The buffers of a graph hide that
 	// a run computes ahead, so the time of steps that run one element at a time counts too.

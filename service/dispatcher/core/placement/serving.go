@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
-// Worker is what placements know of a registered worker.
+// Worker has the facts about a registered worker that placements use.
 type Worker struct {
 	ID string
 	// Host is empty if it is not known. Trainer is the trainer that started the worker; empty if none did.
@@ -24,18 +24,18 @@ type Worker struct {
 	// Order is the order in which workers registered. It breaks ties.
 	Order uint64
 	Cores int
-	// Totals is what the worker has done in the last seconds. Load is the load of its host.
+	// Totals has the worker's work of the last seconds. Load is the load of its host.
 	Totals *measure.Worker
 	Load   *pecanv1.HostLoad
 }
 
-// client is what a client reported of its trainer.
+// client has a client's report of its trainer.
 type client struct {
 	// host and trainer are empty before the client's first heartbeat. trainer is the trainer's process.
 	host, trainer string
 	// mayRun has the trainer's local workers; nil if the dispatcher does not decide on them.
 	mayRun *pecanv1.LocalWorkers
-	// consumed is what the training loop took in the last seconds. load is the load of its host.
+	// consumed counts the elements that the training loop took in the last seconds. load is the load of its host.
 	consumed measure.Consumer
 	load     *pecanv1.HostLoad
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// Explained is what the core knows of the order of a job's steps.
+// Explained has the state of the order of a job's steps.
 type Explained struct {
 	// Response lacks the steps and predictions. They follow from the graph.
 	Response *pecanv1.ExplainResponse

@@ -9,10 +9,10 @@ import (
 // firstEpochs is how many further epochs are expected of a job, if neither its data nor earlier jobs say how long it is.
 const firstEpochs = 3
 
-// work is what the jobs of a rollout have done, and what they have left to do in the registered order, in seconds of CPU.
+// work sums the done and the remaining work of the jobs of a rollout in the registered order, in seconds of CPU.
 type work struct{ done, left float64 }
 
-// workOf sums the work of jobs. epoch is what one epoch costs; 0 if that is unknown.
+// workOf sums the work of jobs. epoch is the cost of one epoch; 0 if that is unknown.
 func (r *Rollouts) workOf(jobs []*durable.Job, epoch float64) (sum work) {
 	for _, job := range jobs {
 		_, done := jobmetrics.Busiest(r.host.Metrics(job.JobId).Nodes.List())

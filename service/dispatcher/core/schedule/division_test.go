@@ -188,6 +188,9 @@ func (e *epochDemand) mustBeOpen() uint32 {
 	if deterministic || plan.AllOpen {
 		return e.epoch.Total()
 	}
+	if plan.Shuffled {
+		return regular
+	}
 	return 0
 }
 
