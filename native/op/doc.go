@@ -6,7 +6,8 @@
 //	    → endless range → map: PecanNextBlock(iteration) → unbatch                some small elements, or none yet
 //	                    or map: PecanNext(iteration) → filter: ready → map: drop it   an element, or none yet
 //
-// handles.go has jobs and iterations, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.
+// handles.go has jobs and iterations, and kernels.go has the functions that TensorFlow calls. ops.c and ops.h are the C
+// side of both.
 //
 // # Ownership
 //

@@ -1,10 +1,9 @@
 // Package autocache decides whether workers cache the elements after a step, and which caches stay when space is short.
 //
-// Decide is the default policy. For each candidate it predicts time and score of three kinds of epochs: one that computes,
-// the first one, which writes, and later ones, which read. It chooses the candidate with the lowest score over all epochs
-// that are expected, or none. The score is that of the policies for workers (autoscale.Goal), and each mode has the number
-// of workers that suits it. Cachew is the published policy, for comparison. Evict chooses the caches that stay below a
-// quota.
+// Decide is the default policy. It predicts the time and score of three kinds of epochs for each candidate: computing,
+// writing and reading epochs. It chooses the candidate with the lowest score over all epochs that are expected, or none.
+// The score is that of the policies for workers (autoscale.Goal). Each kind of epoch has its own number of workers.
+// Cachew is the published policy, for comparison. Evict chooses the caches that stay below a quota.
 //
 // All are pure functions. testdata has scripts of inputs and expected decisions. Files:
 //

@@ -2,8 +2,8 @@
 // the default. It predicts the element time of every configuration from measured demand and capacity. It jumps to the best
 // one, and stays there until a measurement contradicts the prediction.
 //
-// Paper and IncDec are the published policies, for comparison: Paper is the algorithm of the paper, IncDec that
-// of the published code. They apply none of Search's guards.
+// Paper and IncDec are the published policies, for comparison: Paper is the algorithm of the paper, and IncDec is the
+// algorithm of the published code. Neither policy applies Search's guards.
 //
 // Files:
 //

@@ -2,9 +2,9 @@
 // configuration. A Job runs one policy on a surface with noise, start-up delays and changes. A Scenario is a kind of
 // jobs. A Report compares the bill of each policy with that of the best fixed configuration.
 //
-// The events of a simulation are measurement windows, changes of workers, and changes of the job. The means of a window follow
-// from the surface in closed form, and then get noise: policies see nothing else, and so a job takes microseconds per window.
-// Elements, steps and buffers have no events. What buffers do within a window is tested with real processes.
+// The events of a simulation are measurement windows, changes of workers, and changes of the job. The surface gives the
+// means of a window in closed form, and the simulation adds noise. A window therefore takes microseconds. Elements, steps
+// and buffers have no events. Tests with real processes cover the buffers within a window.
 //
 // A simulation is a pure function of its seed: it starts no goroutines and reads no clock.
 //

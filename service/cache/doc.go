@@ -3,10 +3,10 @@
 // The magic at the start of a file has the version. Give it a new number if a reader of the old version would misread a
 // file. Readers refuse other versions, and their streams compute the elements again.
 //
-// Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it,
-// renames it and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against
-// checksums. The checksum of the footer is not in the file but comes from the caller, so that no other file can replace
-// the segment. A mismatch is errInvalid, and never becomes elements.
+// Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames
+// it and syncs the directory, so that a crash leaves no partial segment. A reader checks every byte against checksums.
+// The caller also keeps the checksum of the footer and gives it to the reader, so that no other valid file can replace
+// the segment. A mismatch returns errInvalid, and the reader returns no elements of that block.
 //
 // dir.go has names, the budget and the directory. files.go has the file system. format.go has the bytes, which writer.go
 // writes and reader.go reads. limit.go bounds the writing speed, and patience.go bounds the time for which a caller waits.

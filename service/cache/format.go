@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// Segment describes a complete segment. A reader needs it to open the file; Checksum is not in the file, so that no other file can
+// Segment describes a complete segment. A reader needs it to open the file. The caller keeps Checksum outside of the file too, so that no other file can
 // replace the segment.
 type Segment struct {
 	Name     string

@@ -10,11 +10,11 @@
 // worker's session. dispatcher.go submits and decides. commit.go writes records, releases replies, and performs effects.
 // outgoing.go sends commands, and updates.go sends updates.
 //
-// These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go divides them.
-// order_plans.go plans orders, placements.go places jobs on workers and cachings.go decides what is cached, all by
-// background.go. providing.go calls the provider of workers. learned.go exchanges with other dispatchers what was
-// learned from jobs. disk_full.go stops time while the disk is full. metrics_source.go answers package metrics, which exports
-// counters.
+// These files do what the core asks for, outside of its mutex. upload.go receives graphs, and graphs.go checks, plans and
+// orders them. order_plans.go plans orders, placements.go places jobs on workers, and cachings.go chooses caches.
+// background.go runs this work. providing.go calls the provider of workers. learned.go exchanges learned profiles, orders
+// and placements with other dispatchers. disk_full.go stops time while the disk is full. metrics_source.go gives package
+// metrics the values to export.
 //
 // The package has more than 15 files because all calls and all background work submit inputs to one core. They share its mutex,
 // the queue of decisions that wait for the disk, and the open sessions and watches. A part of its own would need all three.

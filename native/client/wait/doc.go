@@ -1,6 +1,6 @@
-// Package wait has the client's ways to wait: between attempts, for a signal, and over a suspension. A Backoff with jitter is
-// between attempts, a Sleep ends with a context, and a Signal wakes one waiter. A Time also counts while the host is
-// suspended.
+// Package wait has the client's ways to wait: between attempts, for a signal, and over a suspension. A Backoff
+// gives the delay between two attempts, with jitter. A Sleep ends with its context. A Signal wakes one waiter. A Time includes
+// time in which the host is suspended.
 //
 // backoff.go has the Backoff, Sleep and Signal. clock.go has the Time.
 //

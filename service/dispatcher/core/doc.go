@@ -26,8 +26,8 @@
 //	ClientHeartbeat, -Goodbye    clients.go           ClientJoined, ClientLeft           EndWatch
 //	OpenEpoch, AdoptEpoch        epoch_open.go        EpochOpened, EpochJoined,
 //	                                                  EpochAdopted
-//	CloseEpoch                   epoch_close.go       EpochLeft, EpochClosed,            Command(Stop), EndWatch
-//	                                                  EpochFailed
+//	CloseEpoch                   epoch_close.go       EpochLeft, EpochClosed,            Command(StopStreams), EndWatch;
+//	                                                  EpochFailed                        Command(Stop) for runs that write files
 //	FinishStreams,               stream_lists.go,     StreamsDelivered, StreamDelivered, Command(StopStreams)
 //	ReleaseStreams               stream_reports.go    ConsumerReleased
 //	Hello                        registration.go      WorkerNamed (stale_store.go:       Command(Welcome), EndSession
@@ -36,14 +36,14 @@
 //	FromWorker, SessionEnded     workers.go           StreamsProduced, LeaseLost,        Command
 //	                                                  WorkerForgotten
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
-//	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
-//	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
+//	ReportWorker                 lease_lost.go        LeaseLost                          Command(StopStreams)
+//	FromWorker: caches           caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
 //	                                                  CacheCommitted                     CacheOrphans)
 //	Tick                         cache_eviction.go    CacheEvicted, CachesUsed           Command(CacheOrphans)
 //	                             cache_benefit.go     CacheMeasured
 //	ChangeCache                  cache_operator.go    CachePinned, CacheEvicted          Command(CacheOrphans)
-//	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
-//	                                                  ProfileKept
+//	Planned,                     package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
+//	FromWorker: OrderTried                            ProfileKept
 //	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
 //	OrderRefused                 package rollout      OrderJudged
 //	CachingDecided               cache_decision.go    CacheDecided                       CachingRequest
@@ -59,28 +59,28 @@
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
 // adjust looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and
-// commands.go one command. cache_shared.go says which streams other epochs with the same cache compute, and
-// cache_order.go in which order of the steps a stream reads and writes. schedule_host.go connects package schedule,
+// commands.go one command. cache_shared.go finds the streams that other epochs with the same cache compute.
+// cache_order.go finds the order of steps in which a stream reads and writes. schedule_host.go connects package schedule,
 // placement_host.go package placement, and rollout_host.go package rollout.
 //
-// inputs.go has the inputs, effects and results, config.go the settings. job_options.go compares the options of a job's
-// trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
-// carry.go keeps the rows with which batches go on in the next epoch.
+// inputs.go has the inputs, effects and results, and config.go has the settings. job_options.go compares the options of a
+// job's trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
+// carry.go keeps the carry: the rows that the next epoch joins.
 //
-// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new
-// lease. Only nextLease makes the number of a lease. Before another worker can get the stream, a record LeaseLost is
-// durable. Only loseLease, loseLeaseWithWorker and markElements (crashes.go) write it. A worker's lease time is LeaseTTL
-// (config.go). truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the
-// files of the last run are closed. waiting.go and status.go report why a stream or job waits, cache_candidates.go
-// which steps it may cache.
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new lease.
+// Only nextLease makes the number of a lease. A LeaseLost record is durable before another worker gets the stream. Only
+// loseLease, loseLeaseWithWorker and markElements (crashes.go) write LeaseLost records. A worker's lease time is LeaseTTL
+// (config.go). truncation.go decides when the loss of a lease ends the stream. closing_runs.go delays a grant until the
+// files of the last run are closed. waiting.go and status.go report why a stream or job waits. cache_candidates.go
+// reports which steps a job may cache.
 //
-// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where
-// the last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to
-// the worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next
-// consumer starts there. It receives the elements again that were on their way to the dead trainer. In at-least-once,
-// it starts where the dead consumer started. In at-most-once, it starts after everything that may have been sent.
+// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
+// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
+// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
+// starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
+// dead consumer started. In at-most-once, it starts after everything that may have been sent.
 //
-// A stream has several bounds. Each is an index, and says something about all elements below it:
+// A stream has several bounds. Each bound is an index. The table gives the property of all elements below that index:
 //
 //	bound         where                            what holds for the elements below it
 //	StartIndex    StoredStream (durable)           the present consumer accepts none of them
@@ -94,7 +94,7 @@
 //
 // Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
 // slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
-// stream to a consumer is durable too. It shows the core which calls are late or repeated ones of an older assignment.
+// stream to a consumer is durable too. The core uses the number to detect late and repeated calls of an older assignment.
 //
 // Do not call time.Now, start goroutines or do I/O here: service/dispatcher does. Do not change durable state except through
 // emit.

@@ -4,9 +4,9 @@
 // dispatcher that replays its journal continues exactly where the last one stopped. A record that does not fit the state
 // is an error and changes nothing: the journal is damaged, or a decision was wrong.
 //
-// An epoch may have 65,536 streams, and few of them are open at once. It has an entry for each active stream. Such a stream
-// has had a lease, and a worker, a reader or a closing stream still needs it. For the others it keeps two bits each, and
-// sums. No lookup visits all streams.
+// An epoch may have 65,536 streams, and few of them are open at once. It has an entry for each active stream. Such a
+// stream has had a lease, and a worker, a reader or a closing stream still needs it. An epoch keeps sums, and two bits
+// for each other stream. No lookup visits all streams.
 //
 // state.go has the state, and snapshot.go has its snapshot. lookup.go has what the core reads. questions.go answers questions
 // about jobs. epoch.go has the streams of an epoch. Only change.go changes a stream; it also keeps sums and indexes.

@@ -1,8 +1,8 @@
 // Package placement decides which workers serve a job: which ones may, and which of these do if the job has an objective.
 //
 // Its owner, the core, reports what it learns of workers and clients: SetWorker, RemoveWorker, AddClient, RemoveClient,
-// Reported. serving.go keeps it with the index of workers by host and trainer. From that it follows which workers may serve
-// a job (Serves, Locals).
+// Reported. serving.go keeps these reports and an index of workers by host and trainer. Serves and Locals say which
+// workers may serve a job.
 //
 // A job with an objective has a search. Step continues each search a few times per second, in this order:
 //
