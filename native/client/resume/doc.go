@@ -5,9 +5,9 @@
 // steps. token.go encodes and decodes tokens, and shortened.go shortens those of plans with groups. check.go refuses a
 // token that does not fit the dataset. restart.go converts a position into one at which a class C dataset may start.
 //
-// Package client creates a token in RejoiningJob.Save and reads one in RejoiningJob.Load (save_load.go). TokenFormat is
-// the version of the token: a change of the message's meaning needs a new number. Do not add what depends on workers or
-// on the dispatcher: a token must fit another service.
+// Package client creates a token in RejoiningJob.Save and reads one in RejoiningJob.Load (save_load.go). Tokens have
+// format 1 (TokenFormat), or 2 (listFormat) if they list rows by columns. A change of the message's meaning needs a new
+// number. Do not add what depends on workers or on the dispatcher: a token must fit another service.
 //
 // Log.mu is taken after the locks of RejoiningJob and Iteration, and before that of an epoch.
 package resume
