@@ -161,12 +161,14 @@ func (r *Rollouts) stepOpen() {
 	}
 	for _, u := range list {
 		o := r.open[u.key]
+		if o.planNumber > 0 || r.host.Now() < o.due {
+			continue
+		}
 		if !o.measuredParallel {
 			elements, _ := jobmetrics.Busiest(r.sum(u.jobs, (*jobmetrics.Totals).Parallel))
 			o.measuredParallel = elements >= minElements
 		}
 		switch {
-		case o.planNumber > 0 || r.host.Now() < o.due:
 		case o.planned == nil:
 			r.measure(u, o)
 		case o.trial == nil:
