@@ -43,9 +43,7 @@ func loseJobs(c *cluster, data *dataset, mode pecanv1.Mode) (lost int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	job, err := tr.session.CreateRejoiningJob(ctx, client.JobSpec{DatasetID: id, Options: &pecanv1.JobOptions{
-		Mode: mode, Seed: 7, SeedSet: true, PayloadChecksum: true, Streams: int32(data.asked),
-	}}, &client.Dataset{Graph: data.graph(), Spec: data.spec})
+	job, err := tr.session.CreateRejoiningJob(ctx, client.JobSpec{DatasetID: id, Options: tr.wanted.jobOptions()}, &client.Dataset{Graph: data.graph(), Spec: data.spec})
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -38,6 +38,12 @@ type wanted struct {
 	placement *pecanv1.PlacementOptions
 }
 
+func (w wanted) jobOptions() *pecanv1.JobOptions {
+	return &pecanv1.JobOptions{
+		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant, Placement: w.placement,
+	}
+}
+
 // trainer is a process with one job.
 type trainer struct {
 	c       *cluster
@@ -104,9 +110,7 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	if err != nil {
 		c.t.Fatalf("register: %v", err)
 	}
-	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: dataset, Name: w.name, LocalWorkers: n == 0 && c.options.locals > 0, Options: &pecanv1.JobOptions{
-		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant, Placement: w.placement,
-	}})
+	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: dataset, Name: w.name, LocalWorkers: n == 0 && c.options.locals > 0, Options: w.jobOptions()})
 	if err != nil {
 		c.t.Fatalf("create the job: %v", err)
 	}
