@@ -10,8 +10,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Iteration is one pass of an iterator over a job. It reads one epoch, or as many as the outer repeat that
-// the plan removed from the graph. One consumer at a time dequeues; others wait for their turn.
+// Iteration is what one iterator reads of a job: one epoch, or one for each repetition of the outer repeat that the
+// plan removed from the graph. One consumer at a time dequeues.
 type Iteration struct {
 	job     *Job
 	options IterOptions

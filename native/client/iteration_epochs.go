@@ -85,7 +85,7 @@ func (it *Iteration) newPass() *resume.Pass {
 //     reads would keep its own files locked.
 //   - The job uses pecan.cache(). While an epoch writes the cache, the next epoch would begin without it. The exception
 //     also holds when the cache is complete.
-//   - This is the last pass of a repeat(n) that the plan removed from the graph. No pass follows.
+//   - This is the last repetition of a repeat(n) that the plan removed from the graph. No pass follows.
 //
 // After the only pass of a plan another one may follow. A repeat() downstream of distribute(), or another `for` loop,
 // requests it when this pass has ended. The client prefetches that pass too. An unread pass costs one element on each

@@ -25,7 +25,7 @@ type Job interface {
 	CountPass(e *Epoch)
 	// NoteOpened records the number of an epoch at the dispatcher. begun is true if an iteration begins with it.
 	NoteOpened(number uint64, begun bool)
-	// Prefetch opens the pass after an epoch if it is not open yet. It must not block.
+	// Prefetch opens the epoch after another one if it is not open yet. It must not block.
 	Prefetch(after *Epoch)
 	// Expected returns how many elements a pass of this client probably has; -1 if unknown.
 	Expected() int64

@@ -52,7 +52,7 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	most, _ = p.fair(w, most)
 	limit := streamLimit(cost, tail, p.cutIsFree(w))
 	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
-		return undivided(most, where, "%s repeats without end before a step that combines elements of several passes, "+
+		return undivided(most, where, "%s repeats without end before a step that combines elements of several repetitions, "+
 			"and every stream would repeat all work before it. Put repeat() at the end of the pipeline to divide the work; "+
 			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))
 	}
