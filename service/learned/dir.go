@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxFile bounds a file, maxTotal all files of a directory, in bytes. A process counts them again after it has written
-	// countAfter bytes, so each process may exceed the bound by so much.
+	// countAfter bytes, so each process may exceed the bound by countAfter bytes.
 	maxFile    = 4 << 20
 	maxTotal   = 64 << 20
 	countAfter = 1 << 20

@@ -279,8 +279,8 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 			return
 		case <-s.signal:
 		case changed := <-periods:
-			// The rest of the running period changes by the same factor. So no silence is longer than the longer period, and workers
-			// that get the command together do not send heartbeats together from then on.
+			// The rest of the running period changes by the same factor. So no silence is longer than the longer period. Workers
+			// that get the command together do not send their heartbeats together afterwards.
 			left := time.Duration(float64(time.Until(due)) * float64(changed) / float64(period))
 			period, due = changed, time.Now().Add(left)
 			timer.Reset(left)

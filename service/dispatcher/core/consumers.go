@@ -28,7 +28,8 @@ type consumerLoad struct {
 	count  int
 	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading.
 	ready, idle bool
-	// active returns the active streams. Those from last on are not the client's, or it was asked to release them.
+	// active returns the active streams of the epoch. Streams from last on belong to others, or this client was asked to
+	// release them.
 	active func() []*pecanv1.StoredStream
 	last   int
 }

@@ -30,7 +30,8 @@ type Core struct {
 	// heartbeatPeriod is the period of all workers. Until slowerUntil, some may not have sent a heartbeat since it was
 	// slowerPeriod.
 	heartbeatPeriod, slowerPeriod, slowerUntil time.Duration
-	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
+	// lastOrder counts the workers that have registered or were restored. Each worker gets a number from it, in the order
+	// of their coming.
 	lastOrder uint64
 	// epochs has the volatile state of open epochs.
 	epochs map[passKey]*epochState

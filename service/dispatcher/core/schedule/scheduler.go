@@ -214,7 +214,7 @@ func (s *Scheduler) enqueue(d *demand, waits bool) {
 	}
 }
 
-// freeBound lets prefetched epochs that a quota stopped have their turn, because a slot is free.
+// freeBound lets prefetched epochs that a quota stopped wait for a worker again, because a slot is free.
 func (s *Scheduler) freeBound() {
 	for d := range s.bound {
 		delete(s.bound, d)
