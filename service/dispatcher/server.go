@@ -154,7 +154,7 @@ func (d *Dispatcher) recovered(method string, err *error) {
 }
 
 func (d *Dispatcher) panicked(method string, p any) error {
-	d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+	d.deps.Log.Error("a request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
 	return reason.New(reason.Internal, "the dispatcher failed in %s; its log has details", method)
 }
 

@@ -122,7 +122,7 @@ func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client 
 			if pass := client.passes[key]; pass == nil {
 				client.passes[key] = &passState{seen: c.now, took: c.now}
 			} else if c.now-pass.seen > c.cfg.DeadAfter {
-				c.event("closing a pass that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
+				c.event("pass closed that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
 				c.leaveEpoch(job, epoch, clientID, false)
 			}
 		}

@@ -138,7 +138,7 @@ func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *
 		c.touchStream(epoch, stream.Stream)
 		from.count--
 		to.count++
-		c.event("requesting the release of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
+		c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 		return true
 	}
 	return false

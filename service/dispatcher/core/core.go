@@ -294,6 +294,7 @@ func (c *Core) emit(record *pecanv1.Record) {
 
 func (c *Core) effect(e Effect) { c.out.Effects = append(c.out.Effects, e) }
 
+// event writes an event to the log. Its text names the event: a noun and what happened to it.
 func (c *Core) event(text string, args ...any) { c.effect(Event{Text: text, Args: args}) }
 
 func (c *Core) warn(text string, args ...any) { c.effect(Event{Text: text, Args: args, Warn: true}) }

@@ -83,7 +83,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 		volatileStream := c.volatileStreamNow(one.Id.Key(), stream)
 		volatileStream.crashed = true
 	}
-	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
+	c.warn("worker crashed", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
 }
 
 // A stream may kill workers before it has an element: native code crashes while the worker imports the graph or

@@ -50,7 +50,7 @@ func (c *Core) recall(in AddDataset) {
 	if in.Learned == nil || c.merge(in.Learned).Graphs == 0 {
 		return
 	}
-	c.event("earlier jobs have read a dataset", "fingerprint", in.Fingerprint, "orders", len(in.Learned.Orders), "profiles", len(in.Learned.Profiles), "placements", len(in.Learned.Placements))
+	c.event("learned state of a dataset loaded", "fingerprint", in.Fingerprint, "orders", len(in.Learned.Orders), "profiles", len(in.Learned.Profiles), "placements", len(in.Learned.Placements))
 }
 
 func datasetDifference(known *pecanv1.StoredDataset, in AddDataset) string {

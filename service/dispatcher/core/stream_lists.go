@@ -58,7 +58,7 @@ func (c *Core) streamsEnded(workerID string, r *pecanv1.StreamsEnded) error {
 	streams, leases, err := streamsAndLeases(r.GetStreams(), r.GetLeases())
 	rows := r.GetRemainderRows()
 	if err == nil && (len(r.GetCounts()) != len(streams) || len(rows) > 0 && len(rows) != len(streams)) {
-		err = fmt.Errorf("%d streams, %d counts and %d numbers of rows", len(streams), len(r.GetCounts()), len(rows))
+		err = fmt.Errorf("the report has %d streams, but %d counts and %d numbers of rows", len(streams), len(r.GetCounts()), len(rows))
 	}
 	if err != nil {
 		return reason.New(reason.BadArgument, "worker %s: streams ended: %w", workerID, err)
@@ -118,7 +118,7 @@ func streamsAndLeases(streamList, leaseList []int64) (streams []uint32, leases [
 		return nil, nil, err
 	}
 	if len(streams) != len(leases) {
-		return nil, nil, fmt.Errorf("%d streams and %d leases", len(streams), len(leases))
+		return nil, nil, fmt.Errorf("the list has %d streams, but %d leases", len(streams), len(leases))
 	}
 	return streams, leases, nil
 }

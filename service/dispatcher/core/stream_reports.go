@@ -74,7 +74,7 @@ func (c *Core) finishStream(clientID string, id *pecanv1.StreamId, one *pecanv1.
 	end := &pecanv1.StreamDelivered{Id: id, Count: one.Count, Truncated: one.Abandoned || older && job.Plan.HasClosing()}
 	if end.Truncated {
 		end.Produced = c.producedCount(id.Key(), stream)
-		c.warn("a client abandoned the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", one.Lease, "elements", one.Count)
+		c.warn("rest of a stream abandoned by its client", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", one.Lease, "elements", one.Count)
 	}
 	c.deliver(job, epoch, end)
 	return nil

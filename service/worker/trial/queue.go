@@ -102,7 +102,7 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 	} else {
 		q.refused.Add(1)
 	}
-	q.Log.Info("order trial", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
+	q.Log.Info("a trial of an order ended", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
 		"original_s", trial.GetOriginalS(), "ordered_s", trial.GetOrderedS(), "cpu_s", trial.GetCpuS(), "refused", trial.GetRefused())
 	q.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
 }

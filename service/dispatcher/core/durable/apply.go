@@ -33,7 +33,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 		return s.applyStarted(kind.Started)
 	case *pecanv1.Record_DatasetAdded:
 		if kind.DatasetAdded.GetDataset() == nil {
-			return errors.New("no dataset")
+			return errors.New("the record has no dataset")
 		}
 		s.addDataset(kind.DatasetAdded.Dataset)
 		return nil
@@ -73,7 +73,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 
 func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
 	if s.clusterID != "" && r.ClusterId != s.clusterID {
-		return fmt.Errorf("cluster %q in a store of cluster %q", r.ClusterId, s.clusterID)
+		return fmt.Errorf("cluster %q opened a store of cluster %q", r.ClusterId, s.clusterID)
 	}
 	s.clusterID = r.ClusterId
 	s.incarnation++

@@ -158,7 +158,7 @@ func (r *Rollouts) spread(epoch *durable.Epoch, order []string, streams []uint32
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderSpread{OrderSpread: &pecanv1.OrderSpread{
 		JobId: epoch.Job.JobId, Epoch: epoch.Epoch, Order: slices.Clone(order), OrderStreams: streams, OrderFrom: from, OrderBelow: below,
 	}}})
-	r.host.Log(false, "order of steps in an open epoch", "job", epoch.Job.JobId, "epoch", epoch.Epoch, "streams", streams, "from", from, "below", below)
+	r.host.Log(false, "order of steps spread to an open epoch", "job", epoch.Job.JobId, "epoch", epoch.Epoch, "streams", streams, "from", from, "below", below)
 }
 
 // jobsOf returns the jobs that have a decision.
