@@ -68,8 +68,8 @@ func TestK15AnElementUnderAnOldLeaseIsDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: time.Millisecond, before: func(r *run) { r.ledger.stale.Store(20) }, after: needDrops}.check(t)
 }
 
-// K15: news of a lease comes late: a watch begins with a snapshot from before a stream moved. The trainer does
-// not go back.
+// K15: news of a lease comes late: a watch begins with a full update from before a stream moved. The trainer does not
+// go back.
 func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	scenario{options: options{workers: 2, repeated: true}, data: uneven, ahead: 1, before: func(r *run) {
 		// By watch: what its updates add up to, and that as it was when all streams had workers.

@@ -110,7 +110,7 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 		}
 		l.mu.Unlock()
 		for _, line := range lines {
-			l.tellLost()
+			l.writeLost()
 			if _, err := l.to.Write(line); err != nil {
 				l.lost++
 			}
@@ -120,13 +120,13 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 		}
 		if dropped > 0 {
 			l.lost += dropped
-			l.tellLost()
+			l.writeLost()
 		}
 	}
 }
 
-// tellLost writes how many lines are missing, if some are.
-func (l *LogWriter) tellLost() {
+// writeLost writes how many lines are missing, if some are.
+func (l *LogWriter) writeLost() {
 	if l.lost == 0 {
 		return
 	}

@@ -32,8 +32,8 @@ type Queue struct {
 	// other graph is opened meanwhile.
 	ShareOpening func(ctx context.Context) (unshare func(), err error)
 
-	// turn is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
-	turn            sync.Mutex
+	// current is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
+	current         sync.Mutex
 	inconclusive    []kept
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
@@ -64,8 +64,8 @@ func (q *Queue) Begin(command *pecanv1.TryOrder) {
 	q.running[id] = cancel
 	q.Running.Go(func() {
 		defer q.end(id)
-		q.turn.Lock()
-		defer q.turn.Unlock()
+		q.current.Lock()
+		defer q.current.Unlock()
 		if trial := q.try(ctx, command); ctx.Err() == nil {
 			q.answer(command, trial)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// pilot follows an order in production, from the first epoch that was opened with it.
+// pilot measures an order in production, from the first epoch that was opened with it.
 type pilot struct {
 	// due is when the pilot is judged next.
 	due time.Duration
