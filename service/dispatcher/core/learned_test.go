@@ -278,7 +278,7 @@ func TestWhatIsRecalledForADatasetStays(t *testing.T) {
 }
 
 // However many graphs have results of searches, further ones are kept. Of one graph, those leave that were found first.
-func TestResultsOfSearchesLeaveByAge(t *testing.T) {
+func TestTheOldestResultsOfSearchesAreForgotten(t *testing.T) {
 	const most = 16
 	state := durable.NewState()
 	apply(t, state, mergeRecord(manyGraphs(0, 10_000, 1000)))
@@ -302,7 +302,7 @@ func TestResultsOfSearchesLeaveByAge(t *testing.T) {
 }
 
 // A host with a wrong clock, or a peer that lies, cannot make others' graphs leave forever.
-func TestWhatOthersHaveLearnedIsNotFromTheFuture(t *testing.T) {
+func TestTimesOfMergedLearnedStateAreAtMostNow(t *testing.T) {
 	s := newScript(t)
 	s.run("start cluster=c")
 	far := int64(1) << 60
