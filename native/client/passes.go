@@ -60,8 +60,8 @@ func (j *Job) CountPass(e *epoch.Epoch) {
 	j.nextPass = max(j.nextPass, *e.Pass+1)
 }
 
-// startAt returns where the next epoch begins if the dispatcher does not know its number. It knows the number of an epoch
-// in which batches go on. j.mu is held.
+// startAt returns where the next epoch begins if the dispatcher does not know its number. The dispatcher knows the
+// number of an epoch in which batches go on. j.mu is held.
 func (j *Job) startAt(after *epoch.Epoch) *pecanv1.Position {
 	if j.nextNumber == 0 || after != nil {
 		return nil

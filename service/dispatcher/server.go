@@ -78,7 +78,8 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// codec reads messages without the fields that this version does not know. They must reach neither the journal nor a peer.
+// codec reads messages without the fields that this version does not know. Such fields must reach neither the journal
+// nor a peer.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.

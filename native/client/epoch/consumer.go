@@ -117,9 +117,9 @@ func (c *Consumer) RenewLease(began wait.Time, timeoutS float64) {
 	c.known.Store(&leaseTerm{began, time.Duration(timeoutS * float64(time.Second))})
 }
 
-// LeaseHolds reports whether the queue of a shared job still belongs to this consumer. If the process or host was suspended,
-// or the network failed, the dispatcher may have received nothing for the client timeout. Then it may have given the streams
-// to others. The term counts from before the call.
+// LeaseHolds reports whether the queue of a shared job still belongs to this consumer. If the process or host was
+// suspended, or the network failed, the dispatcher may have received nothing for the client timeout. Then the
+// dispatcher may have given the streams to others. The term counts from before the call.
 func (c *Consumer) LeaseHolds() bool {
 	if !c.Shared() {
 		return true

@@ -107,8 +107,8 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 	}
 }
 
-// closeAbandonedPasses closes passes that a client no longer names: the client stopped opening them before the
-// answer came. A delayed heartbeat may be older than the pass, also across a restart. Its number shows that.
+// closeAbandonedPasses closes passes that a client no longer names: the client stopped opening them before the answer
+// came. A delayed heartbeat may be older than the pass, also across a restart. The number of the heartbeat shows that.
 func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	clientID := req.ClientId
 	for _, jobID := range c.jobsOf(clientID) {

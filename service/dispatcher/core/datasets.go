@@ -44,8 +44,8 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 		known.DatasetId, datasetDifference(known, in))
 }
 
-// recall adds what other dispatchers have kept of the graph of a dataset, before jobs read it. It is forgotten by age only, because
-// a dataset has the graph now.
+// recall adds what other dispatchers have kept of the graph of a dataset, before jobs read it. What recall adds is
+// forgotten by age only, because a dataset has the graph now.
 func (c *Core) recall(in AddDataset) {
 	if in.Learned == nil || c.merge(in.Learned).Graphs == 0 {
 		return

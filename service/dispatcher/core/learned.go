@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// maxLearnedOfGraph bounds what is known of one graph after a merge. It fits into a file, and into a message.
+// maxLearnedOfGraph bounds what is known of one graph after a merge. That much fits into a file, and into a message.
 const maxLearnedOfGraph = 3 << 20
 
 // unix returns the time of day in seconds since 1970.

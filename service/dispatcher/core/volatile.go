@@ -35,7 +35,7 @@ type passState struct {
 	seen, took time.Duration
 }
 
-// reconnectTime is how long a client may be silent if it does not know the timeout. It must notice that the
+// reconnectTime is how long a client may be silent if it does not know the timeout. The client must notice that the
 // dispatcher is back, in the worst case over a connection that died silently.
 const reconnectTime = 20 * time.Second
 

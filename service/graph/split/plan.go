@@ -50,8 +50,8 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 }
 
 func keyedPlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, carry bool) (*pecanv1.Plan, error) {
-	// If there are several streams, every step that can be keyed is keyed. Then it keeps no state, and the streams share
-	// iterators. A plan with one stream keeps the random values of a local run.
+	// If there are several streams, every step that can be keyed is keyed. A keyed step keeps no state, so the streams
+	// share iterators. A plan with one stream keeps the random values of a local run.
 	plan, err := makePlan(g, opts, env, true, carry)
 	if err != nil || plan.Mode == pecanv1.Mode_MODE_DETERMINISTIC || len(plan.Keyed) == 0 || plan.NumStreams > 1 {
 		return plan, err

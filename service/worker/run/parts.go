@@ -159,7 +159,8 @@ func (u *upstreamParts) KeptBack() (batches [][]*tf.Tensor) {
 	return batches
 }
 
-// continues makes the shared iterator begin a part, unless it has begun with it. It reports whether the iterator runs it.
+// continues makes the shared iterator begin a part, unless the iterator has begun with that part. It reports whether
+// the iterator runs the part.
 func (u *upstreamParts) continues(part uint32, graphs *rewrite.StreamGraphs) bool {
 	if u.begun == int64(part) {
 		return true
