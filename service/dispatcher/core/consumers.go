@@ -9,6 +9,12 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
+// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
+// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
+// starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
+// dead consumer started. In at-most-once, it starts after everything that may have been sent.
+
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
 // with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
 // starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
