@@ -287,7 +287,7 @@ func (c *Core) emit(record *pecanv1.Record) {
 	c.out.Records = append(c.out.Records, record)
 	c.touchRecord(record)
 	if fingerprint := c.learnedOf(record); fingerprint != "" {
-		c.effect(KeepLearned{fingerprint})
+		c.effect(SaveLearned{fingerprint})
 	}
 	c.dirty = true
 }

@@ -43,11 +43,11 @@
 //	                             cache_benefit.go     CacheMeasured
 //	ChangeCache                  cache_operator.go    CachePinned, CacheEvicted          Command(CacheOrphans)
 //	Planned,                     package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
-//	FromWorker: OrderTried                            ProfileKept
-//	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
+//	FromWorker: OrderTried                            ProfileLearned
+//	MergeLearned                 learned.go           LearnedMerged                      SaveLearned
 //	OrderRefused                 package rollout      OrderJudged
 //	CachingDecided               cache_decision.go    CacheDecided                       CachingRequest
-//	placement.Placed             package placement    PlacementDecided, PlacementKept    placement.Request
+//	placement.Placed             package placement    PlacementDecided, PlacementLearned    placement.Request
 //	                             placement_host.go    LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)
 //	heartbeat of a leaving       departure.go                                            WorkerLeft

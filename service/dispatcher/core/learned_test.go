@@ -285,7 +285,7 @@ func TestTheOldestResultsOfSearchesAreForgotten(t *testing.T) {
 	apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: &pecanv1.StoredDataset{DatasetId: "d", Fingerprint: "new"}}}})
 	kept := func(trainer int, at int64) {
 		known := &pecanv1.PlacementKnown{Fingerprint: "new", TrainerType: fmt.Sprintf("t%02d", trainer), KeptS: at}
-		apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
+		apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_PlacementLearned{PlacementLearned: &pecanv1.PlacementLearned{Known: known}}})
 	}
 	for n := range most {
 		kept(n, int64(100-n))

@@ -89,7 +89,7 @@ func (s *State) applyOrder(record *pecanv1.Record) error {
 	case *pecanv1.Record_OrderWidened:
 		return s.applyOrderWidened(kind.OrderWidened)
 	}
-	return s.applyProfileKept(record.GetProfileKept().GetProfile())
+	return s.applyProfileLearned(record.GetProfileLearned().GetProfile())
 }
 
 func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
@@ -245,7 +245,7 @@ func CheckSteps(order []string) error {
 	return nil
 }
 
-func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
+func (s *State) applyProfileLearned(profile *pecanv1.StoredProfile) error {
 	if err := checkProfile(profile); err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ func (s *State) KnownPlacement(key PlacementKey) *pecanv1.PlacementKnown {
 }
 
 func (s *State) applyPlacement(record *pecanv1.Record) error {
-	if kept := record.GetPlacementKept(); kept != nil {
-		return s.applyPlacementKept(kept.GetKnown())
+	if kept := record.GetPlacementLearned(); kept != nil {
+		return s.applyPlacementLearned(kept.GetKnown())
 	}
 	r := record.GetPlacementDecided()
 	job := s.jobs[r.GetJobId()]
@@ -40,7 +40,7 @@ func (s *State) applyPlacement(record *pecanv1.Record) error {
 	return nil
 }
 
-func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
+func (s *State) applyPlacementLearned(known *pecanv1.PlacementKnown) error {
 	if err := checkPlacement(known); err != nil {
 		return err
 	}
