@@ -98,7 +98,7 @@ type Store struct {
 	Read, Write Access
 	// Price is that of a byte and hour, in the currency of Goal.Prices. It has no effect without those.
 	Price float64
-	// Idle is a ratio: hours in which a cache is kept and not read, per hour in which it is read.
+	// Idle is for how many hours a cache is kept while nobody reads it, per hour in which somebody does.
 	Idle float64
 	// Free is how many bytes the job may write; +Inf is no bound.
 	Free float64
