@@ -72,7 +72,7 @@ def _shuffled(cluster: Cluster) -> Sample:
     assert count == STREAMS * EACH
     figures = {"elements/s": count / spent}
     lines = [line for worker, at in zip(cluster.workers, logged) for line in worker.log.read_text()[at:].splitlines()]
-    taken = [line for line in lines if ' msg="checkpoint saved" ' in line]
+    taken = [line for line in lines if ' msg="a checkpoint was saved" ' in line]
     if "--checkpoint-dir" in cluster.worker_flags:
         assert taken, "no checkpoint was taken"
         ran = _stream_seconds(lines)
@@ -102,7 +102,7 @@ def _stream_seconds(lines: list[str]) -> float:
     """Returns the seconds from the start of each stream to its last element, summed over streams."""
     begun, total = {}, 0.0
     for line in lines:
-        if 'msg="stream starts"' in line or 'msg="stream ended"' in line:
+        if 'msg="the stream starts"' in line or 'msg="the stream ended"' in line:
             stream = tuple(_field(line, key) for key in ("job", "epoch", "stream"))
             when = datetime.datetime.fromisoformat(re.match(r"time=(\S+)", line)[1].replace("Z", "+00:00")).timestamp()
             if "starts" in line:

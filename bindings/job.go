@@ -168,9 +168,8 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
 		"cardinality": client.Cardinality(plan, job.Options(), r.Name != ""), "whole": client.ExactCount(plan, job.Options(), r.Name != ""),
-		// In a shared job no other trainer has the rows of a block that TensorFlow has read and the training
-		// loop has not. They would be lost to the others when this trainer leaves, so a shared job has no
-		// blocks.
+		// TensorFlow reads a block before the training loop takes its rows. If a trainer of a shared job left then, no other
+		// trainer would get these rows. So a shared job has no blocks.
 		"blocks": r.Name == "" && op.Blocks(components),
 		"mode":   pecanv1.Word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
 		"order": pecanv1.Word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": pecanv1.Word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),

@@ -53,7 +53,7 @@ func (f *fleet) train(ctx context.Context, number int) error {
 	return err
 }
 
-// read follows the updates of an epoch until all of its streams are finished.
+// read applies the updates of an epoch until all of its streams are finished.
 func (f *fleet) read(ctx context.Context, client pecanv1.DispatcherClient, id, job string, epoch uint64, began time.Time) error {
 	watch, err := client.WatchEpoch(ctx, &pecanv1.WatchEpochRequest{ClientId: id, JobId: job, Epoch: epoch})
 	if err != nil {

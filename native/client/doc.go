@@ -2,7 +2,7 @@
 // workers.
 //
 // A Session connects a process to one dispatcher. A Job is one consumption of a dataset, and a RejoiningJob replaces
-// its job when the dispatcher has lost it. An Iteration is one pass of an iterator over a job. Next returns elements in
+// its job when the dispatcher has lost it. An Iteration is what one iterator reads of a job. Next returns elements in
 // reference-counted buffers and never blocks longer than its wait argument.
 //
 //	session.go, heartbeat.go              one process, its jobs, and how the dispatcher knows that they are alive

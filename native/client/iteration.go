@@ -10,15 +10,15 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Iteration is one pass of an iterator over a job. It reads one epoch, or as many as the outer repeat that
-// the plan removed from the graph. One consumer at a time dequeues; others wait for their turn.
+// Iteration is what one iterator reads of a job: one epoch, or one for each repetition of the outer repeat that the
+// plan removed from the graph. One caller at a time dequeues.
 type Iteration struct {
 	job     *Job
 	options IterOptions
-	// turn is held by the consumer that dequeues.
-	turn   chan struct{}
-	closed chan struct{}
-	broken error
+	// dequeuing is a lock. The caller that dequeues holds it.
+	dequeuing chan struct{}
+	closed    chan struct{}
+	broken    error
 
 	mu      sync.Mutex
 	isShut  bool
@@ -80,7 +80,7 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 	if j.consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		options.Deterministic = true
 	}
-	it := &Iteration{job: j, options: options, turn: make(chan struct{}, 1), closed: make(chan struct{})}
+	it := &Iteration{job: j, options: options, dequeuing: make(chan struct{}, 1), closed: make(chan struct{})}
 	if options.Resume != nil {
 		it.passesDone, it.elements = options.Resume.Passes, options.Resume.Elements
 	}

@@ -83,9 +83,9 @@ func (it *Iteration) newPass() *resume.Pass {
 //
 //   - A cache or a snapshot writes files. The next epoch would find half-written or locked files, and an epoch that nobody
 //     reads would keep its own files locked.
-//   - A cache stores the output of a step. The cache is complete only at the end of this epoch, and the next epoch would
-//     begin without it.
-//   - This is the last pass of a repeat(n) that the plan removed from the graph. No pass follows.
+//   - The job uses pecan.cache(). While an epoch writes the cache, the next epoch would begin without it. The exception
+//     also holds when the cache is complete.
+//   - This is the last repetition of a repeat(n) that the plan removed from the graph. No pass follows.
 //
 // After the only pass of a plan another one may follow. A repeat() downstream of distribute(), or another `for` loop,
 // requests it when this pass has ended. The client prefetches that pass too. An unread pass costs one element on each

@@ -69,7 +69,7 @@ type Job struct {
 	nextPass uint64
 	// lastOpening is closed when the newest epoch is open, or will never be.
 	lastOpening chan struct{}
-	// prefetched is the next pass, opened before an iteration requests it.
+	// prefetched is the prefetched epoch, which no iteration has adopted.
 	prefetched *epoch.Epoch
 	// nextNumber is the number of the next epoch of a job that replaced a lost one, because its dispatcher
 	// would count from 0. The client sends it with every epoch that has no other position until an epoch with
@@ -155,8 +155,8 @@ func (j *Job) Created() bool { return j.created }
 // Workers returns how many workers were registered when the job was created or found.
 func (j *Job) Workers() int { return j.workers }
 
-// Open starts a pass over the dataset and returns at once. The work continues in the background, and Next
-// returns its errors.
+// Open starts an iteration over the dataset and returns at once. The work continues in the background, and Next returns
+// its errors.
 func (j *Job) Open(options IterOptions) *Iteration {
 	it := newIteration(j, options)
 	if err := options.Validate(); err != nil {
@@ -196,7 +196,7 @@ func (j *Job) remove(it *Iteration) {
 	delete(j.iterations, it)
 }
 
-// Close ends the job's iterations and the prefetched pass, and sends the dispatcher a goodbye. Idempotent.
+// Close ends the job's iterations and the prefetched epoch, and sends the dispatcher a goodbye. Idempotent.
 func (j *Job) Close() error {
 	if err := j.session.link.CheckFork(); err != nil {
 		return err

@@ -34,8 +34,8 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Elem
 	}
 	// Most calls find elements, so the fast path has no timer.
 	select {
-	case it.turn <- struct{}{}:
-		elements, status, err := it.inTurn(max, lead)
+	case it.dequeuing <- struct{}{}:
+		elements, status, err := it.tryOnce(max, lead)
 		it.took(elements, status, 0)
 		if status != NotYet || wait <= 0 {
 			return elements, status, err
@@ -63,9 +63,9 @@ func (it *Iteration) queued() int {
 	return 0
 }
 
-// inTurn tries once, and gives up the turn.
-func (it *Iteration) inTurn(max int, lead bool) (*element.Elements, Status, error) {
-	defer func() { <-it.turn }()
+// tryOnce dequeues elements that are ready. It releases the lock of dequeuing.
+func (it *Iteration) tryOnce(max int, lead bool) (*element.Elements, Status, error) {
+	defer func() { <-it.dequeuing }()
 	elements, status, _, err := it.try(max, lead)
 	return elements, status, err
 }
@@ -77,8 +77,8 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Ele
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case it.turn <- struct{}{}:
-		defer func() { <-it.turn }()
+	case it.dequeuing <- struct{}{}:
+		defer func() { <-it.dequeuing }()
 	case <-timer.C:
 		return nil, NotYet, nil
 	}

@@ -24,7 +24,7 @@ type IterOptions struct {
 	// Timeout is how long a Next waits during an outage before it fails. In an outage, the dispatcher does not answer, or no
 	// worker is registered or reachable. A worker that is connected may take any time. The default is the session's timeout.
 	Timeout time.Duration
-	// NoPrefetch keeps the next pass from being opened before Open requests it.
+	// NoPrefetch keeps the next epoch from being opened before an iteration asks for it.
 	NoPrefetch bool
 	// Resume is where the iteration begins; nil for the start of an epoch.
 	Resume *resume.Point

@@ -5,8 +5,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// nextEpoch returns the prefetched pass, or opens the next one now. after is the epoch that the iteration has read before;
-// nil for its first one. In a plan with a carry, the batches of that epoch go on in the new one. j.mu is held.
+// nextEpoch returns the prefetched epoch, or opens the next one now. after is the epoch that the iteration has read
+// before; nil for its first one. In a plan with a carry, the batches of that epoch go on in the new one. j.mu is held.
 func (j *Job) nextEpoch(after *epoch.Epoch) *epoch.Epoch {
 	after = j.goesOn(after)
 	ahead := j.prefetched
@@ -34,7 +34,7 @@ func (j *Job) goesOn(before *epoch.Epoch) *epoch.Epoch {
 	return before
 }
 
-// newEpoch opens a pass in the background, after the newest one. j.mu is held.
+// newEpoch opens an epoch in the background, after the newest one. j.mu is held.
 func (j *Job) newEpoch(pass *uint64, ahead bool, start *pecanv1.Position, after *epoch.Epoch) *epoch.Epoch {
 	e := epoch.Open(j.consumer, j.lastOpening, pass, ahead, start, after)
 	j.lastOpening = e.Answered
@@ -60,8 +60,8 @@ func (j *Job) CountPass(e *epoch.Epoch) {
 	j.nextPass = max(j.nextPass, *e.Pass+1)
 }
 
-// startAt returns where the next epoch begins if the dispatcher does not know its number. It knows the number of an epoch
-// in which batches go on. j.mu is held.
+// startAt returns where the next epoch begins if the dispatcher does not know its number. The dispatcher knows the
+// number of an epoch in which batches go on. j.mu is held.
 func (j *Job) startAt(after *epoch.Epoch) *pecanv1.Position {
 	if j.nextNumber == 0 || after != nil {
 		return nil
@@ -89,8 +89,8 @@ func (j *Job) numberAfter() uint64 {
 	return max(j.numbersSeen, j.nextNumber)
 }
 
-// Prefetch opens the pass after an epoch if it is not open yet. The goroutine that reads a connection calls it, so it
-// must not block.
+// Prefetch opens the epoch after another one if it is not open yet. The goroutine that reads a connection calls it, so
+// it must not block.
 func (j *Job) Prefetch(after *epoch.Epoch) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -101,7 +101,7 @@ func (j *Job) Prefetch(after *epoch.Epoch) {
 	j.prefetched = j.newEpoch(nil, true, j.startAt(after), after)
 }
 
-// finished records the length of a pass. The next pass's end is predicted from it.
+// finished records how many elements a pass had. The end of the next one is predicted from that.
 func (j *Job) finished(elements uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -335,7 +335,7 @@ func TestClosingEndsAWait(t *testing.T) {
 		_, _, err := it.NextElement(testDeadline)
 		done <- err
 	}()
-	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && waiting(it) != "" })
+	eventually(t, "it waits", func() bool { return len(it.dequeuing) == 1 && waiting(it) != "" })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}

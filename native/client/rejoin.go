@@ -80,10 +80,10 @@ func (r *RejoiningJob) Explain(ctx context.Context) (*pecanv1.ExplainResponse, e
 // handOverTime is how long a new iteration waits for the previous one to close.
 const handOverTime = time.Second
 
-// Open starts a pass over the dataset. Like Job.Open it returns at once, with one exception: the previous
-// iteration returned an error before its first element. TensorFlow may release that iterator shortly after
-// the training loop has created the next one, which must start at the same position. Open therefore waits for
-// the release for a short time.
+// Open starts an iteration over the dataset. Like Job.Open it returns at once, with one exception: the previous
+// iteration returned an error before its first element. TensorFlow may release that iterator shortly after the training
+// loop has created the next one, which must start at the same position. Open therefore waits for the release for a
+// short time.
 func (r *RejoiningJob) Open(options IterOptions) *RejoiningIteration {
 	r.mu.Lock()
 	failing := r.failing

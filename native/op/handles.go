@@ -208,10 +208,10 @@ func (it *iteration) block() (*element.Elements, client.Status, error) {
 	return it.settle(elements, status, err, 1)
 }
 
-// nothingMore is the result of every later call. After an error it is never the end. Otherwise a repeat() would begin the
-// next epoch, and a cache() would take the elements so far for the complete dataset. A training loop would believe that it
-// has read everything. It is the error again, with code CANCELLED, because TensorFlow's ignore_errors() calls again forever
-// after every other code.
+// nothingMore is the result of every later call. After an error, that result is the error again and never the end.
+// After an end, a repeat() would begin the next epoch, and a cache() would take the elements so far for the complete
+// dataset. A training loop would believe that it has read everything. The error has code CANCELLED, because
+// TensorFlow's ignore_errors() calls again forever after every other code.
 func (it *iteration) nothingMore() (*element.Elements, client.Status, error) {
 	if it.broken == nil {
 		return nil, client.End, nil

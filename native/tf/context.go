@@ -57,9 +57,10 @@ func NewContext(options ContextOptions) (*Context, error) {
 // Close frees the context. Close all iterators before.
 func (c *Context) Close() { C.TFE_DeleteContext(c.c) }
 
-// config returns a serialised tensorflow.ConfigProto: no accelerator devices, the limits of the thread pools, and no MLIR
-// graph optimizer. TensorFlow optimizes a function once for each stream that calls it. The conversion to MLIR and back is a
-// quarter of the time to open a stream of seven maps. That optimizer moves operations out of conditionals.
+// config returns a serialised tensorflow.ConfigProto: no accelerator devices, the limits of the thread pools, and no
+// MLIR graph optimizer. The MLIR optimizer moves operations out of conditionals. TensorFlow optimizes a function once
+// for each stream that calls it. The conversion to MLIR and back is a quarter of the time to open a stream of seven
+// maps.
 func (o ContextOptions) config() []byte {
 	const deviceCount, intraOp, interOp, graphOptions = 1, 2, 5, 10
 	const rewriteOptions, disableTFG = 10, 32

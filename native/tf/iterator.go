@@ -146,7 +146,7 @@ func CanKeepToThread() bool { return bool(C.pecan_one_thread(nil)) }
 // the same way, and some ops, such as BiasAddGrad, return other bits on several threads. Call it before the first fetch.
 func (it *Iterator) KeepToThread() { C.pecan_one_thread(it.c) }
 
-// Progress returns how many elements the running fill has written. They may be read before it returns.
+// Progress returns how many elements the running fill has written. These elements may be read before the fill returns.
 func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 
 // Model returns the serialised ModelProto in which tf.data records the times of each node of the running

@@ -186,9 +186,9 @@ var sweep = []struct{ sleep, compute, source, full float64 }{
 	{400, 408, 402, 430}, {450, 455, 453, 434}, {500, 506, 502, 427}, {550, 554, 552, 438},
 }
 
-// TestThePublishedSweep gives the policy what a profile and probes would have measured. These are the sleep, the time per
+// TestDecisionsFitThePublishedSweep gives the policy what a profile and probes would have measured. These are the sleep, the time per
 // batch of the source alone, and the times to read batches of two sizes.
-func TestThePublishedSweep(t *testing.T) {
+func TestDecisionsFitThePublishedSweep(t *testing.T) {
 	const batches, bytes = 1000, 56e6
 	read := autocache.FitRate(autocache.Rate{}, []autocache.Sample{
 		{Elements: 10, Bytes: 10 * bytes, Seconds: 2.68}, {Elements: 10, Bytes: 10 * 2.5 * bytes, Seconds: 4.32},

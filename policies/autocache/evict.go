@@ -14,7 +14,7 @@ type Cache struct {
 	Benefit float64
 	// Pinned: the cache stays whatever its benefit is, because an operator pinned it or an epoch uses it.
 	Pinned bool
-	// Unused is for how many hours nobody has read it. TTL is for how many it may be unused; 0 is no bound.
+	// Unused is the number of hours since the last read. TTL is the largest Unused at which a cache stays; 0 is no bound.
 	Unused, TTL float64
 }
 

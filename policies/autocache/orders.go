@@ -2,10 +2,10 @@ package autocache
 
 import "fmt"
 
-// DecideOrdered decides in the registered order of the steps and in another one, and returns the decision with the lower score
-// over all expected epochs. Candidates are the same, with what they cost and what is stored in each order; one that the other
-// order cannot have is illegal there. inForce says whether that order is used now. A change must save more than the margin, as
-// in Decide. Both inputs must be valid.
+// DecideOrdered decides in the registered order of the steps and in another one, and returns the decision with the
+// lower score over all expected epochs. Both inputs have the same candidates, with their costs and stored shares in the
+// order of the input. A candidate that an order cannot have is illegal in its input. inForce says whether that order is
+// used now. A change must save more than the margin, as in Decide. Both inputs must be valid.
 func DecideOrdered(registered, ordered Input, inForce bool) (d Decision, useOrdered bool) {
 	in, other := Decide(registered), Decide(ordered)
 	name, otherName := "registered", "decided"

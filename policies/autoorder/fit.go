@@ -27,8 +27,9 @@ func (m *model) fit() {
 	m.Steps = steps
 }
 
-// fit returns the fixed share and the exponent of a step that takes some seconds for each of two sizes: the line through both
-// points, or a power if the line would begin below 0. They are those of the step if the points say nothing.
+// fit returns the fixed share and the exponent of a step that takes some seconds for each of two sizes: the line
+// through both points, or a power if the line would begin below 0. If the points say nothing, fit returns the share and
+// the exponent that the step has.
 func fit(s Step, size, seconds, otherSize, otherSeconds float64) (share, exponent float64) {
 	if !(size > 0) || !(otherSize > 0) || !(seconds > 0) || !(otherSeconds > 0) || max(size, otherSize) < fitRatio*min(size, otherSize) {
 		return s.FixedShare, s.Exponent

@@ -238,7 +238,7 @@ func TestALoadThatFallsWithMoreElementsIsNotExtrapolated(t *testing.T) {
 
 // Other processes contend the host. A slower trainer receives far less than it would on a calm host, so the load there is
 // not known.
-func TestTheDemandOnAContendedHostIsThatWhichWasMeasured(t *testing.T) {
+func TestTheDemandOnAContendedHostIsTheMeasuredOne(t *testing.T) {
 	var obs []observation
 	for _, c := range []struct{ received, load float64 }{{7.84, 4.75}, {8.33, 4.6}, {9.99, 5.65}} {
 		obs = append(obs, observation{at: autoscale.Configuration{Remote: 6}, received: c.received, remote: 37, load: c.load, time: 0.127, demand: 0.127})

@@ -79,8 +79,9 @@ const (
 	starved, blocked = 0.3, 0.8
 )
 
-// fitRemote fits the curve of remote workers. What they produce is a limit of the network if they wait for room while trainers
-// wait. If the largest number of them has much less capacity than the others lead to expect, its capacity is such a limit, too.
+// fitRemote fits the curve of remote workers. If remote workers wait for room while trainers wait, the network is the
+// limit, and what the workers produce is that limit. If the largest number of them has much less capacity than the
+// others lead to expect, its capacity is such a limit, too.
 func fitRemote(obs []observation, before Curve) Curve {
 	var limits []float64
 	for _, o := range obs {

@@ -120,7 +120,7 @@ func TestAWarmStartIsConfirmedInTwoWindows(t *testing.T) {
 }
 
 // The windows before the better configuration was known are part of the cost.
-func TestTheCostOfASearchIsWhatItsWindowsCostAboveWhatItFound(t *testing.T) {
+func TestTheCostOfASearchIncludesItsEarlierWindows(t *testing.T) {
 	j, at, p := job{demand: 0.1, remote: 1, local: 1}, workers(1, 1), autoplacement.NewSearch()
 	var scores []float64
 	var d autoscale.Decision

@@ -166,7 +166,7 @@ func TestSearchHasTheLowestBillOfAllPolicies(t *testing.T) {
 	}
 }
 
-func TestTheBestOfALostWorkerIsTheBestOfThoseThatExist(t *testing.T) {
+func TestTheRegretComparesOnlyWithWorkersThatExist(t *testing.T) {
 	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "floor")
 	j := sim.Noisy(s, g, 5)
 	j.Events = []sim.Event{{Window: 0, Change: func(w *sim.World) { w.Available = &autoscale.Configuration{Remote: 1} }}}

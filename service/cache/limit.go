@@ -15,7 +15,7 @@ type limit struct {
 	waited time.Duration
 }
 
-// LimitWriting lets all writers of the directory together write at most so many bytes in a second; 0: no bound.
+// LimitWriting bounds the bytes that all writers of the directory write in a second, together; 0: no bound.
 func (d *Dir) LimitWriting(perSecond int64) { d.limit.perSecond = float64(perSecond) }
 
 // WriteWaited returns for how long writers have waited for the bound of LimitWriting.
@@ -25,7 +25,7 @@ func (d *Dir) WriteWaited() time.Duration {
 	return d.limit.waited
 }
 
-// wait returns when so many bytes may be written.
+// wait returns when this number of bytes may be written.
 func (l *limit) wait(bytes int) {
 	if l.perSecond <= 0 {
 		return

@@ -10,8 +10,9 @@ import (
 const (
 	// mostWait is how long a caller waits for a call of the host's file system.
 	mostWait = 3 * time.Second
-	// longer times the wait is the bound of calls that make files durable or list the directory. They take long even on a
-	// healthy file system. restFor times the wait is the pause after a call that took too long.
+	// longer and restFor are factors. Calls that make files durable or list the directory may take longer × the wait,
+	// because they take long even on a healthy file system. The pause after a call that took too long is restFor × the
+	// wait.
 	longer, restFor = 10, 3
 )
 

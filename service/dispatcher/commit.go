@@ -123,7 +123,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 			args = append(args, "streams_at_index_took", e.AtIndex.Round(time.Millisecond))
 		}
 		d.deps.Log.Info("a worker left", args...)
-	case core.KeepLearned:
+	case core.SaveLearned:
 		d.keep(e.Fingerprint)
 	case core.RemoveGraph:
 		d.removeGraph(e.Fingerprint)

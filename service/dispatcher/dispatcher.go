@@ -51,8 +51,8 @@ type Dispatcher struct {
 	sessions    map[core.SessionID]*commandQueue
 	watches     map[core.WatchID]*updateQueue
 
-	// graphMu guards registering, which counts running registrations by fingerprint. Their graphs must not be
-	// removed.
+	// graphMu guards registering, which counts running registrations by fingerprint. The graphs that are being registered
+	// must not be removed.
 	graphMu     sync.Mutex
 	registering map[string]int
 

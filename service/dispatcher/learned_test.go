@@ -68,7 +68,7 @@ func TestALaterDispatcherBeginsWithWhatAnEarlierOneLearned(t *testing.T) {
 }
 
 // A file may have an order that this version does not allow.
-func TestAKeptOrderThatTheGraphDoesNotAllowIsNotUsed(t *testing.T) {
+func TestALearnedOrderThatTheGraphDoesNotAllowIsNotUsed(t *testing.T) {
 	auto := &pecanv1.JobOptions{Order: pecanv1.Order_ORDER_AUTO}
 	without := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
 	plan := without.orderedJob(auto).Plan

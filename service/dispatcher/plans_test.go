@@ -9,7 +9,7 @@ import (
 )
 
 // The number of streams follows the work that an earlier job over the same graph has measured. In mode deterministic it does not.
-func TestALaterJobHasAsManyStreamsAsTheWorkOfAnEarlierOneIsWorth(t *testing.T) {
+func TestTheNumberOfStreamsFollowsTheMeasuredWorkOfAnEarlierJob(t *testing.T) {
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
 	w := s.worker(workerHello("w", 64))
 	dataset, err := s.registerGraph(graphOf(t, "crop_last"), specOf(dtFloat, 8, 8, 3))

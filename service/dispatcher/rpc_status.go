@@ -18,9 +18,9 @@ const (
 // statusCalls makes one status at a time. Calls that come before it begins share it, so that no number of calls stops the
 // dispatcher.
 type statusCalls struct {
-	// turn is held while a status is made. until is the end of the rest after it.
-	turn  sync.Mutex
-	until time.Time
+	// making is held while a status is made. until is the end of the rest after it.
+	making sync.Mutex
+	until  time.Time
 
 	// mu guards next, which has not begun; nil if nobody waits for one. made counts statuses.
 	mu   sync.Mutex
@@ -58,8 +58,8 @@ func (d *Dispatcher) status() *pecanv1.StatusResponse {
 
 func (d *Dispatcher) makeStatus(call *statusCall) {
 	s := &d.statuses
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	s.making.Lock()
+	defer s.making.Unlock()
 	time.Sleep(time.Until(s.until))
 	s.mu.Lock()
 	s.next = nil

@@ -19,8 +19,8 @@ const helloWait = 10 * time.Second
 
 type workerStream = grpc.BidiStreamingServer[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
 
-// WorkerSession implements the service. Receive and serveWorker each have a goroutine. That of receive ends with the call,
-// because Recv fails after the handler returns.
+// WorkerSession implements the service. Receive and serveWorker each have a goroutine. The goroutine of receive ends
+// with the call, because Recv fails after the handler returns.
 func (d *Dispatcher) WorkerSession(stream workerStream) error {
 	hello, err := d.awaitHello(stream)
 	if err != nil {

@@ -78,7 +78,8 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// codec reads messages without the fields that this version does not know. They must reach neither the journal nor a peer.
+// codec reads messages without the fields that this version does not know. Such fields must reach neither the journal
+// nor a peer.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
@@ -154,7 +155,7 @@ func (d *Dispatcher) recovered(method string, err *error) {
 }
 
 func (d *Dispatcher) panicked(method string, p any) error {
-	d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+	d.deps.Log.Error("a request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
 	return reason.New(reason.Internal, "the dispatcher failed in %s; its log has details", method)
 }
 

@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxFile bounds a file, maxTotal all files of a directory, in bytes. A process counts them again after it has written
-	// countAfter bytes, so each process may exceed the bound by so much.
+	// countAfter bytes, so each process may exceed the bound by countAfter bytes.
 	maxFile    = 4 << 20
 	maxTotal   = 64 << 20
 	countAfter = 1 << 20
@@ -126,16 +126,16 @@ func (d *Dir) Sync() {
 
 // failed logs, once, that a file could not be written.
 func (d *Dir) failed(err error) {
-	d.tell("", "what was learned from jobs could not be written; trying again", "directory", d.path, "error", err)
+	d.warnOnce("", "what was learned from jobs could not be written; trying again", "directory", d.path, "error", err)
 }
 
 // ignore logs, once, that the file of a graph is not used.
 func (d *Dir) ignore(fingerprint string, why error) {
-	d.tell(fingerprint, "what was learned from earlier jobs about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
+	d.warnOnce(fingerprint, "what was learned from earlier jobs about a dataset is not used", "file", fingerprint+suffix, "directory", d.path, "why", why)
 }
 
-// tell logs a problem once for each key.
-func (d *Dir) tell(key, text string, args ...any) {
+// warnOnce logs a problem once for each key.
+func (d *Dir) warnOnce(key, text string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.logged[key] && len(d.logged) < maxLogged {

@@ -166,7 +166,7 @@ func TestADirectoryThatOthersMayFillIsRefused(t *testing.T) {
 }
 
 // What was written first leaves first, also what a killed process left behind. Files of others stay.
-func TestTheOldestFilesLeave(t *testing.T) {
+func TestTheOldestFilesAreRemovedFirst(t *testing.T) {
 	d, _ := open(t, t.TempDir())
 	at := time.Now().Add(-time.Hour)
 	put := func(name string, size int) {

@@ -149,12 +149,12 @@ func (l *Local) start() error {
 	c.stdin = stdin
 	c.machine = machine{name: fmt.Sprintf("process %d", c.command.Process.Pid), created: time.Now(), ordinal: l.started}
 	l.children[c.ordinal] = c
-	l.ended.Go(func() { l.follow(c, stdout) })
+	l.ended.Go(func() { l.readOutput(c, stdout) })
 	return nil
 }
 
-// follow reads what a child prints, until it ends.
-func (l *Local) follow(c *child, stdout io.Reader) {
+// readOutput reads what a child prints, until it ends.
+func (l *Local) readOutput(c *child, stdout io.Reader) {
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		if address, found := strings.CutPrefix(lines.Text(), "listening on "); found {
 			l.mutex.Lock()

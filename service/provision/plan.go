@@ -56,8 +56,8 @@ type observed struct {
 
 // rules are the times of a provider.
 type rules struct {
-	// settle is the time between the mark of a machine and its removal. Controllers that choose by the mark have
-	// seen it then.
+	// settle is the time between the mark of a machine and its removal. In that time, controllers that choose by the mark
+	// see it.
 	settle, patience time.Duration
 }
 

@@ -210,7 +210,7 @@ func TestStateTellsRequestedPendingAndReadyApart(t *testing.T) {
 	}
 }
 
-func TestStaticPoolGivesWhoIsThere(t *testing.T) {
+func TestAStaticPoolHasTheRegisteredWorkers(t *testing.T) {
 	count := 3
 	p, err := Open("static", Options{Registered: func() int { return count }})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
 // guard runs a write and waits for its end or for the failure of the store. After a fatal error pebble never returns
-// from the write, so guard must not wait for the write alone. A failed store begins no write: it would have the number of the
-// record that failed, and could be found in place of that record after a crash.
+// from the write, so guard must not wait for the write alone. A failed store begins no write. The write would reuse the
+// number of the failed record, and after a crash the store could have either of the two.
 func (s *Store) guard(write func() error) error {
 	select {
 	case <-s.failed:

@@ -171,8 +171,8 @@ func (m *mark) check() error {
 	return nil
 }
 
-// write sets the number of the next record. It fails if the file was removed. The system accepts writes to a removed open
-// file without an error. Their data is lost when the process ends, and must not be acknowledged.
+// write sets the number of the next record. It fails if the file was removed. The system accepts writes to a removed
+// open file without an error. The data of such writes is lost when the process ends, and must not be acknowledged.
 func (m *mark) write(next uint64) error {
 	info, err := m.file.Stat()
 	if err != nil {

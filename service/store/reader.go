@@ -136,7 +136,7 @@ func (r *Reader) Verify() error {
 	return nil
 }
 
-// silentLogger discards pebble's messages. Their errors are also returned.
+// silentLogger discards pebble's messages. Errors among these messages are also returned.
 type silentLogger struct{}
 
 // Infof implements pebble.Logger.

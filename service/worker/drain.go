@@ -20,7 +20,7 @@ const (
 // call has an effect.
 func (w *Worker) depart(why string, timeout time.Duration) {
 	w.departure.Do(func() {
-		w.log.Info("worker is going to leave", "why", why, "drain_timeout", timeout)
+		w.log.Info("the worker is going to leave", "why", why, "drain_timeout", timeout)
 		go func() {
 			w.drain(w.leaving, timeout)
 			w.leave()
@@ -67,5 +67,5 @@ func (w *Worker) drain(ctx context.Context, timeout time.Duration) {
 	}
 	w.streams.Mute()
 	w.streams.ReportMetrics()
-	w.log.Info("worker leaves", "drained", drained, "took", time.Since(begun).Round(time.Millisecond))
+	w.log.Info("the worker leaves", "drained", drained, "took", time.Since(begun).Round(time.Millisecond))
 }

@@ -81,7 +81,7 @@ func (s *session) welcomed(ctx context.Context, welcome *pecanv1.Welcome) {
 	s.mu.Lock()
 	s.connected, s.outbox = true, nil
 	s.mu.Unlock()
-	s.worker.log.Info("registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.identity.Address)
+	s.worker.log.Info("the worker is registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.identity.Address)
 	s.worker.streams.Totals.Resend()
 	s.worker.streams.ReportMetrics()
 	// The end or failure of a stream while the session was down is not reported yet.

@@ -185,7 +185,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-func TestOpensOfUnknownStreams(t *testing.T) {
+func TestOpensOfUnknownStreamsDoNotHarmTheConnection(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)

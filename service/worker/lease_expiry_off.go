@@ -4,5 +4,5 @@ package worker
 
 import "time"
 
-// expired lets leases last forever. tests/sim must notice.
+// expired lets a worker without contact to the dispatcher run its streams forever. tests/sim must notice.
 func expired(time.Duration, time.Duration) bool { return false }

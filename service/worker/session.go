@@ -174,12 +174,12 @@ func (s *session) run(ctx context.Context) error {
 		}
 		if met && expired(away, time.Duration(s.leaseTTL.Load())) {
 			if n := s.worker.streams.StopAll(reason.New(reason.StaleLease, "worker %s had no contact with the dispatcher for the lease time", s.worker.identity)); n > 0 {
-				s.worker.log.Warn("streams stop: the worker had no contact with the dispatcher for the lease time", "streams", n, "away", away.Round(time.Second))
+				s.worker.log.Warn("the streams stop: the worker had no contact with the dispatcher for the lease time", "streams", n, "away", away.Round(time.Second))
 			}
 		}
 		if time.Since(complained) > logPeriod {
 			complained = time.Now()
-			s.worker.log.Warn("no session with the dispatcher; the worker tries again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
+			s.worker.log.Warn("the worker has no session with the dispatcher and tries again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
 		if !clock.Sleep(ctx, backoff/2+rand.N(backoff)) {
 			return nil
@@ -279,8 +279,8 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 			return
 		case <-s.signal:
 		case changed := <-periods:
-			// The rest of the running period changes by the same factor. So no silence is longer than the longer period, and workers
-			// that get the command together do not send heartbeats together from then on.
+			// The rest of the running period changes by the same factor. So no silence is longer than the longer period. Workers
+			// that get the command together do not send their heartbeats together afterwards.
 			left := time.Duration(float64(time.Until(due)) * float64(changed) / float64(period))
 			period, due = changed, time.Now().Add(left)
 			timer.Reset(left)
@@ -319,6 +319,6 @@ func (s *session) handle(command *pecanv1.WorkerCommand) {
 	case command.GetTryOrder() != nil:
 		w.trials.Begin(command.GetTryOrder())
 	default:
-		w.log.Warn("unknown command of the dispatcher", "command", fmt.Sprintf("%T", command.GetKind()))
+		w.log.Warn("the dispatcher sent an unknown command", "command", fmt.Sprintf("%T", command.GetKind()))
 	}
 }

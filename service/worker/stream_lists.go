@@ -43,8 +43,8 @@ func (s *session) stopStreams(list *pecanv1.StopStreams) {
 	}
 }
 
-// mergeReports makes one message of reports that follow each other: of the starts of one epoch, and of its ends. A start
-// stays before the end of its stream. Reports do not pass messages of other kinds.
+// mergeReports makes one message of reports that follow each other: of the starts of one epoch, and of its ends. A
+// start stays before the end of its stream. Reports do not move past messages of other kinds.
 func mergeReports(messages []*pecanv1.WorkerMessage) []*pecanv1.WorkerMessage {
 	if len(messages) < 2 {
 		return messages

@@ -46,7 +46,7 @@ def test_an_epoch_that_reads_equals_one_that_computes(shared, name, deterministi
     assert len(written) == streams
 
 
-def test_a_worker_dies_while_a_stream_holds_rows_back(tmp_path):
+def test_a_worker_dies_while_a_stream_keeps_back_rows(tmp_path):
     def build(step):
         return filtered(2_000).batch(16).map(lambda x: 2 * x).apply(step())
 

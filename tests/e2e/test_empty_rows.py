@@ -34,7 +34,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_batches_of_empty_rows(cluster, name):
+def test_batches_of_empty_rows_are_those_of_a_local_run(cluster, name):
     dataset = BATCHES[name]()
     ours = oracle.run(dataset.apply(pecan.distribute(cluster.target, dispatcher_timeout_s=10)))
     oracle.compare(ours, oracle.run(dataset), "rows")

@@ -61,7 +61,7 @@ def room():
         soak=[("numbers", "shm", None), ("numbers", "tcp", None), ("text", "tcp", None)],
     ),
 )
-def test_elements_of_one_gibibyte(kind, protocol, compression):
+def test_elements_of_one_gibibyte_arrive_unchanged(kind, protocol, compression):
     # The cases without compression show that an element can follow another one.
     elements = 1 if compression and not SOAK else 2
     with Script(

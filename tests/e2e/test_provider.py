@@ -113,7 +113,7 @@ def test_workers_come_with_a_trainer_and_leave_after_it(tmp_path: pathlib.Path):
         eventually(lambda: not workers(target), "all workers have left")
         after = until(metrics, lambda seen: seen['pecan_dispatcher_provider_workers{state="ready"}'] == 0, "the provider has no worker")
         left = after['pecan_dispatcher_worker_leave_seconds_count{streams="all"}']
-        assert 2 <= left == log.read_text().count('msg="a worker left"') == log.read_text().count('msg="worker is asked to leave"')
+        assert 2 <= left == log.read_text().count('msg="a worker left"') == log.read_text().count('msg="worker asked to leave"')
         assert "worker ended by itself" not in log.read_text()
     finally:
         dispatcher.process.kill()

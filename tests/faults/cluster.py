@@ -248,7 +248,7 @@ def leases(status: dict) -> dict[tuple[str, int, int], tuple[int, str]]:
     return result
 
 
-_GRANT = re.compile(r'msg="(?:lease granted|stream starts)"(?: worker=\S+)? job=(\S+) epoch=(\d+) stream=(\d+) lease=(\d+)')
+_GRANT = re.compile(r'msg="(?:lease granted|the stream starts)"(?: worker=\S+)? job=(\S+) epoch=(\d+) stream=(\d+) lease=(\d+)')
 
 
 class Observer:

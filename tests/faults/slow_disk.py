@@ -49,7 +49,7 @@ class SlowDisk:
         return self._process.poll() is None
 
     def delay(self, seconds: float) -> None:
-        """Lets each call take so long from now on."""
+        """Sets how long each call takes from now on."""
         fresh = self._control.with_suffix(".new")
         fresh.write_text(str(seconds))
         fresh.rename(self._control)

@@ -118,7 +118,7 @@ def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
 
 
 @pytest.mark.parametrize("cache", ["forced", "auto"])
-def test_a_cache_disk_that_cannot_be_written(tmp_path, data, truth, small_disk, cache):
+def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, data, truth, small_disk, cache):
     """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so.
 
     When it can be written again, the service chooses a cache.
@@ -157,7 +157,7 @@ def test_a_cache_disk_that_cannot_be_written(tmp_path, data, truth, small_disk, 
 
 
 @pytest.mark.streams(least=32, most=64)
-def test_a_slow_cache_directory(tmp_path, data, truth, slow_disk):
+def test_a_slow_cache_directory_does_not_stop_epochs(tmp_path, data, truth, slow_disk):
     """D14: each call of the cache directory takes 5 s, while segments are written, and while they are read. The epochs go on without it."""
     slow = "does not answer in time"
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(slow_disk.path)))) as cluster:

@@ -205,14 +205,14 @@ def test_without_failures_a_stream_needs_few_records(readers):
             assert len(kinds) - kinds.count("streams_produced") == (3 if off else 2), (kind, written)
 
 
-def test_workers_come_and_go(readers):
+def test_workers_that_join_and_leave_cost_what_each_mode_allows(readers):
     """Two workers start. One is added, one is killed, one more is added, and one receives SIGTERM."""
     cluster, jobs = readers(2)
     first, second = cluster.workers
     jobs.read(40)
     cluster.add(*MANY_STREAMS)
     for kind in ("off", "off, unordered"):
-        wait(lambda kind=kind: _streams_of(cluster, jobs[kind]) == 3, "the third worker has its own pass")
+        wait(lambda kind=kind: _streams_of(cluster, jobs[kind]) == 3, "the third worker has its own stream")
     jobs.read(40)
     second.kill()
     cluster.add(*MANY_STREAMS)

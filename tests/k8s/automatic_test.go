@@ -146,7 +146,7 @@ func TestTheDispatcherScalesItsWorkers(t *testing.T) {
 	c.paceTrainer(0)
 	c.endTrainer()
 	c.workersAre(1)
-	if log := c.said("pecan-dispatcher-0", 1<<24); !strings.Contains(log, "worker is asked to leave") {
+	if log := c.said("pecan-dispatcher-0", 1<<24); !strings.Contains(log, "worker asked to leave") {
 		t.Error("no worker was asked to leave")
 	}
 	c.uninstall()

@@ -72,13 +72,13 @@ def test_paths_of_the_architecture_page_name_functions_of_their_files():
 
 
 def returns(path: str) -> list[str]:
-    """The functions that two hops of a path name: a path runs forward."""
+    """The files that two hops of a path name: a path runs forward."""
     found, twice, directory = set(), [], ""
     for hop in re.findall(r"^\d+\. .*", path, re.MULTILINE):
         of_hop = set()
-        for name, first, others in HOP.findall(hop):
+        for name, _, _ in HOP.findall(hop):
             directory = os.path.dirname(name) or directory
-            of_hop |= {f"{directory}/{os.path.basename(name)} {function}" for function in (first, *re.findall(r"\w+", others))}
+            of_hop.add(f"{directory}/{os.path.basename(name)}")
         twice += sorted(found & of_hop)
         found |= of_hop
     return twice
@@ -88,13 +88,13 @@ def test_paths_of_the_architecture_page_run_forward():
     paths = repository.text("docs/architecture.md").partition(" paths through the code\n")[2].partition("\n## ")[0].split("\n### ")[1:]
     assert len(paths) == 5, "could not read the paths of docs/architecture.md"
     back = {path.partition("\n")[0]: returns(path) for path in paths}
-    assert not any(back.values()), f"docs/architecture.md: a hop names a function of an earlier hop: {back}"
+    assert not any(back.values()), f"docs/architecture.md: a hop names a file of an earlier hop: {back}"
 
 
 def test_a_path_that_returns_is_detected():
-    there = "1. `a/b.go` (`Run`), then `c.go` (`open`) beside it\n2. `a/d.go` (`open`)\n"
+    there = "1. `a/b.go` (`Run`), then `c.go` (`open`) and `a/c.go` (`read`)\n2. `a/d.go` (`open`)\n"
     assert not returns(there)
-    assert returns(there + "3. `a/c.go` (`read`, `open`)\n") == ["a/c.go open"]
+    assert returns(there + "3. `a/e.go` (`open`), then `c.go` (`write`) beside it\n") == ["a/c.go"]
 
 
 def test_a_hop_that_leads_nowhere_is_detected():

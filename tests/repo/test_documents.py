@@ -10,7 +10,7 @@ import re
 import repository
 
 # A word that names of messages, fields and flags may not contain → the term for it. Parameter names of tf.data service are
-# exempt. Elsewhere an iteration is a pass of an iterator, which only the client has (docs/glossary.md).
+# exempt. Elsewhere an iteration is what an iterator reads, which only the client has (docs/glossary.md).
 REPLACED = {
     "iteration": "epoch",
     "task": "stream",

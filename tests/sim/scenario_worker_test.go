@@ -68,8 +68,8 @@ func TestK15AnElementUnderAnOldLeaseIsDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: time.Millisecond, before: func(r *run) { r.ledger.stale.Store(20) }, after: needDrops}.check(t)
 }
 
-// K15: news of a lease comes late: a watch begins with a snapshot from before a stream moved. The trainer does
-// not go back.
+// K15: news of a lease comes late: a watch begins with a full update from before a stream moved. The trainer does not
+// go back.
 func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	scenario{options: options{workers: 2, repeated: true}, data: uneven, ahead: 1, before: func(r *run) {
 		// By watch: what its updates add up to, and that as it was when all streams had workers.
@@ -281,7 +281,7 @@ func TestTruncatedElementsAreCounted(t *testing.T) {
 // N1: a worker's report of its start is lost, but it sends elements. The dispatcher counts its streams as unread and leases
 // them again. In mode at-most-once, where runs do not repeat each other, the trainers abandon what another run would send.
 // They report that after the other run is complete. No trainer waits for abandoned elements, and they are counted.
-func TestStreamsThatTrainersAbandonAreOver(t *testing.T) {
+func TestN1AbandonedStreamsEndAndAreCounted(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
 		want := wanted{dataset: free, mode: mode, name: "team", pace: 3 * time.Second, ahead: 1}

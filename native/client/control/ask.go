@@ -88,7 +88,7 @@ func (l *Link) Observe(err error) {
 	switch {
 	case err == nil || !IsOutage(err):
 		if !l.downSince.IsZero() {
-			l.log.Info("dispatcher answers again", "dispatcher", l.target.shown, "away_s", time.Since(l.downSince).Seconds())
+			l.log.Info("the dispatcher answers again", "dispatcher", l.target.shown, "away_s", time.Since(l.downSince).Seconds())
 		}
 		l.downSince, l.downWhy = time.Time{}, ""
 	case status.Code(err) == codes.Canceled || errors.Is(err, context.Canceled):

@@ -25,7 +25,7 @@ type Job interface {
 	CountPass(e *Epoch)
 	// NoteOpened records the number of an epoch at the dispatcher. begun is true if an iteration begins with it.
 	NoteOpened(number uint64, begun bool)
-	// Prefetch opens the pass after an epoch if it is not open yet. It must not block.
+	// Prefetch opens the epoch after another one if it is not open yet. It must not block.
 	Prefetch(after *Epoch)
 	// Expected returns how many elements a pass of this client probably has; -1 if unknown.
 	Expected() int64
@@ -117,9 +117,9 @@ func (c *Consumer) RenewLease(began wait.Time, timeoutS float64) {
 	c.known.Store(&leaseTerm{began, time.Duration(timeoutS * float64(time.Second))})
 }
 
-// LeaseHolds reports whether the queue of a shared job still belongs to this consumer. If the process or host was suspended,
-// or the network failed, the dispatcher may have received nothing for the client timeout. Then it may have given the streams
-// to others. The term counts from before the call.
+// LeaseHolds reports whether the queue of a shared job still belongs to this consumer. If the process or host was
+// suspended, or the network failed, the dispatcher may have received nothing for the client timeout. Then the
+// dispatcher may have given the streams to others. The term counts from before the call.
 func (c *Consumer) LeaseHolds() bool {
 	if !c.Shared() {
 		return true

@@ -50,8 +50,8 @@ func (r *receiver) Ready(bytes uint64) {
 	if st.receiver != r || !st.rotates || r.granted > r.received {
 		return
 	}
-	if r.asks = bytes; r.turn == nil {
-		r.turn = e.streams.rotation.PushBack(r)
+	if r.asks = bytes; r.rotated == nil {
+		r.rotated = e.streams.rotation.PushBack(r)
 	}
 	e.rotate()
 }
@@ -68,7 +68,7 @@ func (e *Epoch) rotate() {
 			return
 		}
 		s.rotation.Remove(at)
-		r.turn = nil
+		r.rotated = nil
 		if !current {
 			continue
 		}

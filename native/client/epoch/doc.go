@@ -10,9 +10,9 @@
 // the next epoch. consumer.go has the state that all epochs of a job share, and Job, the interface of an epoch to its
 // job. outdated_lease.go, received_elements.go and released_at.go are guards that tests/sim removes with build tags.
 //
-// An epoch accepts only the next index of each stream, under the newest lease. That rule holds under every fault. It
-// drops and counts other elements, and requests the stream again from the next index. Therefore the next indexes of all
-// streams are the whole position.
+// An epoch accepts only the next index of each stream, under the newest lease. That rule holds under every fault. The
+// epoch drops and counts other elements, and requests the stream again from the next index. Therefore the next indexes
+// of all streams are the whole position.
 //
 // Epoch.mu guards the epoch and all its streams. It is taken before the locks of transport and after those of package
 // client. Do not block under it. The package has more than 15 files because all of them use an epoch and its streams under

@@ -15,7 +15,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Epoch is one pass that is open at the dispatcher. It reads nothing until it is activated.
+// Epoch is this client's pass over one epoch of the job. It reads nothing until it is activated.
 type Epoch struct {
 	Consumer *Consumer
 	link     *control.Link
@@ -108,9 +108,8 @@ type Options struct {
 	NoPrefetch          bool
 }
 
-// Open opens a pass of the job in the background. It opens the pass with this number, or the next one if pass is nil.
-// earlier is closed when the preceding epoch is open or never will be; it may be nil. ahead says that the epoch is
-// prefetched.
+// Open begins a pass over the job in the background: the pass with this number, or the next one if pass is nil. earlier
+// is closed when the preceding epoch is open or never will be; it may be nil. ahead says that the epoch is prefetched.
 //
 // The batches of the epoch after continue in this one. If after is nil, this epoch begins with its own rows, or with the
 // rows of start.

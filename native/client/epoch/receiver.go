@@ -25,9 +25,9 @@ type receiver struct {
 	granted  uint64
 	// acked is the index of the last CREDIT.
 	acked uint64
-	// asks is the size of the frame that the worker has announced, while the receiver waits for its turn in the rotation.
-	asks uint64
-	turn *list.Element
+	// asks is the size of the frame that the worker has announced, while the receiver waits in the rotation.
+	asks    uint64
+	rotated *list.Element
 }
 
 // openChannel requests the stream from its worker. An error is final: no other try can succeed. e.mu is held.

@@ -79,7 +79,7 @@ func (e *Epoch) sendReleased(ctx context.Context, list []*pecanv1.ReleasedStream
 	})
 }
 
-// sendList sends the first waiting reports of one kind. They stay if the dispatcher is away.
+// sendList sends the first waiting reports of one kind. The reports stay if the dispatcher is away.
 func sendList[R any](e *Epoch, list []R, waiting *[]R, send func() ([]*pecanv1.RefusedStream, error)) error {
 	if len(list) == 0 {
 		return nil

@@ -159,9 +159,9 @@ func (e *Epoch) markResumed() {
 // staleHeartbeats is after how many heartbeats in a row an old update is no late message any more.
 const staleHeartbeats = 3
 
-// WentBack reports whether the dispatcher has lost records that it had sent of the epoch. Its updates arrive in order and
-// show durable state. If the updates show an older state for several heartbeats, the dispatcher restarted from a stale
-// store. This client cannot accept what that store offers.
+// WentBack reports whether the dispatcher has lost records that it had sent of the epoch. The dispatcher's updates
+// arrive in order and show durable state. If the updates show an older state for several heartbeats, the dispatcher
+// restarted from a stale store. This client cannot accept what that store offers.
 func (e *Epoch) WentBack() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -35,8 +35,8 @@ func TestTheChoiceIsNearTheBestInEachSweep(t *testing.T) {
 	}
 }
 
-// TestTheFirstEpochCounts compares whole jobs, with the profile and the epoch that writes, in random worlds.
-func TestTheFirstEpochCounts(t *testing.T) {
+// TestTheAutomaticChoiceIsNearTheBestOverWholeJobs compares whole jobs, with the profile and the epoch that writes, in random worlds.
+func TestTheAutomaticChoiceIsNearTheBestOverWholeJobs(t *testing.T) {
 	const seeds = 30
 	for _, family := range caching.Families {
 		for _, epochs := range []int{2, 10} {

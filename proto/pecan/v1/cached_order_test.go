@@ -52,7 +52,7 @@ func TestTheKeyOfACacheHasTheOrderOfItsSteps(t *testing.T) {
 	}
 }
 
-func TestACacheUpstreamOfWhichFunctionsBranchesAndShufflesAre(t *testing.T) {
+func TestACachedStepDownstreamOfFunctionsBranchesAndShuffles(t *testing.T) {
 	cached := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "interleave", "interleave:parse", "interleave:decode", "files"}}
 	branch := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "flip", "read"}, Before: 2}
 	late := &pecanv1.CachePlan{Node: "crop", Key: "k", Upstream: []string{"crop", "flip", "decode"}, LateAfter: "crop"}

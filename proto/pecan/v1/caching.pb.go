@@ -36,10 +36,8 @@ const (
 	CacheRefusal_CACHE_REFUSAL_UNDIVIDED CacheRefusal = 3
 	// It is upstream of a step that may read it more than once, or not to its end.
 	CacheRefusal_CACHE_REFUSAL_PARTIAL CacheRefusal = 4
-	// It is downstream of a batch whose number of rows is not known beforehand. Only plans of earlier versions have it.
-	CacheRefusal_CACHE_REFUSAL_REMAINDERS CacheRefusal = 5
-	CacheRefusal_CACHE_REFUSAL_ENDLESS    CacheRefusal = 6
-	CacheRefusal_CACHE_REFUSAL_DTYPE      CacheRefusal = 7
+	CacheRefusal_CACHE_REFUSAL_ENDLESS CacheRefusal = 6
+	CacheRefusal_CACHE_REFUSAL_DTYPE   CacheRefusal = 7
 	// The sharding policy, OFF or HINT, does not allow it.
 	CacheRefusal_CACHE_REFUSAL_SHARDING CacheRefusal = 8
 	// Files are looked for while the pipeline runs.
@@ -66,7 +64,6 @@ var (
 		2:   "CACHE_REFUSAL_UNREPEATABLE",
 		3:   "CACHE_REFUSAL_UNDIVIDED",
 		4:   "CACHE_REFUSAL_PARTIAL",
-		5:   "CACHE_REFUSAL_REMAINDERS",
 		6:   "CACHE_REFUSAL_ENDLESS",
 		7:   "CACHE_REFUSAL_DTYPE",
 		8:   "CACHE_REFUSAL_SHARDING",
@@ -84,7 +81,6 @@ var (
 		"CACHE_REFUSAL_UNREPEATABLE":   2,
 		"CACHE_REFUSAL_UNDIVIDED":      3,
 		"CACHE_REFUSAL_PARTIAL":        4,
-		"CACHE_REFUSAL_REMAINDERS":     5,
 		"CACHE_REFUSAL_ENDLESS":        6,
 		"CACHE_REFUSAL_DTYPE":          7,
 		"CACHE_REFUSAL_SHARDING":       8,
@@ -959,14 +955,13 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12\x12\n" +
 	"\x04part\x18x \x01(\rR\x04part\x12\x14\n" +
-	"\x05parts\x18y \x01(\rR\x05parts*\xd7\x03\n" +
+	"\x05parts\x18y \x01(\rR\x05parts*\xbf\x03\n" +
 	"\fCacheRefusal\x12\x1d\n" +
 	"\x19CACHE_REFUSAL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CACHE_REFUSAL_RANDOM\x10\x01\x12\x1e\n" +
 	"\x1aCACHE_REFUSAL_UNREPEATABLE\x10\x02\x12\x1b\n" +
 	"\x17CACHE_REFUSAL_UNDIVIDED\x10\x03\x12\x19\n" +
-	"\x15CACHE_REFUSAL_PARTIAL\x10\x04\x12\x1c\n" +
-	"\x18CACHE_REFUSAL_REMAINDERS\x10\x05\x12\x19\n" +
+	"\x15CACHE_REFUSAL_PARTIAL\x10\x04\x12\x19\n" +
 	"\x15CACHE_REFUSAL_ENDLESS\x10\x06\x12\x17\n" +
 	"\x13CACHE_REFUSAL_DTYPE\x10\a\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_SHARDING\x10\b\x12\x1e\n" +
@@ -977,7 +972,7 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x16CACHE_REFUSAL_FUNCTION\x10\f\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_NOT_LAST\x10\r\x12\x15\n" +
 	"\x11CACHE_REFUSAL_OFF\x10\x0e\x12\x17\n" +
-	"\x13CACHE_REFUSAL_INDEX\x10db\x06proto3"
+	"\x13CACHE_REFUSAL_INDEX\x10d\"\x04\b\x05\x10\x05b\x06proto3"
 
 var (
 	file_pecan_v1_caching_proto_rawDescOnce sync.Once

@@ -345,27 +345,27 @@ func (x *OrderWidened) GetWider() *WiderTolerance {
 }
 
 // The cost of a dataset's steps. It replaces the earlier profile.
-type ProfileKept struct {
+type ProfileLearned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Profile       *StoredProfile         `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProfileKept) Reset() {
-	*x = ProfileKept{}
+func (x *ProfileLearned) Reset() {
+	*x = ProfileLearned{}
 	mi := &file_pecan_v1_decision_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProfileKept) String() string {
+func (x *ProfileLearned) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProfileKept) ProtoMessage() {}
+func (*ProfileLearned) ProtoMessage() {}
 
-func (x *ProfileKept) ProtoReflect() protoreflect.Message {
+func (x *ProfileLearned) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_decision_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -377,12 +377,12 @@ func (x *ProfileKept) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
-func (*ProfileKept) Descriptor() ([]byte, []int) {
+// Deprecated: Use ProfileLearned.ProtoReflect.Descriptor instead.
+func (*ProfileLearned) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_decision_records_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *ProfileKept) GetProfile() *StoredProfile {
+func (x *ProfileLearned) GetProfile() *StoredProfile {
 	if x != nil {
 		return x.Profile
 	}
@@ -443,27 +443,27 @@ func (x *PlacementDecided) GetPlacement() *Placement {
 }
 
 // The result of a search. It replaces the earlier one for the same dataset and type of trainer.
-type PlacementKept struct {
+type PlacementLearned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Known         *PlacementKnown        `protobuf:"bytes,1,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PlacementKept) Reset() {
-	*x = PlacementKept{}
+func (x *PlacementLearned) Reset() {
+	*x = PlacementLearned{}
 	mi := &file_pecan_v1_decision_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PlacementKept) String() string {
+func (x *PlacementLearned) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PlacementKept) ProtoMessage() {}
+func (*PlacementLearned) ProtoMessage() {}
 
-func (x *PlacementKept) ProtoReflect() protoreflect.Message {
+func (x *PlacementLearned) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_decision_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -475,12 +475,12 @@ func (x *PlacementKept) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PlacementKept.ProtoReflect.Descriptor instead.
-func (*PlacementKept) Descriptor() ([]byte, []int) {
+// Deprecated: Use PlacementLearned.ProtoReflect.Descriptor instead.
+func (*PlacementLearned) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_decision_records_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *PlacementKept) GetKnown() *PlacementKnown {
+func (x *PlacementLearned) GetKnown() *PlacementKnown {
 	if x != nil {
 		return x.Known
 	}
@@ -574,13 +574,13 @@ const file_pecan_v1_decision_records_proto_rawDesc = "" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
 	"\ttolerance\x18\x03 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12\x1b\n" +
 	"\tplan_hash\x18\x04 \x01(\tR\bplanHash\x12.\n" +
-	"\x05wider\x18\x05 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"@\n" +
-	"\vProfileKept\x121\n" +
+	"\x05wider\x18\x05 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\"C\n" +
+	"\x0eProfileLearned\x121\n" +
 	"\aprofile\x18\x01 \x01(\v2\x17.pecan.v1.StoredProfileR\aprofile\"\\\n" +
 	"\x10PlacementDecided\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x121\n" +
-	"\tplacement\x18\x02 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"?\n" +
-	"\rPlacementKept\x12.\n" +
+	"\tplacement\x18\x02 \x01(\v2\x13.pecan.v1.PlacementR\tplacement\"B\n" +
+	"\x10PlacementLearned\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.pecan.v1.PlacementKnownR\x05known\"d\n" +
 	"\rLearnedMerged\x12+\n" +
 	"\alearned\x18\x01 \x01(\v2\x11.pecan.v1.LearnedR\alearned\x12&\n" +
@@ -604,9 +604,9 @@ var file_pecan_v1_decision_records_proto_goTypes = []any{
 	(*OrderJudged)(nil),      // 1: pecan.v1.OrderJudged
 	(*OrderSpread)(nil),      // 2: pecan.v1.OrderSpread
 	(*OrderWidened)(nil),     // 3: pecan.v1.OrderWidened
-	(*ProfileKept)(nil),      // 4: pecan.v1.ProfileKept
+	(*ProfileLearned)(nil),   // 4: pecan.v1.ProfileLearned
 	(*PlacementDecided)(nil), // 5: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),    // 6: pecan.v1.PlacementKept
+	(*PlacementLearned)(nil), // 6: pecan.v1.PlacementLearned
 	(*LearnedMerged)(nil),    // 7: pecan.v1.LearnedMerged
 	(*StoredOrder)(nil),      // 8: pecan.v1.StoredOrder
 	(Order)(0),               // 9: pecan.v1.Order
@@ -628,9 +628,9 @@ var file_pecan_v1_decision_records_proto_depIdxs = []int32{
 	9,  // 5: pecan.v1.OrderWidened.policy:type_name -> pecan.v1.Order
 	10, // 6: pecan.v1.OrderWidened.tolerance:type_name -> pecan.v1.OrderTolerance
 	13, // 7: pecan.v1.OrderWidened.wider:type_name -> pecan.v1.WiderTolerance
-	14, // 8: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	14, // 8: pecan.v1.ProfileLearned.profile:type_name -> pecan.v1.StoredProfile
 	15, // 9: pecan.v1.PlacementDecided.placement:type_name -> pecan.v1.Placement
-	16, // 10: pecan.v1.PlacementKept.known:type_name -> pecan.v1.PlacementKnown
+	16, // 10: pecan.v1.PlacementLearned.known:type_name -> pecan.v1.PlacementKnown
 	17, // 11: pecan.v1.LearnedMerged.learned:type_name -> pecan.v1.Learned
 	12, // [12:12] is the sub-list for method output_type
 	12, // [12:12] is the sub-list for method input_type

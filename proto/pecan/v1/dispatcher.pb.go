@@ -850,7 +850,7 @@ type OpenEpochRequest struct {
 	// Number of the client's newest heartbeat when it first asked for the pass. That heartbeat and earlier ones do not
 	// know the pass.
 	HeartbeatNumber uint64 `protobuf:"varint,7,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
-	// Plans with a carry: the open epoch of a private job whose batches go on in this pass. Absent: the pass begins with
+	// In a plan with a carry: the open epoch of a private job whose last rows this pass joins first. Absent: the pass begins with
 	// its own rows, or with those of `position`. In a named job each epoch follows the one before.
 	After         *uint64 `protobuf:"varint,8,opt,name=after,proto3,oneof" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields

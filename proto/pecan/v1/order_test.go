@@ -35,7 +35,7 @@ func TestAnOrderIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestWhereNobodySaysHowFarElementsMayDiffer(t *testing.T) {
+func TestTheDefaultToleranceFollowsFromModeAndOrder(t *testing.T) {
 	const exact, approximate, any = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE, pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY
 	for _, c := range []struct {
 		mode       pecanv1.Mode

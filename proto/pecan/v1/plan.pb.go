@@ -320,7 +320,7 @@ type Plan struct {
 	DropRemainder bool `protobuf:"varint,6,opt,name=drop_remainder,json=dropRemainder,proto3" json:"drop_remainder,omitempty"`
 	// Count of the outermost repeat, which the client runs and not the graph: 1 without a repeat, -1 endless.
 	Repeat int64 `protobuf:"varint,7,opt,name=repeat,proto3" json:"repeat,omitempty"`
-	// Number of elements of one local pass: -1 infinite, -2 unknown.
+	// Number of elements of one epoch: -1 infinite, -2 unknown.
 	Cardinality int64 `protobuf:"varint,8,opt,name=cardinality,proto3" json:"cardinality,omitempty"`
 	// All streams must run at once, because each is endless or because the order of elements needs all.
 	AllOpen     bool             `protobuf:"varint,9,opt,name=all_open,json=allOpen,proto3" json:"all_open,omitempty"`

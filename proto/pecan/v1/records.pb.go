@@ -57,7 +57,7 @@ type Record struct {
 	//	*Record_CacheSegmentDropped
 	//	*Record_CacheRemoved
 	//	*Record_OrderDecided
-	//	*Record_ProfileKept
+	//	*Record_ProfileLearned
 	//	*Record_OrderJudged
 	//	*Record_WorkerNamed
 	//	*Record_WorkerForgotten
@@ -67,7 +67,7 @@ type Record struct {
 	//	*Record_StreamsDelivered
 	//	*Record_EpochCarried
 	//	*Record_PlacementDecided
-	//	*Record_PlacementKept
+	//	*Record_PlacementLearned
 	//	*Record_CachePinned
 	//	*Record_CacheEvicted
 	//	*Record_CachesUsed
@@ -370,10 +370,10 @@ func (x *Record) GetOrderDecided() *OrderDecided {
 	return nil
 }
 
-func (x *Record) GetProfileKept() *ProfileKept {
+func (x *Record) GetProfileLearned() *ProfileLearned {
 	if x != nil {
-		if x, ok := x.Kind.(*Record_ProfileKept); ok {
-			return x.ProfileKept
+		if x, ok := x.Kind.(*Record_ProfileLearned); ok {
+			return x.ProfileLearned
 		}
 	}
 	return nil
@@ -460,10 +460,10 @@ func (x *Record) GetPlacementDecided() *PlacementDecided {
 	return nil
 }
 
-func (x *Record) GetPlacementKept() *PlacementKept {
+func (x *Record) GetPlacementLearned() *PlacementLearned {
 	if x != nil {
-		if x, ok := x.Kind.(*Record_PlacementKept); ok {
-			return x.PlacementKept
+		if x, ok := x.Kind.(*Record_PlacementLearned); ok {
+			return x.PlacementLearned
 		}
 	}
 	return nil
@@ -657,8 +657,8 @@ type Record_OrderDecided struct {
 	OrderDecided *OrderDecided `protobuf:"bytes,34,opt,name=order_decided,json=orderDecided,proto3,oneof"`
 }
 
-type Record_ProfileKept struct {
-	ProfileKept *ProfileKept `protobuf:"bytes,35,opt,name=profile_kept,json=profileKept,proto3,oneof"`
+type Record_ProfileLearned struct {
+	ProfileLearned *ProfileLearned `protobuf:"bytes,35,opt,name=profile_learned,json=profileLearned,proto3,oneof"`
 }
 
 type Record_OrderJudged struct {
@@ -697,8 +697,8 @@ type Record_PlacementDecided struct {
 	PlacementDecided *PlacementDecided `protobuf:"bytes,50,opt,name=placement_decided,json=placementDecided,proto3,oneof"`
 }
 
-type Record_PlacementKept struct {
-	PlacementKept *PlacementKept `protobuf:"bytes,51,opt,name=placement_kept,json=placementKept,proto3,oneof"`
+type Record_PlacementLearned struct {
+	PlacementLearned *PlacementLearned `protobuf:"bytes,51,opt,name=placement_learned,json=placementLearned,proto3,oneof"`
 }
 
 type Record_CachePinned struct {
@@ -789,7 +789,7 @@ func (*Record_CacheRemoved) isRecord_Kind() {}
 
 func (*Record_OrderDecided) isRecord_Kind() {}
 
-func (*Record_ProfileKept) isRecord_Kind() {}
+func (*Record_ProfileLearned) isRecord_Kind() {}
 
 func (*Record_OrderJudged) isRecord_Kind() {}
 
@@ -809,7 +809,7 @@ func (*Record_EpochCarried) isRecord_Kind() {}
 
 func (*Record_PlacementDecided) isRecord_Kind() {}
 
-func (*Record_PlacementKept) isRecord_Kind() {}
+func (*Record_PlacementLearned) isRecord_Kind() {}
 
 func (*Record_CachePinned) isRecord_Kind() {}
 
@@ -1929,7 +1929,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x1cpecan/v1/cache_records.proto\x1a\x1fpecan/v1/decision_records.proto\x1a\x16pecan/v1/options.proto\x1a\x13pecan/v1/plan.proto\x1a\x18pecan/v1/positions.proto\x1a\x17pecan/v1/snapshot.proto\x1a\x1dpecan/v1/stream_records.proto\x1a\x14pecan/v1/types.proto\"\xd2\x17\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x1cpecan/v1/cache_records.proto\x1a\x1fpecan/v1/decision_records.proto\x1a\x16pecan/v1/options.proto\x1a\x13pecan/v1/plan.proto\x1a\x18pecan/v1/positions.proto\x1a\x17pecan/v1/snapshot.proto\x1a\x1dpecan/v1/stream_records.proto\x1a\x14pecan/v1/types.proto\"\xe4\x17\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -1966,8 +1966,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x0fcache_committed\x18\x1f \x01(\v2\x18.pecan.v1.CacheCommittedH\x00R\x0ecacheCommitted\x12S\n" +
 	"\x15cache_segment_dropped\x18  \x01(\v2\x1d.pecan.v1.CacheSegmentDroppedH\x00R\x13cacheSegmentDropped\x12=\n" +
 	"\rcache_removed\x18! \x01(\v2\x16.pecan.v1.CacheRemovedH\x00R\fcacheRemoved\x12=\n" +
-	"\rorder_decided\x18\" \x01(\v2\x16.pecan.v1.OrderDecidedH\x00R\forderDecided\x12:\n" +
-	"\fprofile_kept\x18# \x01(\v2\x15.pecan.v1.ProfileKeptH\x00R\vprofileKept\x12:\n" +
+	"\rorder_decided\x18\" \x01(\v2\x16.pecan.v1.OrderDecidedH\x00R\forderDecided\x12C\n" +
+	"\x0fprofile_learned\x18# \x01(\v2\x18.pecan.v1.ProfileLearnedH\x00R\x0eprofileLearned\x12:\n" +
 	"\forder_judged\x18$ \x01(\v2\x15.pecan.v1.OrderJudgedH\x00R\vorderJudged\x12:\n" +
 	"\fworker_named\x18% \x01(\v2\x15.pecan.v1.WorkerNamedH\x00R\vworkerNamed\x12F\n" +
 	"\x10worker_forgotten\x18& \x01(\v2\x19.pecan.v1.WorkerForgottenH\x00R\x0fworkerForgotten\x12@\n" +
@@ -1976,8 +1976,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x10streams_produced\x18) \x01(\v2\x19.pecan.v1.StreamsProducedH\x00R\x0fstreamsProduced\x12I\n" +
 	"\x11streams_delivered\x18* \x01(\v2\x1a.pecan.v1.StreamsDeliveredH\x00R\x10streamsDelivered\x12=\n" +
 	"\repoch_carried\x18+ \x01(\v2\x16.pecan.v1.EpochCarriedH\x00R\fepochCarried\x12I\n" +
-	"\x11placement_decided\x182 \x01(\v2\x1a.pecan.v1.PlacementDecidedH\x00R\x10placementDecided\x12@\n" +
-	"\x0eplacement_kept\x183 \x01(\v2\x17.pecan.v1.PlacementKeptH\x00R\rplacementKept\x12:\n" +
+	"\x11placement_decided\x182 \x01(\v2\x1a.pecan.v1.PlacementDecidedH\x00R\x10placementDecided\x12I\n" +
+	"\x11placement_learned\x183 \x01(\v2\x1a.pecan.v1.PlacementLearnedH\x00R\x10placementLearned\x12:\n" +
 	"\fcache_pinned\x18< \x01(\v2\x15.pecan.v1.CachePinnedH\x00R\vcachePinned\x12=\n" +
 	"\rcache_evicted\x18= \x01(\v2\x16.pecan.v1.CacheEvictedH\x00R\fcacheEvicted\x127\n" +
 	"\vcaches_used\x18> \x01(\v2\x14.pecan.v1.CachesUsedH\x00R\n" +
@@ -2118,7 +2118,7 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheSegmentDropped)(nil), // 27: pecan.v1.CacheSegmentDropped
 	(*CacheRemoved)(nil),        // 28: pecan.v1.CacheRemoved
 	(*OrderDecided)(nil),        // 29: pecan.v1.OrderDecided
-	(*ProfileKept)(nil),         // 30: pecan.v1.ProfileKept
+	(*ProfileLearned)(nil),      // 30: pecan.v1.ProfileLearned
 	(*OrderJudged)(nil),         // 31: pecan.v1.OrderJudged
 	(*WorkerNamed)(nil),         // 32: pecan.v1.WorkerNamed
 	(*WorkerForgotten)(nil),     // 33: pecan.v1.WorkerForgotten
@@ -2127,7 +2127,7 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*StreamsProduced)(nil),     // 36: pecan.v1.StreamsProduced
 	(*StreamsDelivered)(nil),    // 37: pecan.v1.StreamsDelivered
 	(*PlacementDecided)(nil),    // 38: pecan.v1.PlacementDecided
-	(*PlacementKept)(nil),       // 39: pecan.v1.PlacementKept
+	(*PlacementLearned)(nil),    // 39: pecan.v1.PlacementLearned
 	(*CachePinned)(nil),         // 40: pecan.v1.CachePinned
 	(*CacheEvicted)(nil),        // 41: pecan.v1.CacheEvicted
 	(*CachesUsed)(nil),          // 42: pecan.v1.CachesUsed
@@ -2172,7 +2172,7 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	27, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	28, // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
 	29, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
-	30, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	30, // 28: pecan.v1.Record.profile_learned:type_name -> pecan.v1.ProfileLearned
 	31, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
 	32, // 30: pecan.v1.Record.worker_named:type_name -> pecan.v1.WorkerNamed
 	33, // 31: pecan.v1.Record.worker_forgotten:type_name -> pecan.v1.WorkerForgotten
@@ -2182,7 +2182,7 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	37, // 35: pecan.v1.Record.streams_delivered:type_name -> pecan.v1.StreamsDelivered
 	12, // 36: pecan.v1.Record.epoch_carried:type_name -> pecan.v1.EpochCarried
 	38, // 37: pecan.v1.Record.placement_decided:type_name -> pecan.v1.PlacementDecided
-	39, // 38: pecan.v1.Record.placement_kept:type_name -> pecan.v1.PlacementKept
+	39, // 38: pecan.v1.Record.placement_learned:type_name -> pecan.v1.PlacementLearned
 	40, // 39: pecan.v1.Record.cache_pinned:type_name -> pecan.v1.CachePinned
 	41, // 40: pecan.v1.Record.cache_evicted:type_name -> pecan.v1.CacheEvicted
 	42, // 41: pecan.v1.Record.caches_used:type_name -> pecan.v1.CachesUsed
@@ -2248,7 +2248,7 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_CacheSegmentDropped)(nil),
 		(*Record_CacheRemoved)(nil),
 		(*Record_OrderDecided)(nil),
-		(*Record_ProfileKept)(nil),
+		(*Record_ProfileLearned)(nil),
 		(*Record_OrderJudged)(nil),
 		(*Record_WorkerNamed)(nil),
 		(*Record_WorkerForgotten)(nil),
@@ -2258,7 +2258,7 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_StreamsDelivered)(nil),
 		(*Record_EpochCarried)(nil),
 		(*Record_PlacementDecided)(nil),
-		(*Record_PlacementKept)(nil),
+		(*Record_PlacementLearned)(nil),
 		(*Record_CachePinned)(nil),
 		(*Record_CacheEvicted)(nil),
 		(*Record_CachesUsed)(nil),

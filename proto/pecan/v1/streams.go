@@ -265,7 +265,7 @@ func (x *StopStreams) Stops() ([]*StopStream, error) {
 		return nil, err
 	}
 	if len(leases) != len(streams) {
-		return nil, fmt.Errorf("a list of %d streams and %d leases", len(streams), len(leases))
+		return nil, fmt.Errorf("the list has %d streams, but %d leases", len(streams), len(leases))
 	}
 	stops := make([]*StopStream, len(streams))
 	for i, stream := range streams {

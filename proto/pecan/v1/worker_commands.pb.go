@@ -878,12 +878,8 @@ func (x *StartStreams) GetStreams() []*StartStream {
 type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Earlier versions of the dispatcher set it in place of `segments`.
-	Segment *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
 	// The step. Absent, from dispatchers of earlier versions: nothing is read or written.
 	Step *CachePlan `protobuf:"bytes,100,opt,name=step,proto3" json:"step,omitempty"`
-	// Earlier versions of the dispatcher set it. The worker finds the parts of the stream by the plan.
-	Share uint32 `protobuf:"varint,101,opt,name=share,proto3" json:"share,omitempty"`
 	// The recorded segments of the parts that the stream has. The worker reads these parts.
 	Segments []*CacheSegment `protobuf:"bytes,120,rep,name=segments,proto3" json:"segments,omitempty"`
 	// The worker writes the parts below this number that have no segment. It computes the others.
@@ -929,25 +925,11 @@ func (x *CacheAction) GetKey() string {
 	return ""
 }
 
-func (x *CacheAction) GetSegment() *CacheSegment {
-	if x != nil {
-		return x.Segment
-	}
-	return nil
-}
-
 func (x *CacheAction) GetStep() *CachePlan {
 	if x != nil {
 		return x.Step
 	}
 	return nil
-}
-
-func (x *CacheAction) GetShare() uint32 {
-	if x != nil {
-		return x.Share
-	}
-	return 0
 }
 
 func (x *CacheAction) GetSegments() []*CacheSegment {
@@ -1307,7 +1289,7 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xe6\x05\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xdf\x05\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -1334,19 +1316,17 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"crashGuard\x12%\n" +
 	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\x12-\n" +
 	"\x12remainders_changed\x18\x13 \x01(\bR\x11remaindersChanged\x12$\n" +
-	"\x0emay_run_inline\x18\x15 \x01(\bR\fmayRunInlineJ\x04\b\x12\x10\x13R\x05ahead\"\x9b\x01\n" +
+	"\x0emay_run_inline\x18\x15 \x01(\bR\fmayRunInlineJ\x04\b\x12\x10\x13\"\x9b\x01\n" +
 	"\fStartStreams\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
-	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\xe9\x01\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\xad\x01\n" +
 	"\vCacheAction\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12'\n" +
-	"\x04step\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04step\x12\x14\n" +
-	"\x05share\x18e \x01(\rR\x05share\x122\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12'\n" +
+	"\x04step\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04step\x122\n" +
 	"\bsegments\x18x \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12#\n" +
-	"\rwritten_below\x18y \x01(\rR\fwrittenBelow\"P\n" +
+	"\rwritten_below\x18y \x01(\rR\fwrittenBelowJ\x04\b\x02\x10\x03J\x04\be\x10f\"P\n" +
 	"\n" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
@@ -1404,8 +1384,8 @@ var file_pecan_v1_worker_commands_proto_goTypes = []any{
 	(*JobOptions)(nil),      // 15: pecan.v1.JobOptions
 	(*ComponentSpec)(nil),   // 16: pecan.v1.ComponentSpec
 	(*StreamId)(nil),        // 17: pecan.v1.StreamId
-	(*CacheSegment)(nil),    // 18: pecan.v1.CacheSegment
-	(*CachePlan)(nil),       // 19: pecan.v1.CachePlan
+	(*CachePlan)(nil),       // 18: pecan.v1.CachePlan
+	(*CacheSegment)(nil),    // 19: pecan.v1.CacheSegment
 	(*WorkerAddress)(nil),   // 20: pecan.v1.WorkerAddress
 }
 var file_pecan_v1_worker_commands_proto_depIdxs = []int32{
@@ -1431,16 +1411,15 @@ var file_pecan_v1_worker_commands_proto_depIdxs = []int32{
 	10, // 19: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
 	7,  // 20: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
 	7,  // 21: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	18, // 22: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
-	19, // 23: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
-	18, // 24: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
-	20, // 25: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	17, // 26: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	18, // 22: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
+	19, // 23: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	20, // 24: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	17, // 25: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_commands_proto_init() }

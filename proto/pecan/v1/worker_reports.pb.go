@@ -1321,7 +1321,7 @@ func (x *JobMetrics) GetInline() []*NodeMetrics {
 	return nil
 }
 
-// How streams continued that did not begin at index 0, or began again.
+// Counts of runs that continued a stream at an index, or began it again.
 type Recovery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Elements that the worker computed although their reader had them.

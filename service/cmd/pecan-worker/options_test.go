@@ -56,7 +56,7 @@ func TestFlagsThatCannotBeRightAreRefused(t *testing.T) {
 	}
 }
 
-func TestADispatcherIsTakenAsItsTargetIsWritten(t *testing.T) {
+func TestTheDispatcherFlagTakesEachFormOfAnAddress(t *testing.T) {
 	for _, address := range []string{"h:5050", "pecan://h:5050", "unix:@p"} {
 		o := new(options)
 		flags := pflag.NewFlagSet("pecan-worker", pflag.ContinueOnError)

@@ -46,7 +46,7 @@ func scale(ctx context.Context, o *options, args []string, out io.Writer) error 
 	defer provider.Close()
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
-	return follow(ctx, o, provider, desired, out)
+	return reconcile(ctx, o, provider, desired, out)
 }
 
 // scaledByDispatcher returns an error if the dispatcher asks the provider for workers itself. A dispatcher that does not
@@ -62,8 +62,8 @@ func scaledByDispatcher(ctx context.Context, o *options) (err error) {
 	return err
 }
 
-// follow reconciles until the provider has what is desired, or cannot give it.
-func follow(ctx context.Context, o *options, provider provision.Provider, desired int, out io.Writer) error {
+// reconcile acts until the provider has what is desired, or cannot give it.
+func reconcile(ctx context.Context, o *options, provider provision.Provider, desired int, out io.Writer) error {
 	var leaving []provision.Address
 	chosen, shown := false, ""
 	for {

@@ -77,7 +77,7 @@ func TestTheCostsOfAnEpochDoNotDependOnFullBuffers(t *testing.T) {
 	}
 }
 
-func TestTheTrainersAreTheBound(t *testing.T) {
+func TestNothingIsCachedIfTheTrainersAreTheBound(t *testing.T) {
 	facts := decoding()
 	// A trainer that takes 1 s for 32 elements waits for nobody.
 	facts.Trainers[0].Subs[0].Waited = 0
@@ -87,7 +87,7 @@ func TestTheTrainersAreTheBound(t *testing.T) {
 }
 
 // D14: a store that cannot be written is one without free space.
-func TestTheStoreDecides(t *testing.T) {
+func TestTheSpeedOfTheStoreDecidesWhatIsCached(t *testing.T) {
 	slow := decoding()
 	slow.Workers[0].Rates.Reads, slow.Workers[0].Rates.Writes = samples(20e6), samples(20e6)
 	if d := decide(t, slow); d.Node != "" {
@@ -143,7 +143,7 @@ func TestExpectedEpochsDecide(t *testing.T) {
 	}
 }
 
-func TestWhatADecisionWaitsFor(t *testing.T) {
+func TestADecisionWaitsForMeasurements(t *testing.T) {
 	for want, change := range map[string]func(*measure.Caching){
 		"out of step batch":          func(f *measure.Caching) { f.Nodes[0].Elements = 0 },
 		"has measured its directory": func(f *measure.Caching) { f.Workers[0].Rates = nil },

@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
-// inOrder returns what is known of a job whose steps run in the decided order. The steps from the first one that moves to the last
-// one cost another share of their time there. All others cost the same.
+// inOrder returns what is known of a job whose steps run in the decided order. In that order, the steps between the
+// first and the last one that move take another share of their time. All others take the same time.
 func inOrder(facts measure.Caching) measure.Caching {
 	decided := facts.Ordered.Decided
 	ratio := costRatio(decided, facts.Nodes)

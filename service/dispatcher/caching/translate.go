@@ -103,9 +103,9 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	return p, ""
 }
 
-// spread counts the elements of the steps upstream of a step that gives n. If a step gives as many as it gets, the
-// measurement does not count: in the first epoch, buffers hold elements that steps upstream have given.
-// spread returns a step about which too little is known.
+// spread counts the elements of the steps upstream of a step that gives n. A step that returns one element for each
+// input gets its count from the step downstream, not from the measurement: in the first epoch, buffers hold elements
+// that steps upstream have given. spread returns a step about which too little is known; empty if there is none.
 func (f *flow) spread(node string, n float64) (missing string) {
 	f.count[node] += n
 	step := f.steps[node]

@@ -69,7 +69,7 @@ func TestAUsedCacheIsUsedAlsoAfterARestart(t *testing.T) {
 }
 
 // A worker may list its files as often as it likes. An answer does not cost more if caches have many segments.
-func TestAListOfFilesCostsWhatItNames(t *testing.T) {
+func TestTheCostOfAListOfFilesDoesNotGrowWithTheCaches(t *testing.T) {
 	const segments = 5000
 	s := newScript(t)
 	for _, line := range []string{

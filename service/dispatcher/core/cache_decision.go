@@ -238,8 +238,9 @@ func (c *Core) cacheRoom(job *durable.Job) int64 {
 	return max(room, 0)
 }
 
-// cachingDecided records a decision that changes something. The first one is also for the open epochs, whose streams without a
-// lease follow it. A decision that repeats the last one is recorded when the job has begun twice as many epochs.
+// cachingDecided records a decision that changes something. The first decision also holds for the open epochs: their
+// streams without a lease use it. A decision that repeats the last one is recorded when the job has begun twice as many
+// epochs.
 func (c *Core) cachingDecided(in CachingDecided) {
 	if s := c.caches.decisions[in.JobID]; s != nil && s.asked == in.Number {
 		s.asked, s.waitsFor = 0, in.WaitsFor
@@ -272,7 +273,7 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	c.event("cache decided", "job", job.JobId, "epoch", decision.Epoch, "step", cmp.Or(decision.Node, "none"), "why", decision.Why)
 }
 
-// keptBelow returns how many parts the newest decision keeps of a step, from the first one on.
+// keptBelow returns a number of parts. The newest decision stores the parts of the step below that number.
 func keptBelow(job *durable.Job, step *pecanv1.CachePlan) uint32 {
 	all := split.AllParts(job.Plan, step)
 	for _, candidate := range job.CacheDecision.GetCandidates() {

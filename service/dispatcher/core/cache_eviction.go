@@ -31,8 +31,8 @@ type cachesState struct {
 	// record of used caches; recorded is the time of that record.
 	read, used map[string]bool
 	recorded   time.Duration
-	// useUnrecorded is set if the next tick records which caches were used, because a cache that is recorded as unused is
-	// used again.
+	// useUnrecorded is set if an epoch uses a cache that the records call unused. The next tick then records which caches
+	// were used.
 	useUnrecorded bool
 	// due is set if the quotas may be exceeded. waitsSince is when the decision began to wait for a cost; 0 if it does not
 	// wait.

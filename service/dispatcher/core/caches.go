@@ -208,7 +208,7 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 		}
 	}
 	if len(orphans.Names) > 0 {
-		c.event("removing files that belong to no cache", "files", len(orphans.Names), "worker", workerID)
+		c.event("orphans removed", "files", len(orphans.Names), "worker", workerID)
 		c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
 	}
 }

@@ -107,8 +107,8 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 	}
 }
 
-// closeAbandonedPasses closes passes that a client no longer names: the client stopped opening them before the
-// answer came. A delayed heartbeat may be older than the pass, also across a restart. Its number shows that.
+// closeAbandonedPasses closes passes that a client no longer names: the client stopped opening them before the answer
+// came. A delayed heartbeat may be older than the pass, also across a restart. The number of the heartbeat shows that.
 func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	clientID := req.ClientId
 	for _, jobID := range c.jobsOf(clientID) {
@@ -122,7 +122,7 @@ func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client 
 			if pass := client.passes[key]; pass == nil {
 				client.passes[key] = &passState{seen: c.now, took: c.now}
 			} else if c.now-pass.seen > c.cfg.DeadAfter {
-				c.event("closing a pass that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
+				c.event("pass closed that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
 				c.leaveEpoch(job, epoch, clientID, false)
 			}
 		}

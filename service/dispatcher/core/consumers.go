@@ -9,6 +9,12 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
+// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
+// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
+// starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
+// dead consumer started. In at-most-once, it starts after everything that may have been sent.
+
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
 // with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
 // starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
@@ -28,7 +34,8 @@ type consumerLoad struct {
 	count  int
 	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading.
 	ready, idle bool
-	// active returns the active streams. Those from last on are not the client's, or it was asked to release them.
+	// active returns the active streams of the epoch. Streams from last on belong to others, or this client was asked to
+	// release them.
 	active func() []*pecanv1.StoredStream
 	last   int
 }
@@ -137,7 +144,7 @@ func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *
 		c.touchStream(epoch, stream.Stream)
 		from.count--
 		to.count++
-		c.event("requesting the release of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
+		c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 		return true
 	}
 	return false

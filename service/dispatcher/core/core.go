@@ -30,7 +30,8 @@ type Core struct {
 	// heartbeatPeriod is the period of all workers. Until slowerUntil, some may not have sent a heartbeat since it was
 	// slowerPeriod.
 	heartbeatPeriod, slowerPeriod, slowerUntil time.Duration
-	// lastOrder counts the workers that have registered or were restored; it gives each its place in their order.
+	// lastOrder counts the workers that have registered or were restored. Each worker gets a number from it, in the order
+	// of their coming.
 	lastOrder uint64
 	// epochs has the volatile state of open epochs.
 	epochs map[passKey]*epochState
@@ -286,13 +287,14 @@ func (c *Core) emit(record *pecanv1.Record) {
 	c.out.Records = append(c.out.Records, record)
 	c.touchRecord(record)
 	if fingerprint := c.learnedOf(record); fingerprint != "" {
-		c.effect(KeepLearned{fingerprint})
+		c.effect(SaveLearned{fingerprint})
 	}
 	c.dirty = true
 }
 
 func (c *Core) effect(e Effect) { c.out.Effects = append(c.out.Effects, e) }
 
+// event writes an event to the log. Its text names the event: a noun and what happened to it.
 func (c *Core) event(text string, args ...any) { c.effect(Event{Text: text, Args: args}) }
 
 func (c *Core) warn(text string, args ...any) { c.effect(Event{Text: text, Args: args, Warn: true}) }

@@ -44,7 +44,7 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	}
 }
 
-// mayRestart reports whether a run may end only so that a faster run of the same stream can begin.
+// mayRestart reports whether a run may be ended for the sole reason that another run of the stream would be faster.
 func mayRestart(job *durable.Job) bool {
 	return split.MayMove(job.Plan, job.Options) && !split.RestartsFromStart(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
@@ -83,7 +83,7 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 		volatileStream := c.volatileStreamNow(one.Id.Key(), stream)
 		volatileStream.crashed = true
 	}
-	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
+	c.warn("worker crashed", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
 }
 
 // A stream may kill workers before it has an element: native code crashes while the worker imports the graph or

@@ -44,13 +44,13 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 		known.DatasetId, datasetDifference(known, in))
 }
 
-// recall adds what other dispatchers have kept of the graph of a dataset, before jobs read it. It is forgotten by age only, because
-// a dataset has the graph now.
+// recall adds what other dispatchers have kept of the graph of a dataset, before jobs read it. What recall adds is
+// forgotten by age only, because a dataset has the graph now.
 func (c *Core) recall(in AddDataset) {
 	if in.Learned == nil || c.merge(in.Learned).Graphs == 0 {
 		return
 	}
-	c.event("earlier jobs have read a dataset", "fingerprint", in.Fingerprint, "orders", len(in.Learned.Orders), "profiles", len(in.Learned.Profiles), "placements", len(in.Learned.Placements))
+	c.event("learned state of a dataset loaded", "fingerprint", in.Fingerprint, "orders", len(in.Learned.Orders), "profiles", len(in.Learned.Profiles), "placements", len(in.Learned.Placements))
 }
 
 func datasetDifference(known *pecanv1.StoredDataset, in AddDataset) string {

@@ -28,13 +28,13 @@
 //	                                                  EpochAdopted
 //	CloseEpoch                   epoch_close.go       EpochLeft, EpochClosed,            Command(StopStreams), EndWatch;
 //	                                                  EpochFailed                        Command(Stop) for runs that write files
-//	FinishStreams,               stream_lists.go,     StreamsDelivered, StreamDelivered, Command(StopStreams)
-//	ReleaseStreams               stream_reports.go    ConsumerReleased
+//	FinishStreams,               stream_reports.go    StreamsDelivered, StreamDelivered, Command(StopStreams)
+//	ReleaseStreams                                    ConsumerReleased
 //	Hello                        registration.go      WorkerNamed (stale_store.go:       Command(Welcome), EndSession
 //	                                                  JobFailed)
 //	Tick                         heartbeats.go                                           Command(SetHeartbeat)
-//	FromWorker, SessionEnded     workers.go           StreamsProduced, LeaseLost,        Command
-//	                                                  WorkerForgotten
+//	FromWorker, SessionEnded     workers.go,          StreamsProduced, LeaseLost,        Command
+//	                             stream_lists.go      WorkerForgotten
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
 //	ReportWorker                 lease_lost.go        LeaseLost                          Command(StopStreams)
 //	FromWorker: caches           caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
@@ -43,11 +43,11 @@
 //	                             cache_benefit.go     CacheMeasured
 //	ChangeCache                  cache_operator.go    CachePinned, CacheEvicted          Command(CacheOrphans)
 //	Planned,                     package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
-//	FromWorker: OrderTried                            ProfileKept
-//	MergeLearned                 learned.go           LearnedMerged                      KeepLearned
+//	FromWorker: OrderTried                            ProfileLearned
+//	MergeLearned                 learned.go           LearnedMerged                      SaveLearned
 //	OrderRefused                 package rollout      OrderJudged
 //	CachingDecided               cache_decision.go    CacheDecided                       CachingRequest
-//	placement.Placed             package placement    PlacementDecided, PlacementKept    placement.Request
+//	placement.Placed             package placement    PlacementDecided, PlacementLearned    placement.Request
 //	                             placement_host.go    LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)
 //	heartbeat of a leaving       departure.go                                            WorkerLeft
@@ -74,23 +74,7 @@
 // files of the last run are closed. waiting.go and status.go report why a stream or job waits. cache_candidates.go
 // reports which steps a job may cache.
 //
-// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
-// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
-// worker. The worker reports that index with a delay. In the modes exactly-once and deterministic, the next consumer
-// starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
-// dead consumer started. In at-most-once, it starts after everything that may have been sent.
-//
-// A stream has several bounds. Each bound is an index. The table gives the property of all elements below that index:
-//
-//	bound         where                            what holds for the elements below it
-//	StartIndex    StoredStream (durable)           the present consumer accepts none of them
-//	produced      streamState, of this lease       the worker has produced them
-//	acked         streamState, of this lease       the reader has acknowledged them
-//	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
-//	cleanBelow    streamState, of any lease        as ackedBelow, and none of them is an error
-//
-// Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered),
-// ackedBelow as acked_below and cleanBelow as clean_below.
+// consumers.go says where the next consumer of a stream starts, and volatile.go which bounds a stream has.
 //
 // Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
 // slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a

@@ -93,7 +93,7 @@ func (c *Core) resumeIndex(job *durable.Job, key pecanv1.StreamKey, stream *peca
 
 // endEpoch stops the streams of an epoch and closes it.
 func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
-	if epoch.Followed() {
+	if epoch.RowsAwaited() {
 		// The epoch after it must not wait for rows that nobody has.
 		c.emitCarried(epoch, nil)
 	}

@@ -59,7 +59,7 @@ func (c *Core) askToLeave(id string) {
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Leave{Leave: &pecanv1.Leave{
 		Why: "fewer workers are wanted", DrainTimeoutS: c.cfg.Fleet.Drain.Seconds(),
 	}}})
-	c.event("worker is asked to leave", "worker", id, "tcp", worker.address.GetTcp())
+	c.event("worker asked to leave", "worker", id, "tcp", worker.address.GetTcp())
 }
 
 // RemoteWorkers counts the registered remote workers that may get streams.

@@ -44,8 +44,8 @@ type (
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
-	// KeepLearned asks the caller to write what was newly learned about a graph to the learned directory, if there is one.
-	KeepLearned struct{ Fingerprint string }
+	// SaveLearned asks the caller to write what was newly learned about a graph to the learned directory, if there is one.
+	SaveLearned struct{ Fingerprint string }
 	// CachingRequest asks which step of a job is cached, and what caches save. The answer is CachingDecided.
 	CachingRequest struct {
 		Number uint64

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// maxLearnedOfGraph bounds what is known of one graph after a merge. It fits into a file, and into a message.
+// maxLearnedOfGraph bounds what is known of one graph after a merge. That much fits into a file, and into a message.
 const maxLearnedOfGraph = 3 << 20
 
 // unix returns the time of day in seconds since 1970.
@@ -74,16 +74,16 @@ func (c *Core) notLater(found *pecanv1.Learned) {
 func (c *Core) learnedOf(record *pecanv1.Record) string {
 	jobID := ""
 	switch kind := record.GetKind().(type) {
-	case *pecanv1.Record_ProfileKept:
-		return kind.ProfileKept.GetProfile().GetFingerprint()
+	case *pecanv1.Record_ProfileLearned:
+		return kind.ProfileLearned.GetProfile().GetFingerprint()
 	case *pecanv1.Record_OrderDecided:
 		return kind.OrderDecided.GetDecided().GetFingerprint()
 	case *pecanv1.Record_OrderJudged:
 		return kind.OrderJudged.GetFingerprint()
 	case *pecanv1.Record_OrderWidened:
 		return kind.OrderWidened.GetFingerprint()
-	case *pecanv1.Record_PlacementKept:
-		return kind.PlacementKept.GetKnown().GetFingerprint()
+	case *pecanv1.Record_PlacementLearned:
+		return kind.PlacementLearned.GetKnown().GetFingerprint()
 	case *pecanv1.Record_EpochJoined:
 		if !kind.EpochJoined.GetPrefetch() {
 			jobID = kind.EpochJoined.GetJobId()

@@ -278,14 +278,14 @@ func TestWhatIsRecalledForADatasetStays(t *testing.T) {
 }
 
 // However many graphs have results of searches, further ones are kept. Of one graph, those leave that were found first.
-func TestResultsOfSearchesLeaveByAge(t *testing.T) {
+func TestTheOldestResultsOfSearchesAreForgotten(t *testing.T) {
 	const most = 16
 	state := durable.NewState()
 	apply(t, state, mergeRecord(manyGraphs(0, 10_000, 1000)))
 	apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: &pecanv1.StoredDataset{DatasetId: "d", Fingerprint: "new"}}}})
 	kept := func(trainer int, at int64) {
 		known := &pecanv1.PlacementKnown{Fingerprint: "new", TrainerType: fmt.Sprintf("t%02d", trainer), KeptS: at}
-		apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
+		apply(t, state, &pecanv1.Record{Kind: &pecanv1.Record_PlacementLearned{PlacementLearned: &pecanv1.PlacementLearned{Known: known}}})
 	}
 	for n := range most {
 		kept(n, int64(100-n))
@@ -302,7 +302,7 @@ func TestResultsOfSearchesLeaveByAge(t *testing.T) {
 }
 
 // A host with a wrong clock, or a peer that lies, cannot make others' graphs leave forever.
-func TestWhatOthersHaveLearnedIsNotFromTheFuture(t *testing.T) {
+func TestTimesOfMergedLearnedStateAreAtMostNow(t *testing.T) {
 	s := newScript(t)
 	s.run("start cluster=c")
 	far := int64(1) << 60

@@ -43,7 +43,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	}
 	detail := r.GetError()
 	if r.GetBelowWindow() {
-		c.warn("a reader needs elements below the window, leasing the stream again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+		c.warn("stream leased again, because a reader needs elements below the window", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 		c.move(epoch, stream, detail.GetMessage())
 		return
 	}
@@ -52,7 +52,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 		if int(stream.Failures)+1 < c.cfg.MaxFailures {
 			volatileStream := c.volatileStream(key)
 			volatileStream.avoid = append(volatileStream.avoid, workerID)
-			c.warn("stream failed, leasing it again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+			c.warn("stream failed, and is leased again", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 			if job.Plan.GetWritesFiles() {
 				// A failed run that is not closed takes its files with it.
 				c.stopRun(job, workerID, key, stream.Lease)
@@ -107,7 +107,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatileStream.avoid) {
 		return nil
 	}
-	c.warn("moving streams that their client cannot read", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
+	c.warn("stream moved, because its client cannot read it", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
 	c.moveUnreadable(job, epoch, stream, req)
 	return nil
 }

@@ -17,7 +17,7 @@ func (c *Core) hello(in Hello) error {
 		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop all streams and register without a cluster", id, msg.ClusterId, c.state.ClusterID())
 	}
 	if known := c.workers[id]; known != nil && msg.Number != 0 && msg.Number <= known.connection {
-		// The delayed message would list what the worker held earlier.
+		// This hello is delayed: it lists what the worker held earlier.
 		return reason.New(reason.Unavailable, "register worker %s: it has registered on a newer connection", id)
 	}
 	if err := c.checkListed(id, msg.GetAddress().GetTcp()); err != nil {

@@ -179,7 +179,7 @@ func TestAnOrderThatIsRolledBackForACauseDoesNotReturn(t *testing.T) {
 
 // A later job has the order in all streams, so nobody sees at first that a damaged element fails in the registered order too. The order
 // returns once somebody does, and such elements do not count against it any more.
-func TestAnOrderReturnsIfElementsFailInBothOrders(t *testing.T) {
+func TestARolledBackOrderReturnsToProductionIfElementsFailInBothOrders(t *testing.T) {
 	const borneOut = "metrics session=1 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6"
 	s := newScript(t)
 	s.runAll(untilPiloted...)

@@ -33,7 +33,7 @@ func TestOrdersThatDoNotFitAreRefused(t *testing.T) {
 		return decided(o)
 	}
 	kept := func(fingerprint string, nodes ...*pecanv1.NodeMetrics) *pecanv1.Record {
-		return &pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{Profile: &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes}}}}
+		return &pecanv1.Record{Kind: &pecanv1.Record_ProfileLearned{ProfileLearned: &pecanv1.ProfileLearned{Profile: &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes}}}}
 	}
 	opened := func(order ...string) *pecanv1.Record {
 		return &pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: "j1", Streams: 1, Order: order}}}
@@ -50,7 +50,7 @@ func TestOrdersThatDoNotFitAreRefused(t *testing.T) {
 		"a step without a name":          changed(func(o *pecanv1.StoredOrder) { o.Order = []string{"a", ""} }),
 		"an order without a trial":       changed(func(o *pecanv1.StoredOrder) { o.Trial = nil }),
 		"an order that a trial refused":  changed(func(o *pecanv1.StoredOrder) { o.Trial.Refused = "slower" }),
-		"no profile":                     {Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{}}},
+		"no profile":                     {Kind: &pecanv1.Record_ProfileLearned{ProfileLearned: &pecanv1.ProfileLearned{}}},
 		"a profile of nobody":            kept("f2"),
 		"a profile out of order":         kept("f1", &pecanv1.NodeMetrics{Node: "b"}, &pecanv1.NodeMetrics{Node: "a"}),
 		"a profile with a node twice":    kept("f1", &pecanv1.NodeMetrics{Node: "b"}, &pecanv1.NodeMetrics{Node: "b"}),

@@ -117,15 +117,15 @@ func showStreamRecord(record *pecanv1.Record) string {
 			line += fmt.Sprintf(" and from %d to below %d", o.OrderFrom, o.OrderBelow)
 		}
 		return line
-	case *pecanv1.Record_ProfileKept:
-		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
+	case *pecanv1.Record_ProfileLearned:
+		return fmt.Sprintf("record profile of %s: %s", k.ProfileLearned.Profile.Fingerprint, showNodes(k.ProfileLearned.Profile.Nodes))
 	case *pecanv1.Record_LearnedMerged:
 		return "record merged " + strings.Join(showLearned(k.LearnedMerged.Learned), "; ")
 	case *pecanv1.Record_PlacementDecided:
 		d := k.PlacementDecided.Placement
 		return fmt.Sprintf("record placement of %s: %d remote, %d local, %s (%s)", k.PlacementDecided.JobId, d.Remote, d.Local, d.State, d.Why)
-	case *pecanv1.Record_PlacementKept:
-		return fmt.Sprintf("record result for %s: %d remote, %d local", k.PlacementKept.Known.Fingerprint, k.PlacementKept.Known.Remote, k.PlacementKept.Known.Local)
+	case *pecanv1.Record_PlacementLearned:
+		return fmt.Sprintf("record result for %s: %d remote, %d local", k.PlacementLearned.Known.Fingerprint, k.PlacementLearned.Known.Remote, k.PlacementLearned.Known.Local)
 	}
 	return showCacheRecord(record)
 }

@@ -153,8 +153,8 @@ func (s *sim) elements(pass string) (n uint64) {
 
 func (s *sim) streams() uint32 { return s.plan.TotalStreams() }
 
-// follows takes over an update. Differences become a whole list.
-func (s *sim) follows(p *simPass, update *pecanv1.EpochUpdate) {
+// applyUpdate applies an update. Differences become a whole list.
+func (s *sim) applyUpdate(p *simPass, update *pecanv1.EpochUpdate) {
 	streams := map[uint32]*pecanv1.ConsumerStream{}
 	for _, stream := range p.update.GetStreams() {
 		streams[stream.Stream] = stream

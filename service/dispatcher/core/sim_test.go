@@ -212,7 +212,7 @@ func (s *sim) feed(input any) (any, error) {
 			delete(s.sessions, e.Session)
 		case core.Update:
 			if p := s.watches[e.Watch]; p != nil {
-				s.follows(p, e.Message)
+				s.applyUpdate(p, e.Message)
 			}
 		case core.EndWatch:
 			delete(s.watches, e.Watch)
@@ -271,7 +271,7 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 func (s *sim) checkPrefetch(w *simWorker, start *pecanv1.StartStream) {
 	for _, h := range w.held {
 		if start.Prefetch && h.start.Prefetch && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
-			s.t.Errorf("worker %s is to make %s ahead of need and makes %s already", w.id, showID(start.Id), showID(h.id))
+			s.t.Errorf("worker %s is to run the prefetched %s and runs %s already", w.id, showID(start.Id), showID(h.id))
 		}
 	}
 }

@@ -7,37 +7,6 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// finishStreams finishes each stream of a list.
-func (c *Core) finishStreams(req *pecanv1.FinishStreamsRequest) (*pecanv1.FinishStreamsResponse, error) {
-	if _, err := c.member("finish streams", req.ClientId, req.JobId); err != nil {
-		return nil, err
-	}
-	return &pecanv1.FinishStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.FinishedStream) error {
-		return c.finishStream(req.ClientId, id, one)
-	})}, nil
-}
-
-// releaseStreams releases each stream of a list.
-func (c *Core) releaseStreams(req *pecanv1.ReleaseStreamsRequest) (*pecanv1.ReleaseStreamsResponse, error) {
-	if _, err := c.member("release streams", req.ClientId, req.JobId); err != nil {
-		return nil, err
-	}
-	return &pecanv1.ReleaseStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.ReleasedStream) error {
-		return c.releaseStream(req.ClientId, id, one)
-	})}, nil
-}
-
-// refusedStreams reports each stream of a list, and returns those whose reports are refused.
-func refusedStreams[R interface{ GetStream() uint32 }](jobID string, epoch uint64, list []R, report func(*pecanv1.StreamId, R) error) (refused []*pecanv1.RefusedStream) {
-	for _, one := range list {
-		id := &pecanv1.StreamId{JobId: jobID, Epoch: epoch, Stream: one.GetStream()}
-		if err := report(id, one); err != nil {
-			refused = append(refused, &pecanv1.RefusedStream{Stream: id.Stream, Error: reason.From(err).Detail()})
-		}
-	}
-	return refused
-}
-
 // streamsStarted notes that a worker has opened streams.
 func (c *Core) streamsStarted(workerID string, r *pecanv1.StreamsStarted) error {
 	streams, leases, err := streamsAndLeases(r.GetStreams(), r.GetLeases())
@@ -58,7 +27,7 @@ func (c *Core) streamsEnded(workerID string, r *pecanv1.StreamsEnded) error {
 	streams, leases, err := streamsAndLeases(r.GetStreams(), r.GetLeases())
 	rows := r.GetRemainderRows()
 	if err == nil && (len(r.GetCounts()) != len(streams) || len(rows) > 0 && len(rows) != len(streams)) {
-		err = fmt.Errorf("%d streams, %d counts and %d numbers of rows", len(streams), len(r.GetCounts()), len(rows))
+		err = fmt.Errorf("the report has %d streams, but %d counts and %d numbers of rows", len(streams), len(r.GetCounts()), len(rows))
 	}
 	if err != nil {
 		return reason.New(reason.BadArgument, "worker %s: streams ended: %w", workerID, err)
@@ -118,7 +87,7 @@ func streamsAndLeases(streamList, leaseList []int64) (streams []uint32, leases [
 		return nil, nil, err
 	}
 	if len(streams) != len(leases) {
-		return nil, nil, fmt.Errorf("%d streams and %d leases", len(streams), len(leases))
+		return nil, nil, fmt.Errorf("the list has %d streams, but %d leases", len(streams), len(leases))
 	}
 	return streams, leases, nil
 }

@@ -7,6 +7,37 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
+// finishStreams finishes each stream of a list.
+func (c *Core) finishStreams(req *pecanv1.FinishStreamsRequest) (*pecanv1.FinishStreamsResponse, error) {
+	if _, err := c.member("finish streams", req.ClientId, req.JobId); err != nil {
+		return nil, err
+	}
+	return &pecanv1.FinishStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.FinishedStream) error {
+		return c.finishStream(req.ClientId, id, one)
+	})}, nil
+}
+
+// releaseStreams releases each stream of a list.
+func (c *Core) releaseStreams(req *pecanv1.ReleaseStreamsRequest) (*pecanv1.ReleaseStreamsResponse, error) {
+	if _, err := c.member("release streams", req.ClientId, req.JobId); err != nil {
+		return nil, err
+	}
+	return &pecanv1.ReleaseStreamsResponse{Refused: refusedStreams(req.JobId, req.Epoch, req.Streams, func(id *pecanv1.StreamId, one *pecanv1.ReleasedStream) error {
+		return c.releaseStream(req.ClientId, id, one)
+	})}, nil
+}
+
+// refusedStreams reports each stream of a list, and returns those whose reports are refused.
+func refusedStreams[R interface{ GetStream() uint32 }](jobID string, epoch uint64, list []R, report func(*pecanv1.StreamId, R) error) (refused []*pecanv1.RefusedStream) {
+	for _, one := range list {
+		id := &pecanv1.StreamId{JobId: jobID, Epoch: epoch, Stream: one.GetStream()}
+		if err := report(id, one); err != nil {
+			refused = append(refused, &pecanv1.RefusedStream{Stream: id.Stream, Error: reason.From(err).Detail()})
+		}
+	}
+	return refused
+}
+
 // openStream finds the stream of a client's call. Nil without an error means that the epoch is over or the stream is
 // settled, and the late call is fine.
 func (c *Core) openStream(what, clientID string, id *pecanv1.StreamId) (*durable.Job, *durable.Epoch, *pecanv1.StoredStream, error) {
@@ -74,7 +105,7 @@ func (c *Core) finishStream(clientID string, id *pecanv1.StreamId, one *pecanv1.
 	end := &pecanv1.StreamDelivered{Id: id, Count: one.Count, Truncated: one.Abandoned || older && job.Plan.HasClosing()}
 	if end.Truncated {
 		end.Produced = c.producedCount(id.Key(), stream)
-		c.warn("a client abandoned the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", one.Lease, "elements", one.Count)
+		c.warn("rest of a stream abandoned by its client", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", one.Lease, "elements", one.Count)
 	}
 	c.deliver(job, epoch, end)
 	return nil

@@ -55,7 +55,8 @@ func (c *Core) touchEpoch(epoch *durable.Epoch) {
 	c.touch(epoch).whole = true
 }
 
-// touchBefore notes changes that the state no longer shows when the record has been applied.
+// touchBefore notes, before a record is applied, which workers and epochs it concerns. The state does not show them
+// afterwards.
 func (c *Core) touchBefore(record *pecanv1.Record) {
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_LeaseLost:

@@ -24,7 +24,7 @@ func (c *Core) truncates(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bo
 	read := c.wasStarted(key, stream) && !c.volatileStream(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
 	truncates := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 	if truncates {
-		c.warn("truncating a stream", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease)
+		c.warn("stream truncated", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease)
 	}
 	return truncates
 }
@@ -55,7 +55,7 @@ func wouldRepeat(job *durable.Job, stream *pecanv1.StoredStream, lease uint64) b
 // truncateAt ends a stream with what its client has of it.
 func (c *Core) truncateAt(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream, count uint64) {
 	key := keyOf(job, epoch, stream)
-	c.warn("truncating a stream: its reader has elements of another run", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "elements", count)
+	c.warn("stream truncated, because its reader has elements of another run", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "elements", count)
 	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.ID(), Count: count, Truncated: true, Produced: c.producedCount(key, stream)})
 }
 

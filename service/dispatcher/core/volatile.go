@@ -35,7 +35,7 @@ type passState struct {
 	seen, took time.Duration
 }
 
-// reconnectTime is how long a client may be silent if it does not know the timeout. It must notice that the
+// reconnectTime is how long a client may be silent if it does not know the timeout. The client must notice that the
 // dispatcher is back, in the worst case over a connection that died silently.
 const reconnectTime = 20 * time.Second
 
@@ -101,6 +101,18 @@ func keyOf(job *durable.Job, epoch *durable.Epoch, stream *pecanv1.StoredStream)
 }
 
 // streamState is the volatile state of a stream in an open epoch.
+//
+// A stream has several bounds. Each bound is an index. The table gives the property of all elements below that index:
+//
+//	bound         where                            what holds for the elements below it
+//	StartIndex    StoredStream (durable)           the present consumer accepts none of them
+//	produced      streamState, of this lease       the worker has produced them
+//	acked         streamState, of this lease       the reader has acknowledged them
+//	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
+//	cleanBelow    streamState, of any lease        as ackedBelow, and none of them is an error
+//
+// Each entry of StartStreams sends StartIndex as delivered_below (Count instead, if the whole stream was delivered),
+// ackedBelow as acked_below and cleanBelow as clean_below.
 type streamState struct {
 	// lease is the lease to which the fields up to unread belong.
 	lease    uint64

@@ -11,8 +11,8 @@ import (
 )
 
 // constraint returns the reason why step j must run after step i, or an empty string if the two steps may swap. i is
-// less than j. The reason calls step j "it". constraint treats each pair as neighbours, because swaps of neighbours
-// reach every order in which each pair may swap.
+// less than j. The reason calls step j "it". constraint treats each pair as neighbours: swaps of neighbours lead to
+// every order in which only pairs that may swap have swapped.
 func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {

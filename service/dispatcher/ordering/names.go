@@ -13,8 +13,8 @@ import (
 // name returns the display name of a step by its index in steps.
 func (p *proposer) name(i int) string { return p.displayNames[p.steps[i]] }
 
-// stepNames returns the display names of steps: the author's label if it is unique, otherwise the node's name. Those of steps in
-// functions have the position there, and the name of the step that calls the function.
+// stepNames returns the display names of steps: the author's label if it is unique, otherwise the node's name. Names of
+// steps in functions have the position there, and the name of the step that calls the function.
 func stepNames(all []graphorder.Traits) []string {
 	users, position := map[string]int{}, map[string]int{}
 	for i := range all {

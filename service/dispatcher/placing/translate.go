@@ -85,8 +85,9 @@ func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 	return out
 }
 
-// busy returns the busy share of a worker. The buffers of a graph may hide its work. So the busy share is at least the
-// current rate divided by the rate that a worker of its kind last reached while trainers waited.
+// busy returns the busy share of a worker. The measurement may miss work that a graph does ahead, into its own buffers.
+// So the busy share is at least the current rate divided by the rate that a worker of its kind last reached while
+// trainers waited.
 func (s *search) busy(w measure.Serving, starving bool) float64 {
 	kind := 0
 	if w.Local {

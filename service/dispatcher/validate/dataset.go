@@ -42,7 +42,7 @@ func checkComponent(component *pecanv1.ComponentSpec) error {
 	product := int64(1)
 	for _, dim := range component.Dims {
 		if dim < -1 {
-			return fmt.Errorf("dimension %d", dim)
+			return fmt.Errorf("a dimension is %d, but -1 (unknown) is the least", dim)
 		}
 		if dim > 0 && product > math.MaxInt64/dim {
 			return fmt.Errorf("dimensions %v multiply to more than 2^63", component.Dims)

@@ -143,7 +143,7 @@ func (v *valueAnalysis) effects(f *tf.FunctionDef, args []*tensor) (dims Dims, k
 	return dims, true
 }
 
-// effectsOf returns what the effects of a node depend on. Its control inputs count.
+// effectsOf returns what the effects of a node depend on. The node's control inputs count.
 func (s *scope) effectsOf(n *tf.NodeDef) (dims Dims, known bool) {
 	var in []*tensor
 	alone := true

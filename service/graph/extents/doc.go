@@ -1,8 +1,8 @@
 // Package extents divides large TFRecord files into extents, which a plan then divides as it divides a list of files.
 //
-// It promises: the changed dataset has the elements of the registered one. They have the same order, unless several
-// files are interleaved or listed in random order. If a file gets shorter or its records get other lengths, a run
-// fails at a checksum or at the count of an extent. Records that are appended later are not read.
+// It promises: the changed dataset has the elements of the registered one. The elements have the same order, unless
+// several files are interleaved or listed in random order. If a file gets shorter or its records get other lengths, a
+// run fails at a checksum or at the count of an extent. Records that are appended later are not read.
 //
 // index.go reads the headers of records, of all or of a sample, and seeks over the data. keep.go keeps indexes in the
 // user's directory for caches. source.go finds the steps that open files. reader.go finds the function that opens a file,

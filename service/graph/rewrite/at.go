@@ -58,16 +58,16 @@ type StreamGraphs struct {
 	A               []byte
 	B               []byte
 	UpstreamOfCache []byte
-	// Batches, if not nil, is the graph whose elements UpstreamOfCache reads through PecanPull, under the handle Source. Its last
-	// element may be short, and is held back for the closing stream. There is no B then.
+	// Batches, if not nil, is the graph whose elements UpstreamOfCache reads through PecanPull, under the handle Source.
+	// The stream keeps back its last element for the closing stream if it is short. There is no B then.
 	Batches []byte
-	// Parts are the parts of the source that the stream has at the cached step, in order. If the step is stored by parts of the
-	// source, there is no UpstreamOfCache, and At.Part gives that of each part.
+	// Parts are the parts of the source that the stream has at the cached step, in order. If the step is stored by parts
+	// of the source, UpstreamOfCache is nil: set At.Part to write the graph of one part.
 	Parts []uint32
 	// StoredTypes are the dtypes of an element at the cached step.
 	StoredTypes []tf.DataType
-	// FileNames returns the strings in UpstreamOfCache of a part that may be names of files. The graph of a single part has none
-	// of these three.
+	// FileNames returns the strings in UpstreamOfCache of a part that may be names of files. With At.Part, Parts,
+	// StoredTypes and FileNames are empty.
 	FileNames func(part uint32) []string
 	// Files are At.Files.
 	Files map[string]string

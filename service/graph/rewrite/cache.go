@@ -54,9 +54,9 @@ func (e *editor) splitAtCache(last *graph.Step, at position) error {
 	return nil
 }
 
-// splitAfterBatch writes the graphs of a stream whose cached step is downstream of a batch that is in another graph. The stream
-// holds the short last batch back between the two graphs. The worker runs three graphs: up to the batch, from there to the cached step, and the
-// rest.
+// splitAfterBatch writes the graphs of a stream whose cached step is downstream of a batch that is in another graph.
+// The stream keeps back the short last batch between the two graphs. The worker runs three graphs: up to the batch,
+// from there to the cached step, and the rest.
 func (e *editor) splitAfterBatch(root, mark *graph.Step) (*StreamGraphs, error) {
 	batch := e.plan.division.Batch
 	batches, upstream := e.fork(), e.fork()

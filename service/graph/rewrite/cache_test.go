@@ -225,8 +225,8 @@ func TestTheFileNamesOfAPartAreThoseInItsGraph(t *testing.T) {
 	}
 }
 
-// Where steps follow a batch over filtered rows, its short last element is held back between two graphs. Where none do, it is an
-// element like the others.
+// Where steps follow a batch over filtered rows, the stream keeps back its short last element between two graphs. Where
+// none do, that is an element like the others.
 func TestACachedStepAfterAJoinedBatch(t *testing.T) {
 	for name, closing := range map[string]bool{"cached_noise_filter_batch": true, "cached_filter_batch": false} {
 		g := graphtest.Parse(t, name)

@@ -52,7 +52,8 @@ type editor struct {
 // planFacts are the fields of a plan that the rewrites need.
 type planFacts struct {
 	streams int64
-	// open is how many streams an epoch has open together. Their shuffle buffers hold the user's number of elements.
+	// open is how many streams an epoch has open together. The shuffle buffers of these streams together hold the user's
+	// number of elements.
 	open     int64
 	division split.Division
 	// parts are those that the stream has at the cached step, in no order.

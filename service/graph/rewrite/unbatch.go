@@ -8,9 +8,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// TensorFlow's unbatch reads out of bounds if the rows of a batch have no bytes, which ends the worker with all
-// its streams. If rows may be empty, a stream divides batches with flat_map and from_tensor_slices. They
-// support every dtype, and cost a small dataset for each batch.
+// TensorFlow's unbatch reads out of bounds if the rows of a batch have no bytes, which ends the worker with all its
+// streams. If rows may be empty, a stream divides batches with flat_map and from_tensor_slices. These two steps support
+// every dtype, and cost a small dataset for each batch.
 
 // crashesOnEmptyRows returns whether a step is an unbatch whose rows may have no bytes, by its output shapes.
 func crashesOnEmptyRows(g *graph.Graph, n *tf.NodeDef) bool {

@@ -81,7 +81,8 @@ func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cachea
 	h := cacheable.NewHasher(p.g, plan)
 	step.Key = p.keyWithMoves(cacheable.Key(h, plan, step), h, c.Step)
 	if c.AfterBatch {
-		// A segment has what the stream holds back for the closing stream in another form for each strategy.
+		// A segment also has the rows that the stream keeps back for the closing stream. Their form depends on the batch
+		// strategy.
 		sum := sha256.New()
 		graph.WriteHashPart(sum, []byte(step.Key))
 		graph.WriteHashPart(sum, []byte(plan.GetBatchStrategy().String()))
@@ -90,8 +91,9 @@ func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cachea
 	c.Plan = step
 }
 
-// keyWithMoves adds to the key of a cached step what the steps downstream change upstream of it. A take moves upstream, and
-// an outer repeat is removed. Otherwise datasets that differ only downstream would have one key and different elements.
+// keyWithMoves adds to the key of a cached step what steps downstream of it change upstream of it. A take moves
+// upstream, and an outer repeat is removed. Otherwise datasets that differ only downstream would have one key and
+// different elements.
 func (p *Planner) keyWithMoves(key string, h *cacheable.Hasher, cached *graph.Step) string {
 	registered := map[string]bool{}
 	root, _ := p.g.Steps()

@@ -50,8 +50,9 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, cutWithinFiles bool
 		if n <= needElements && !p.Facts(s).Endless {
 			return p.divideUpstreamOfFunction(s, block, cutWithinFiles)
 		}
-		// A block of records that is a whole number of extents can be cut at the list of extents. With needPositions, other
-		// inputs are cut in the same block, so it must not grow here: divideZip has done so.
+		// A block of records that is a whole number of extents can be cut at the list of extents. With needPositions, all
+		// inputs of a zip are cut in one block, so the block must not grow here. The case of the zip has enlarged it before
+		// (blockOfExtents).
 		if each, _, ok := p.Extents(s); ok && !p.wholeFiles && block <= math.MaxInt64/each {
 			if common := block / gcd(block, each) * each; n == needCounts || common == block {
 				return p.atRuns(s, common/each)

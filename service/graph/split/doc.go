@@ -1,8 +1,8 @@
 // Package split decides how a dataset is divided into streams, and cuts it there.
 //
-// It promises: the streams of one epoch together have every element of a local pass exactly once, in the
-// batches of a local run. If Pecan does not understand a step well enough, the plan has one stream and gives
-// the reason. A plan is a pure function of graph, options and Env.
+// It promises: the streams of one epoch together have every element of a local run exactly once, in the batches of a
+// local run. If Pecan does not understand a step well enough, the plan has one stream and gives the reason. A plan is a
+// pure function of graph, options and Env.
 //
 // planner.go has the Planner, which holds the analysed graph. plan.go makes a plan. reshape.go and repeat.go prepare the
 // tree of steps. division.go has the types of a cut and a division. divide.go finds the edges of the cut, and batches.go

@@ -32,9 +32,10 @@ func (l workload) group(streams int64) int64 {
 	return 0
 }
 
-// mixes reports whether streams have to be open together so that an epoch is mixed as well as a local run. They need not be
-// if each split is one element, because few streams then reach over as much of the source. A small epoch does not pay for
-// the iterators. What an earlier job measured does not count, so that jobs over one dataset have the same groups.
+// mixes reports whether streams have to be open together so that an epoch is mixed as well as a local run. That is so
+// only if a shuffle gets several elements of each split (l.buffer): neighbours in the source are then in one stream. In
+// a small epoch, more iterators cost more than they are worth. What an earlier job measured does not count, so that
+// jobs over one dataset have the same groups.
 func (l workload) mixes(streams int64) bool {
 	l.seconds = 0
 	return l.buffer > 0 && !l.inTurn && l.worth(streams)

@@ -73,7 +73,7 @@ func TestEachBlockIsInExactlyOneStream(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfStreamsIsAnotherOneInEachEpoch(t *testing.T) {
+func TestEachEpochReadsItsStreamsInAnotherOrder(t *testing.T) {
 	plan := &pecanv1.Plan{NumStreams: 100, Group: 16}
 	first, again, later := sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 1), sharesOf(100, plan, true, 7, 2)
 	if !slices.EqualFunc(first, again, slices.Equal) {
@@ -138,7 +138,7 @@ func TestAPermutationHoldsEachNumberOnce(t *testing.T) {
 	}
 }
 
-func TestRowsOfASharesAreCountedAsListed(t *testing.T) {
+func TestTheNumberOfRowsOfAShareFitsItsRanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		rows, block := rng.Int64N(200), 1+rng.Int64N(9)

@@ -12,10 +12,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A shuffle of records before a cached step only orders its elements if the steps in between compute each element from one
-// element. It then runs after the cached step: the cache has the elements of a part, and each epoch shuffles what it reads.
-// TensorFlow draws the same order there, because that follows from the number of elements and the seeds alone. A filter in
-// between changes which order it is.
+// A shuffle of records before a cached step only orders its elements if the steps in between compute each element from
+// one element. It then runs after the cached step: the cache has the elements of a part, and each epoch shuffles what
+// it reads. TensorFlow draws the same order there, because that follows from the number of elements and the seeds
+// alone. A filter in between changes the number of elements, and therefore the order.
 
 // mostLateBytes bounds what the buffers of shuffles hold after the cached step, whose elements may be larger.
 const mostLateBytes = 1 << 30
@@ -83,15 +83,15 @@ func (p *Planner) lateBuffer(s *graph.Step) int64 {
 	return max(size, 0)
 }
 
-// lateShuffles are the shuffles of records upstream of a step. Their buffers hold so many elements. computed is true if a
-// step after the first one computes other elements.
+// lateShuffles are the shuffles of records upstream of a step. buffered is the number of elements that their buffers
+// hold together. computed is true if a step after the first one computes other elements.
 type lateShuffles struct {
 	names    []string
 	buffered int64
 	computed bool
 }
 
-// whyNotAfter says why a step prevents that shuffles run after it; empty if it does not.
+// whyNotAfter says why shuffles may not run after a step; empty if they may.
 func (p *Planner) whyNotAfter(s *graph.Step, late lateShuffles) string {
 	if len(late.names) == 0 || p.passesShuffle(s) {
 		return ""

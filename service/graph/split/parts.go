@@ -12,22 +12,23 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A part is a run of consecutive splits that follows from the source alone: neither S nor a seed changes it. If a step may be
-// cached whose elements come from one part after another, the source is divided by parts. So a stream has whole parts, and a
-// segment of a cache has the elements of one part. Any S then reads the segments that any other S has written.
+// A part is a run of consecutive splits that follows from the source alone: neither S nor a seed changes it. The source
+// is divided by parts if a step may be cached and its elements come from one part after another. So a stream has whole
+// parts, and a segment of a cache has the elements of one part. Any S then reads the segments that any other S has
+// written.
 
 const (
 	// leastRows is the least number of rows of a part, if the source has enough for leastParts. To begin a part takes a few
 	// milliseconds.
 	leastRows = 1024
-	// leastParts leaves a choice of S, and mostParts bounds the files of a cache. Extents have 1 MB or more, and so many parts
-	// of large files have enough.
+	// leastParts leaves a choice of S, and mostParts bounds the files of a cache. A list of extents has up to extentParts
+	// parts. An extent has 1 MB or more, so each part has enough data.
 	leastParts, extentParts, mostParts = 128, 512, 4096
 )
 
-// blocksOfPart returns how many blocks of a division a part has, if the source has a number of rows. It depends on nothing
-// but the graph: not on the sizes of files either, because saved positions must stay valid when a file grows. Parts have a
-// power of two of rows if the block divides it, so that most sizes of batches give the same parts.
+// blocksOfPart returns how many blocks of a division a part has, if the source has a number of rows. The number depends
+// on the graph alone. It does not depend on the sizes of files, because saved positions must stay valid when a file
+// grows. Parts have a power of two of rows if the block divides it, so that most sizes of batches give the same parts.
 func blocksOfPart(rows int64, e Edge) int64 {
 	least := analysis.CeilDiv(rows, mostParts)
 	switch {
@@ -101,7 +102,8 @@ type prefix struct {
 // place says how many ordering steps and late shuffles are upstream of a step.
 type place struct{ ordering, late int }
 
-// upTo returns the steps with at most so many of them upstream.
+// upTo says for each step of the prefix whether at most most.ordering ordering steps and most.late late shuffles are
+// upstream of it.
 func (x prefix) upTo(most place) map[*graph.Step]bool {
 	steps := map[*graph.Step]bool{}
 	for s, at := range x.steps {
@@ -110,7 +112,8 @@ func (x prefix) upTo(most place) map[*graph.Step]bool {
 	return steps
 }
 
-// storedParts says which steps a division stores by parts, and in how many. why is why it does not store others so.
+// storedParts says which steps a division stores by parts, and in how many. why is the reason why the division does not
+// store other steps by parts.
 type storedParts struct {
 	steps map[*graph.Step]bool
 	count uint32

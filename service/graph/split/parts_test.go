@@ -101,7 +101,7 @@ func TestEveryDivisionHasTheSameParts(t *testing.T) {
 	}
 }
 
-func TestStreamsWithoutPartsAreParts(t *testing.T) {
+func TestWithoutPartsOfTheSourceEachStreamIsOnePart(t *testing.T) {
 	plan := planned(t, graphtest.Parse(t, "cached_noise"), &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce}, split.Env{})
 	if got := split.PartsOf(plan, plan.GetCache(), split.Run{Stream: 3}); !slices.Equal(got, []uint32{3}) {
 		t.Errorf("stream 3 has the parts %v", got)

@@ -50,8 +50,8 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 }
 
 func keyedPlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, carry bool) (*pecanv1.Plan, error) {
-	// If there are several streams, every step that can be keyed is keyed. Then it keeps no state, and the streams share
-	// iterators. A plan with one stream keeps the random values of a local run.
+	// If there are several streams, every step that can be keyed is keyed. A keyed step keeps no state, so the streams
+	// share iterators. A plan with one stream keeps the random values of a local run.
 	plan, err := makePlan(g, opts, env, true, carry)
 	if err != nil || plan.Mode == pecanv1.Mode_MODE_DETERMINISTIC || len(plan.Keyed) == 0 || plan.NumStreams > 1 {
 		return plan, err
@@ -78,7 +78,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 	}
 	root, isTree := g.Steps()
 	if isTree {
-		root, plan.Repeat = p.singlePass(root)
+		root, plan.Repeat = p.oneEpoch(root)
 	}
 	run, err := p.ChooseMode(root, opts)
 	if err != nil {
@@ -100,7 +100,7 @@ func makePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env, keyAll, carry b
 		addReason(plan, "A cache or a snapshot writes files, so the next epoch is not prefetched: it opens when the trainer requests it.")
 	}
 	if plan.Repeat != 1 {
-		addReason(plan, "The outermost repeat was removed: each pass is a separate epoch.")
+		addReason(plan, "The outermost repeat was removed: each repetition is a separate epoch.")
 	}
 	plan.Cardinality = p.Cardinality(root)
 	p.planAssert(plan, root)
@@ -133,8 +133,9 @@ func (p *Planner) reportRandomSteps(plan *pecanv1.Plan, root *graph.Step) {
 	}
 }
 
-// singlePass removes the outermost repeat. It also returns the number of passes that the repeat stood for.
-func (p *Planner) singlePass(root *graph.Step) (*graph.Step, int64) {
+// oneEpoch removes the outermost repeat, and returns the number of its repetitions. It leaves the repeat if variables
+// decide how many elements exist.
+func (p *Planner) oneEpoch(root *graph.Step) (*graph.Step, int64) {
 	if p.VariablesDecideCount(root) {
 		return root, 1
 	}
@@ -243,7 +244,7 @@ func CheckMode(g *graph.Graph, opts *pecanv1.JobOptions) error {
 	p := NewPlanner(g)
 	root, isTree := g.Steps()
 	if isTree {
-		root, _ = p.singlePass(root)
+		root, _ = p.oneEpoch(root)
 	}
 	_, err := p.ChooseMode(root, opts)
 	return err

@@ -21,24 +21,24 @@ func copyTree(s *graph.Step) *graph.Step {
 	return &c
 }
 
-// RemoveOuterRepeat removes the outermost repeats. It also returns the number of passes that they stood for:
-// 1 without a repeat, -1 for an endless one. Steps may stay downstream of a removed repeat if they treat each
-// element, or each batch, of a pass on its own.
+// RemoveOuterRepeat removes the outermost repeats. It also returns the number of repetitions: 1 without a repeat, -1
+// for an endless one. Steps may stay downstream of a removed repeat if they treat each element, or each batch, of a
+// repetition on its own.
 func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
-	passes := int64(1)
+	repetitions := int64(1)
 	for {
 		at := p.outerRepeat(root)
 		if at == nil {
-			return root, passes
+			return root, repetitions
 		}
 		times, _ := p.g.InputInt(at.Node, "count")
-		if times > 0 && passes > 0 && passes > (1<<40)/times {
-			return root, passes
+		if times > 0 && repetitions > 0 && repetitions > (1<<40)/times {
+			return root, repetitions
 		}
-		if times < 0 || passes < 0 {
-			passes = -1
+		if times < 0 || repetitions < 0 {
+			repetitions = -1
 		} else {
-			passes *= times
+			repetitions *= times
 		}
 		root = p.removeStep(root, at)
 	}
@@ -75,7 +75,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 				return nil
 			}
 			if kept := p.cacheUpstream(s.In[0]); kept == cacheInFile || (kept == cacheInMemory && times > 0) {
-				// The cache serves the passes after the first, and two epochs at the same time would write one file.
+				// The cache serves the repetitions after the first, and two epochs at the same time would write one file.
 				return nil
 			}
 			if !p.batchesFit(root, s) {
@@ -87,7 +87,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 			return s
 		case ops.OneToOne, ops.PassThrough, ops.Batched:
 		case ops.Asserted:
-			// An assertion downstream of a repeat counts the elements of all passes.
+			// An assertion downstream of a repeat counts the elements of all repetitions.
 			return nil
 		case ops.PerElement:
 			if s.Rule.Mixes || p.Facts(s).Endless {
@@ -99,8 +99,8 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	}
 }
 
-// batchesFit reports whether every batch downstream of a repeat ends where a pass ends. Otherwise separate passes give
-// other batches than local execution, whose batches span passes.
+// batchesFit reports whether every batch downstream of a repeat ends where a repetition ends. Otherwise separate epochs
+// give other batches than a local run, whose batches span repetitions.
 func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 	single := p.removeStep(root, repeat)
 	for s, original := single, root; original != repeat; s, original = s.In[0], original.In[0] {
@@ -147,8 +147,8 @@ func planWithCarry(g *graph.Graph, opts *pecanv1.JobOptions, env Env, without *p
 	return plan
 }
 
-// carryStreams is the least work of an epoch in a plan with a carry, in multiples of the least work of a stream. Opening an
-// epoch and joining its rows takes tens of milliseconds, which is too much for a pass over less data.
+// carryStreams is the least work of an epoch in a plan with a carry, in multiples of the least work of a stream.
+// Opening an epoch and joining its rows takes tens of milliseconds, which is too much for an epoch of less data.
 const carryStreams = 4
 
 // setCarry completes a plan whose repeat was removed only because batches go on in the next epoch. It sets no carry if the
@@ -163,7 +163,7 @@ func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.J
 	}
 	// Locally the dataset has no end.
 	plan.Carry, plan.Cardinality = true, analysis.Infinite
-	addReason(plan, "repeat() was removed: each pass is an epoch. Leftover rows of an epoch go into the first joined batch of the next one.")
+	addReason(plan, "repeat() was removed: each repetition is an epoch. Leftover rows of an epoch go into the first joined batch of the next one.")
 }
 
 // carries reports whether the batches downstream of an endless repeat can go on from one epoch to the next. That is so

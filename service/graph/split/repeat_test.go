@@ -11,9 +11,9 @@ import (
 
 func TestAnEndlessRepeatUpstreamOfABatchIsRemovedOnlyWithACarry(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		carry  bool
-		passes int64
+		name        string
+		carry       bool
+		repetitions int64
 	}{
 		{"endless_batch", false, 1},
 		{"endless_batch", true, -1},
@@ -24,9 +24,9 @@ func TestAnEndlessRepeatUpstreamOfABatchIsRemovedOnlyWithACarry(t *testing.T) {
 		p := split.NewPlanner(graphtest.Parse(t, c.name))
 		p.Carry = c.carry
 		root, _ := graphtest.Parse(t, c.name).Steps()
-		root, passes := p.RemoveOuterRepeat(root)
-		if passes != c.passes {
-			t.Errorf("%s with carry %v: %d passes, want %d", c.name, c.carry, passes, c.passes)
+		root, repetitions := p.RemoveOuterRepeat(root)
+		if repetitions != c.repetitions {
+			t.Errorf("%s with carry %v: %d repetitions, want %d", c.name, c.carry, repetitions, c.repetitions)
 		}
 		repeated := false
 		root.Walk(func(s *graph.Step) { repeated = repeated || s.Rule.Kind == ops.Repeated })

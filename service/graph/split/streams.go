@@ -22,7 +22,7 @@ type streamCount struct {
 	where, reason, why string
 }
 
-// undivided is the count of a dataset that has one stream, although a user who asks for more may get at most most.
+// undivided is the count of a dataset with one stream. A user who asks for more streams may get up to most.
 func undivided(most int64, where, format string, args ...any) streamCount {
 	why := "The dataset is not divided: " + fmt.Sprintf(format, args...)
 	return streamCount{streams: 1, most: most, where: where, reason: why, why: why}
@@ -52,7 +52,7 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 	most, _ = p.fair(w, most)
 	limit := streamLimit(cost, tail, p.cutIsFree(w))
 	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
-		return undivided(most, where, "%s repeats without end before a step that combines elements of several passes, "+
+		return undivided(most, where, "%s repeats without end before a step that combines elements of several repetitions, "+
 			"and every stream would repeat all work before it. Put repeat() at the end of the pipeline to divide the work; "+
 			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))
 	}
@@ -60,9 +60,9 @@ func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *p
 		return undivided(most, where, "every stream would repeat all work before %s%s%s. "+
 			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost], p.whyNotUpstream(w))
 	}
-	// A worker's first stream of a dataset takes tens of milliseconds of CPU to open, and each further one a few. So
-	// small datasets get fewer streams. A file is a large split, so few files are divided further. If the work was measured,
-	// every stream may have as much as makes it worth opening.
+	// A worker's first stream of a dataset takes tens of milliseconds of CPU to open, and each further one a few. So small
+	// datasets get fewer streams. A file is a large split, so few files are divided further. If the work was measured,
+	// there may be more streams, as long as each has enough work to be worth opening.
 	least, unit := int64(4), "splits"
 	if allFiles(w) || anyExtents(w) {
 		least, unit = 8, unitOf(w)

@@ -33,8 +33,8 @@ const (
 )
 
 // LogWriter writes lines to a file or pipe that may stop accepting them, such as a pipe that nobody reads. The program
-// continues: lines wait in memory. Those without room, and those that cannot be written, are counted and left out. As long as
-// the lines are accepted, Write returns after its line was written, so that a crash loses none.
+// continues: lines wait in memory. Lines without room, and lines that cannot be written, are counted and left out. As
+// long as the lines are accepted, Write returns after its line was written, so that a crash loses none.
 type LogWriter struct {
 	to io.Writer
 	// lost counts lines that are missing and that no written line has named yet. Only writeAll uses it.
@@ -110,7 +110,7 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 		}
 		l.mu.Unlock()
 		for _, line := range lines {
-			l.tellLost()
+			l.writeLost()
 			if _, err := l.to.Write(line); err != nil {
 				l.lost++
 			}
@@ -120,13 +120,13 @@ func (l *LogWriter) writeAll(written chan struct{}) {
 		}
 		if dropped > 0 {
 			l.lost += dropped
-			l.tellLost()
+			l.writeLost()
 		}
 	}
 }
 
-// tellLost writes how many lines are missing, if some are.
-func (l *LogWriter) tellLost() {
+// writeLost writes how many lines are missing, if some are.
+func (l *LogWriter) writeLost() {
 	if l.lost == 0 {
 		return
 	}

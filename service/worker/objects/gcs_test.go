@@ -50,7 +50,7 @@ func served(t *testing.T, handler http.HandlerFunc) *client {
 
 const metadata = `{"size": "12", "generation": "1700000000000001", "updated": "2026-01-02T03:04:05.678Z"}`
 
-func TestTheVersionOfAnObject(t *testing.T) {
+func TestTheVersionOfAnObjectIsReadFromItsStore(t *testing.T) {
 	requests := 0
 	c := served(t, func(w http.ResponseWriter, r *http.Request) {
 		requests++

@@ -21,9 +21,9 @@ func callsDatasets(op string) bool {
 	return ops.Rules[op].Kind == ops.PerElement && ops.FunctionAttr(op) == "f"
 }
 
-// insideOf returns the last step of the dataset that a function returns. The names of its steps begin with that of the step
-// caller. It is nil if nothing in it could change its place. steps counts the steps of all functions of a tree, which call each
-// other from many places.
+// insideOf returns the last step of the dataset that a function returns. The names of its steps begin with that of the
+// step caller. It is nil if fewer than minInside of these steps are maps or filters. steps counts the steps of all
+// functions of a tree, which call each other from many places.
 func insideOf(serialised []byte, function, caller string, steps *int) *step {
 	f := dataset.Function(serialised, function)
 	if f == nil || len(f.GetRet()) != 1 {

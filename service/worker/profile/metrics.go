@@ -61,7 +61,7 @@ func (p *Profiler) countKept(sums map[*step]Counts) {
 		if s != p.root {
 			elements += p.failed
 		}
-		// A fill that meets the end has counted nothing yet.
+		// A fill during which the stream ends has not counted its elements yet.
 		sums[s] = p.scaled(s, sums[s], max(elements, sums[s].Elements))
 	}
 }

@@ -53,9 +53,8 @@ type Profiler struct {
 	ops map[string]string
 	// meters is the name under which the graph counts; empty without meters.
 	meters string
-	// batch is the batch whose short last element is kept back for the closing stream; nil if there is none.
-	// That element is subtracted from it and from the steps after it, because it counts where it is batched
-	// again.
+	// batch is the batch whose short last element is kept back for the closing stream; nil if there is none. The counts of
+	// batch and of the steps after it do not include that element, because the element counts where it is batched again.
 	batch *step
 	// Relay is set if PecanPull has the elements of a step that the graph before this one counts.
 	Relay bool
@@ -73,8 +72,8 @@ type Profiler struct {
 	counted   map[string]Counts
 	remainder Counts
 	last      []*pecanv1.NodeMetrics
-	// ended is set if the dataset of a pooled iterator is over, so the model has no step of it. It gave given elements, and
-	// failed elements failed.
+	// ended is set if the dataset of a pooled iterator is over, so the model has no step of it. The dataset gave given
+	// elements, and failed elements failed.
 	ended         bool
 	given, failed uint64
 }

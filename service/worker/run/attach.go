@@ -14,9 +14,9 @@ import (
 // attach makes c the reader of the stream, unless the current reader's OPEN is newer. OPENs look for their
 // stream concurrently, and a late one may belong to an abandoned connection.
 //
-// The run restarts if it no longer holds the index start, or if start is far ahead of it. No element below clean
-// has failed. If another run may produce other elements, none is started: the dispatcher then abandons the
-// stream or has it sent from its start.
+// Elements below clean have not failed. The run restarts if it no longer holds the index start, or if start is far
+// ahead of it. If another run may produce other elements, none is started: the dispatcher then abandons the stream or
+// has it sent from its start.
 func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -116,7 +116,7 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	r.window.Restart(from.Index, max(header.GetCleanBelow(), min(arithmetic, from.Index)))
 	r.saver.restored.Store(true)
 	r.saver.index = from.Index
-	r.stream.log.Info("stream continues from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
+	r.stream.log.Info("the stream continues from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
 	return it, nil
 }
 
@@ -174,7 +174,7 @@ func (r *run) save(it *tf.Iterator) {
 		took := time.Since(begun)
 		r.saver.saved.Add(1)
 		r.saver.written(begun.Add(max(r.stream.streams.Options.CheckpointInterval, r.stream.streams.checkpointPause(took))))
-		r.stream.log.Debug("checkpoint saved", "index", header.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
+		r.stream.log.Debug("a checkpoint was saved", "index", header.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
 	})
 }
 

@@ -143,25 +143,25 @@ func (r *run) openLocked() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// An exclusive opening queues for the opening lock for firstTurn. Then others may open graphs for the same time. Each next
-// turn is twice as long, up to lastTurn.
+// An exclusive opening queues for the opening lock for firstPeriod. Then others may open graphs for the same time. Each
+// next period is twice as long, up to lastPeriod.
 const (
-	firstTurn = 5 * time.Millisecond
-	lastTurn  = time.Minute
+	firstPeriod = 5 * time.Millisecond
+	lastPeriod  = time.Minute
 )
 
-// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It returns false if
-// the context ended. While it queues, later openings wait behind it, because the first elements of many streams overlap. It
-// leaves the queue between turns, because the current opening may hang.
+// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both. It returns
+// false if the context ended. While it queues, later openings wait behind it, because the first elements of many
+// streams overlap. It leaves the queue between these periods, because the current opening may hang.
 func (ss *Streams) openExclusively(ctx context.Context) bool {
-	for turn := firstTurn; ss.exclusive.lock(ctx); turn = min(2*turn, lastTurn) {
-		queueing, leave := context.WithTimeout(ctx, turn)
+	for period := firstPeriod; ss.exclusive.lock(ctx); period = min(2*period, lastPeriod) {
+		queueing, leave := context.WithTimeout(ctx, period)
 		err := ss.openings.lock.Acquire(queueing, exclusively)
 		if leave(); err == nil {
 			return true
 		}
 		ss.exclusive.unlock()
-		if !clock.Sleep(ctx, turn) {
+		if !clock.Sleep(ctx, period) {
 			return false
 		}
 	}

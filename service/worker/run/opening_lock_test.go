@@ -57,7 +57,7 @@ func TestNothingWaitsLongBehindAnExclusiveOpeningThatQueues(t *testing.T) {
 				break
 			}
 			w.openings.unshare()
-			if longest = max(longest, time.Since(begun)); longest > lastTurn {
+			if longest = max(longest, time.Since(begun)); longest > lastPeriod {
 				t.Fatalf("another stream waited for %v", longest)
 			}
 		}

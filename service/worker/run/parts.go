@@ -34,8 +34,8 @@ func (r *run) beginCached(kept *cachefill.Source, u *upstreamParts) error {
 // upstreamParts runs the steps upstream of a cached step. Its parts share one pooled iterator if that is possible.
 type upstreamParts struct {
 	run *run
-	// whole are the graphs of the stream. They have the graph upstream too, if that is the same for all of its parts. at is where
-	// they were written.
+	// whole has the graphs of the stream. It includes the graph upstream of the cached step if all parts of the stream
+	// share that graph. at says for which stream and index the graphs were written.
 	whole *rewrite.StreamGraphs
 	at    rewrite.At
 	// relay is the source of the graph upstream if that reads batches, and pulling its context; nil without batches. kept are the
@@ -159,7 +159,8 @@ func (u *upstreamParts) KeptBack() (batches [][]*tf.Tensor) {
 	return batches
 }
 
-// continues makes the shared iterator begin a part, unless it has begun with it. It reports whether the iterator runs it.
+// continues makes the shared iterator begin a part, unless the iterator has begun with that part. It reports whether
+// the iterator runs the part.
 func (u *upstreamParts) continues(part uint32, graphs *rewrite.StreamGraphs) bool {
 	if u.begun == int64(part) {
 		return true

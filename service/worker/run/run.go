@@ -211,9 +211,9 @@ func (r *run) finish(failure *reason.Error) {
 	r.mu.Unlock()
 	if failure != nil {
 		r.stream.streams.counts.failedStreams.Add(1)
-		r.stream.log.Error("stream failed", "lease", r.command.GetLease(), "reason", failure.Reason, "error", failure.Message)
+		r.stream.log.Error("the stream failed", "lease", r.command.GetLease(), "reason", failure.Reason, "error", failure.Message)
 	} else {
-		r.stream.log.Info("stream ended", "lease", r.command.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
+		r.stream.log.Info("the stream ended", "lease", r.command.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
 	}
 	// The last metrics are sent before the reader learns of the end, because a reader at the end of an epoch may query
 	// them.

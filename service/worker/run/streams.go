@@ -121,7 +121,7 @@ func (ss *Streams) Start(command *pecanv1.StartStream) {
 	ss.arrived = make(chan struct{})
 	s.begin()
 	ss.mu.Unlock()
-	s.log.Info("stream starts", "lease", command.GetLease(), "closing", command.GetClosing(), "prefetch", command.GetPrefetch())
+	s.log.Info("the stream starts", "lease", command.GetLease(), "closing", command.GetClosing(), "prefetch", command.GetPrefetch())
 }
 
 // Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a
@@ -138,7 +138,7 @@ func (ss *Streams) Stop(command *pecanv1.StopStream) {
 	ss.mu.Unlock()
 	if s != nil {
 		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.Stream, ss.Identity))
-		s.log.Info("stream taken back", "lease", lease)
+		s.log.Info("the dispatcher took the stream back", "lease", lease)
 		if lease == 0 && ss.Checkpoints != nil {
 			// The stream's epoch is over.
 			ss.Running.Go(func() { ss.removeCheckpoints(s) })

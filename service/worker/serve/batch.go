@@ -13,7 +13,7 @@ type writeBatch struct {
 	buffers net.Buffers
 	bytes   int
 	held    []*window.Entry
-	// headers holds the headers of the frames. Their buffers point into it.
+	// headers holds the headers of the frames. The buffers of the frames point into it.
 	headers []byte
 }
 

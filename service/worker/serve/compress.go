@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/payload"
 )
 
-// These bounds decide when COMPRESSION_AUTO compresses. snappy compresses about 1.2 GB/s per core and
-// decompresses a little faster. It pays on a link that is clearly slower, for payloads that clearly shrink.
+// These bounds decide when COMPRESSION_AUTO compresses. snappy compresses about 1.2 GB/s per core and decompresses a
+// little faster. Compression pays on a link that is clearly slower, for payloads that clearly shrink.
 const (
 	slowLink     = 300e6
 	sampleBytes  = 64 << 10

@@ -88,7 +88,7 @@ func (c *conn) serve() {
 	}
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		if kept, say := c.server.peers.allow(time.Now()); say {
-			c.log.Warn("data connection ends", "error", err, "not_logged_before", kept)
+			c.log.Warn("a data connection ends", "error", err, "not_logged_before", kept)
 		}
 	}
 	c.cancel()

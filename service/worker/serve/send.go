@@ -58,7 +58,7 @@ func (c *conn) write() {
 		case <-c.signal:
 		case <-ticker.C:
 			if time.Since(c.begun)-time.Duration(c.lastFrame.Load()) > silenceTimeout {
-				c.log.Warn("data connection ends: the reader is silent", "for", silenceTimeout)
+				c.log.Warn("a data connection ends: the reader is silent", "for", silenceTimeout)
 				return
 			}
 			if c.push(frame.Append(nil, frame.Header{Type: frame.Ping}, nil)) != nil {

@@ -27,9 +27,9 @@ const (
 
 // Options are the part of a worker's configuration that concerns its data plane.
 type Options struct {
-	// Listen is a HOST:PORT, and ListenOn listens there. Advertise is the HOST:PORT by which readers reach the
-	// worker. If it is empty, it is the address that the worker listens on. If that is every address of the
-	// host, it is the one that reaches Dispatcher.
+	// Listen is a HOST:PORT, and ListenOn listens there. Advertise is the HOST:PORT by which readers reach the worker. If
+	// Advertise is empty, the worker advertises the address that it listens on. If it listens on all addresses, it
+	// advertises the one by which this host reaches Dispatcher.
 	Listen, Advertise, Dispatcher string
 	ListenOn                      func(network, address string) (net.Listener, error)
 	// Version is the version of this build, for readers.

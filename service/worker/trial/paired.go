@@ -72,9 +72,9 @@ func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, last string) e
 	return err
 }
 
-// context makes a context with one thread for functions, which both orders use by turns. With one thread each,
-// they would also have one allocator each. Its state can make one of two equal iterators half as expensive again
-// as the other.
+// context makes a context with one thread for functions, which both orders use by turns. With one thread each, they
+// would also have one allocator each. The state of an allocator can make one of two equal iterators half as expensive
+// again as the other.
 func (t *trial) context(slot **tf.Context) (*tf.Context, error) {
 	if *slot == nil {
 		made, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 1, IntraOpThreads: 1})

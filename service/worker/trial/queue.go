@@ -32,8 +32,8 @@ type Queue struct {
 	// other graph is opened meanwhile.
 	ShareOpening func(ctx context.Context) (unshare func(), err error)
 
-	// turn is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
-	turn            sync.Mutex
+	// current is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
+	current         sync.Mutex
 	inconclusive    []kept
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
@@ -64,8 +64,8 @@ func (q *Queue) Begin(command *pecanv1.TryOrder) {
 	q.running[id] = cancel
 	q.Running.Go(func() {
 		defer q.end(id)
-		q.turn.Lock()
-		defer q.turn.Unlock()
+		q.current.Lock()
+		defer q.current.Unlock()
 		if trial := q.try(ctx, command); ctx.Err() == nil {
 			q.answer(command, trial)
 		}
@@ -102,7 +102,7 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 	} else {
 		q.refused.Add(1)
 	}
-	q.Log.Info("order trial", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
+	q.Log.Info("a trial of an order ended", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
 		"original_s", trial.GetOriginalS(), "ordered_s", trial.GetOrderedS(), "cpu_s", trial.GetCpuS(), "refused", trial.GetRefused())
 	q.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
 }

@@ -29,8 +29,8 @@ func (w *Window) tryReserve(bytes, limit int64) bool {
 	}
 }
 
-// underWay is the room for the element that a graph begins while its last one is fetched. If only few elements
-// fit at all, no room is left for it.
+// underWay is the room for the element that a graph begins while its last one is fetched. It is 0 for elements above an
+// eighth of the limit, because few of those fit at all.
 func (w *Window) underWay(limit int64) int64 {
 	if w.last > limit/8 {
 		return 0
@@ -82,7 +82,7 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 	return false
 }
 
-// SetPrefetch sets whether the stream is still leased ahead of need.
+// SetPrefetch sets whether the stream still belongs to a prefetched epoch that no client has adopted.
 func (w *Window) SetPrefetch(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

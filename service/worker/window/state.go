@@ -14,7 +14,7 @@ func (w *Window) WaitsForRoom() bool {
 	return w.phase == blocked
 }
 
-// Skippable is how many elements the reader has that the run has not produced yet.
+// Skippable returns how many elements, from the next one on, the reader already has. The run need not produce them.
 func (w *Window) Skippable() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -24,8 +24,8 @@ func (w *Window) Skippable() uint64 {
 	return w.acked - w.next
 }
 
-// lowest is the first index that is held or certain to come. The run may be skipping elements below acked right
-// now.
+// lowest is the first index that the window holds, or else the first one that the run appends. The run may be skipping
+// elements below acked right now.
 func (w *Window) lowest() uint64 {
 	if len(w.entries) > 0 {
 		return w.entries[0].First

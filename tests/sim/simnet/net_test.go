@@ -81,7 +81,7 @@ func TestWhatWasLostArrivesWhenTheLinkHeals(t *testing.T) {
 	})
 }
 
-func TestOneWayIsOneWay(t *testing.T) {
+func TestLosingOneDirectionKeepsTheOtherOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *simnet.Net) {
 		here, there := joined(t, n)
 		n.Lose(b, a, true)
@@ -95,7 +95,7 @@ func TestOneWayIsOneWay(t *testing.T) {
 	})
 }
 
-func TestACutIsInTheMidstOfAWrite(t *testing.T) {
+func TestAConnectionIsCutInTheMiddleOfAWrite(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *simnet.Net) {
 		here, there := joined(t, n)
 		n.CutAfter(a, b, 3)

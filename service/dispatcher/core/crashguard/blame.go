@@ -14,8 +14,8 @@ type Limits struct {
 	Crashes, Deaths int
 }
 
-// Serial reports whether the next run of a stream must be serial, so that the marked element is the one that kills. It
-// is from the second crash on, and when a quarter of the allowed deaths is left.
+// Serial reports whether the next run of a stream must be serial, so that the marked element is the one that kills. The
+// run is serial from the second crash on, and when a quarter of the allowed deaths is left.
 func (l Limits) Serial(stream *pecanv1.StoredStream, lost *pecanv1.LeaseLost) bool {
 	deaths, crashes := Count(stream, lost)
 	return stream.Serial || crashes >= 2 || int(deaths) >= l.Deaths-l.Deaths/4

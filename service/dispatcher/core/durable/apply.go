@@ -33,7 +33,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 		return s.applyStarted(kind.Started)
 	case *pecanv1.Record_DatasetAdded:
 		if kind.DatasetAdded.GetDataset() == nil {
-			return errors.New("no dataset")
+			return errors.New("the record has no dataset")
 		}
 		s.addDataset(kind.DatasetAdded.Dataset)
 		return nil
@@ -59,9 +59,9 @@ func (s *State) apply(record *pecanv1.Record) error {
 		*pecanv1.Record_CachePinned, *pecanv1.Record_CacheEvicted, *pecanv1.Record_CachesUsed, *pecanv1.Record_CacheMeasured:
 		return s.applyCache(record)
 	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_OrderSpread,
-		*pecanv1.Record_OrderWidened, *pecanv1.Record_ProfileKept:
+		*pecanv1.Record_OrderWidened, *pecanv1.Record_ProfileLearned:
 		return s.applyOrder(record)
-	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementKept:
+	case *pecanv1.Record_PlacementDecided, *pecanv1.Record_PlacementLearned:
 		return s.applyPlacement(record)
 	case *pecanv1.Record_LearnedMerged:
 		return s.applyLearnedMerged(kind.LearnedMerged)
@@ -73,7 +73,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 
 func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
 	if s.clusterID != "" && r.ClusterId != s.clusterID {
-		return fmt.Errorf("cluster %q in a store of cluster %q", r.ClusterId, s.clusterID)
+		return fmt.Errorf("cluster %q opened a store of cluster %q", r.ClusterId, s.clusterID)
 	}
 	s.clusterID = r.ClusterId
 	s.incarnation++

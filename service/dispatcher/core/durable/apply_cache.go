@@ -20,7 +20,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		r := kind.CacheCommitted
 		cache := s.caches[r.Key]
 		if cache == nil || len(cache.Segments) != int(cache.Parts) || Manifest(cache) != r.Manifest {
-			return fmt.Errorf("cache %q committed with another manifest than its segments have", r.Key)
+			return fmt.Errorf("cache %q was committed with another manifest than its segments have", r.Key)
 		}
 		cache.Manifest = r.Manifest
 	case *pecanv1.Record_CacheSegmentDropped:
@@ -28,7 +28,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		cache := s.caches[r.Key]
 		at, found := FindSegment(cache, max(r.Part, r.Stream))
 		if !found || cache.Segments[at].Name != r.Name {
-			return fmt.Errorf("segment %q dropped that cache %q does not have", r.Name, r.Key)
+			return fmt.Errorf("segment %q was dropped, which cache %q does not have", r.Name, r.Key)
 		}
 		s.sizes[r.Key] = s.sizes[r.Key].without(cache.Segments[at])
 		cache.Segments = slices.Delete(cache.Segments, at, at+1)
@@ -40,14 +40,14 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 	case *pecanv1.Record_CachePinned:
 		cache := s.caches[kind.CachePinned.Key]
 		if cache == nil {
-			return fmt.Errorf("no cache %q", kind.CachePinned.Key)
+			return fmt.Errorf("cache %q does not exist", kind.CachePinned.Key)
 		}
 		cache.Pinned = kind.CachePinned.Pinned
 	case *pecanv1.Record_CacheMeasured:
 		r := kind.CacheMeasured
 		cache := s.caches[r.Key]
 		if cache == nil {
-			return fmt.Errorf("no cache %q", r.Key)
+			return fmt.Errorf("cache %q does not exist", r.Key)
 		}
 		cache.ComputeS, cache.BenefitS, cache.Fingerprint = r.ComputeS, r.BenefitS, r.Fingerprint
 	case *pecanv1.Record_CachesUsed:
@@ -63,7 +63,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 
 func (s *State) removeCache(key string) error {
 	if s.caches[key] == nil {
-		return fmt.Errorf("no cache %q", key)
+		return fmt.Errorf("cache %q does not exist", key)
 	}
 	delete(s.caches, key)
 	delete(s.sizes, key)
@@ -89,16 +89,16 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment, tenant string) 
 	segment = withPart(segment)
 	switch {
 	case segment.GetKey() == "", segment.Parts == 0, segment.Parts > maxStreams, segment.Part >= segment.Parts:
-		return fmt.Errorf("segment %q of no part", segment.GetName())
+		return fmt.Errorf("segment %q is of no part of a cache", segment.GetName())
 	case cache != nil && cache.Parts != segment.Parts:
-		return fmt.Errorf("segment %q of %d parts in a cache of %d", segment.Name, segment.Parts, cache.Parts)
+		return fmt.Errorf("segment %q is for %d parts, but its cache has %d", segment.Name, segment.Parts, cache.Parts)
 	}
 	if cache == nil {
 		cache = &pecanv1.StoredCache{Key: segment.Key, Parts: segment.Parts, Tenant: tenant}
 	}
 	at, taken := FindSegment(cache, segment.Part)
 	if taken {
-		return fmt.Errorf("segment %q of part %d, which has another segment", segment.Name, segment.Part)
+		return fmt.Errorf("segment %q is of part %d, which has another segment", segment.Name, segment.Part)
 	}
 	cache.Segments = slices.Insert(cache.Segments, at, segment)
 	s.sizes[segment.Key] = s.sizes[segment.Key].with(segment)

@@ -33,7 +33,7 @@ func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
 	for _, number := range r.OpenEpochs {
 		epoch := FindEpoch(job, number)
 		if epoch == nil || epoch.CachedStep != "" {
-			return fmt.Errorf("a decision on the cache of epoch %d, which is not open or has one", number)
+			return fmt.Errorf("the decision on a cache is for epoch %d, which is not open or has one", number)
 		}
 		open = append(open, epoch)
 	}
@@ -47,19 +47,19 @@ func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
 func checkCacheDecision(job *Job, d *pecanv1.CacheDecision) error {
 	switch {
 	case d == nil:
-		return errors.New("no decision on a cache")
+		return errors.New("the record has no decision on a cache")
 	case len(d.Candidates) > maxCachePredictions:
-		return fmt.Errorf("a decision on a cache with %d candidates", len(d.Candidates))
+		return fmt.Errorf("the decision on a cache has %d candidates; at most %d are possible", len(d.Candidates), maxCachePredictions)
 	}
 	if err := checkCachedStep(job, d.Node); err != nil {
 		return err
 	}
 	if step, _ := CandidateStep(job.Plan, d.Node).InOrder(d.Order); len(d.Order) > 0 && (step == nil || CheckSteps(d.Order) != nil) {
-		return fmt.Errorf("a decision on a cache at step %q: the steps upstream of it cannot have the order of %d steps", d.Node, len(d.Order))
+		return fmt.Errorf("the decision on a cache is for step %q, and the steps upstream of it cannot have the order of %d steps", d.Node, len(d.Order))
 	}
 	for _, value := range []float64{d.Epochs, d.Total} {
 		if !(value >= 0) || math.IsInf(value, 1) {
-			return fmt.Errorf("a decision on a cache with the value %v", value)
+			return fmt.Errorf("the decision on a cache has %v, which is no number of epochs and no score", value)
 		}
 	}
 	return nil

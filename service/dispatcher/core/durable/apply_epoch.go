@@ -22,7 +22,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		}
 		pass := FindPass(epoch, r.ClientId)
 		if pass == nil {
-			return fmt.Errorf("epoch %d adopted by client %q, who has not opened it", r.Epoch, r.ClientId)
+			return fmt.Errorf("client %[2]q cannot adopt epoch %[1]d, which it has not opened", r.Epoch, r.ClientId)
 		}
 		pass.Prefetch = false
 		s.countEpoch(job, r.Epoch, r.AtS)
@@ -65,7 +65,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return err
 		}
 		if kind.StreamAdded.Id.GetStream() != epoch.total || epoch.total >= maxStreams {
-			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), epoch.total)
+			return fmt.Errorf("stream %d cannot be added to an epoch of %d streams", kind.StreamAdded.Id.GetStream(), epoch.total)
 		}
 		s.addStream(epoch)
 	}
@@ -91,13 +91,13 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	}
 	switch {
 	case r.Position == nil && r.Epoch != job.NextEpoch:
-		return fmt.Errorf("epoch %d opened, but %d is next", r.Epoch, job.NextEpoch)
+		return fmt.Errorf("epoch %d was opened, but %d is next", r.Epoch, job.NextEpoch)
 	case FindEpoch(job, r.Epoch) != nil || r.Epoch > MaxEpoch:
-		return fmt.Errorf("epoch %d opened: it is open already, or its number is too large", r.Epoch)
+		return fmt.Errorf("epoch %d is open already, or its number is too large", r.Epoch)
 	case r.Streams > maxStreams || r.Streams != PlannedStreams(job):
-		return fmt.Errorf("epoch of %d streams, the plan has %d", r.Streams, PlannedStreams(job))
+		return fmt.Errorf("epoch %d has %d streams, but the plan has %d", r.Epoch, r.Streams, PlannedStreams(job))
 	case len(r.Order) > 0 && !slices.Equal(r.Order, s.OrderFor(job)) && !NamesOrder(job, r.Position, r.Order):
-		return fmt.Errorf("epoch %d opened in an order that was not decided", r.Epoch)
+		return fmt.Errorf("epoch %d was opened in an order that was not decided", r.Epoch)
 	}
 	if err := checkOrderStreams(r.Epoch, r.Order, r.OrderStreams, r.Streams); err != nil {
 		return err
@@ -153,9 +153,9 @@ func checkCarried(job *Job, r *pecanv1.EpochOpened) error {
 	case r.After == nil && len(r.Position.GetJoins()) == 0 && !r.Position.GetCarried():
 		return nil
 	case !job.Plan.GetCarry():
-		return fmt.Errorf("epoch %d opened with rows of another epoch, but the plan has no carry", r.Epoch)
+		return fmt.Errorf("epoch %d was opened with rows of another epoch, but the plan has no carry", r.Epoch)
 	case r.After != nil && (r.Position != nil || FindEpoch(job, *r.After) == nil || *r.After >= r.Epoch):
-		return fmt.Errorf("epoch %d opened after epoch %d, which is not open", r.Epoch, *r.After)
+		return fmt.Errorf("epoch %d was opened after epoch %d, which is not open", r.Epoch, *r.After)
 	}
 	return r.Position.CheckRows(job.Plan)
 }
@@ -167,7 +167,7 @@ func checkOrderStreams(epoch uint64, order []string, ordered []uint32, streams u
 	}
 	for i, stream := range ordered {
 		if stream >= streams || i > 0 && stream <= ordered[i-1] {
-			return fmt.Errorf("epoch %d has the order in streams %v of %d", epoch, ordered, streams)
+			return fmt.Errorf("epoch %d cannot have the order in streams %v of %d", epoch, ordered, streams)
 		}
 	}
 	return nil
@@ -180,7 +180,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	}
 	client, ok := s.clients[r.ClientId]
 	if !ok {
-		return fmt.Errorf("no client %q", r.ClientId)
+		return fmt.Errorf("client %q does not exist", r.ClientId)
 	}
 	if FindPass(epoch, r.ClientId) == nil {
 		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Prefetch: r.Prefetch, HeartbeatNumber: r.HeartbeatNumber})

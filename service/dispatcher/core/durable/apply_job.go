@@ -20,7 +20,7 @@ func (s *State) applyJob(record *pecanv1.Record) error {
 		}
 		client, ok := s.clients[r.ClientId]
 		if !ok {
-			return fmt.Errorf("no client %q", r.ClientId)
+			return fmt.Errorf("client %q does not exist", r.ClientId)
 		}
 		if !slices.Contains(job.ClientIds, r.ClientId) {
 			job.ClientIds = append(job.ClientIds, r.ClientId)
@@ -60,10 +60,10 @@ func (s *State) applyJob(record *pecanv1.Record) error {
 
 func (s *State) applyJobCreated(r *pecanv1.JobCreated) error {
 	if _, taken := s.jobs[r.JobId]; taken {
-		return fmt.Errorf("job %q exists", r.JobId)
+		return fmt.Errorf("job %q exists already", r.JobId)
 	}
 	if _, taken := s.named[r.Name]; taken && r.Name != "" {
-		return fmt.Errorf("a job named %q exists", r.Name)
+		return fmt.Errorf("a job named %q exists already", r.Name)
 	}
 	s.addJob(&Job{StoredJob: &pecanv1.StoredJob{
 		JobId: r.JobId, Name: r.Name, DatasetId: r.DatasetId, Options: r.Options, Plan: r.Plan, Sequence: s.applied + 1,

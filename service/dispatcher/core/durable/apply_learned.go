@@ -87,7 +87,7 @@ func CheckLearned(l *pecanv1.Learned) error {
 			return err
 		}
 		if _, is := pecanv1.OrderStage_name[int32(decided.Stage)]; !is || decided.Stage != 0 && len(decided.Order) == 0 {
-			return fmt.Errorf("an order of %d steps at stage %v", len(decided.Order), decided.Stage)
+			return fmt.Errorf("an order of %d steps cannot be at stage %v", len(decided.Order), decided.Stage)
 		}
 		if err := checkProduction(decided.Production); err != nil {
 			return err
@@ -112,16 +112,16 @@ func CheckLearned(l *pecanv1.Learned) error {
 func checkHistory(history *pecanv1.StoredHistory) error {
 	switch jobs := history.GetJobs(); {
 	case history.GetFingerprint() == "":
-		return errors.New("a history of no graph")
+		return errors.New("the history has no fingerprint of a graph")
 	case len(jobs) == 0 || len(jobs) > pecanv1.MaxPastJobs:
-		return fmt.Errorf("a history of %d jobs", len(jobs))
+		return fmt.Errorf("the history has %d jobs; from 1 to %d are possible", len(jobs), pecanv1.MaxPastJobs)
 	case !slices.IsSortedFunc(jobs, pecanv1.CompareJobs):
-		return errors.New("a history whose jobs are not sorted")
+		return errors.New("the jobs of the history are not sorted")
 	}
 	seen := map[string]bool{}
 	for _, past := range history.Jobs {
 		if past.JobId == "" || seen[past.JobId] || past.Epochs == 0 || past.Epochs > past.NextEpoch || past.NextEpoch > MaxEpoch+1 || past.FirstS <= 0 || past.FirstS > past.LastS {
-			return fmt.Errorf("a history with job %q of %d epochs, from %d s to %d s", past.JobId, past.Epochs, past.FirstS, past.LastS)
+			return fmt.Errorf("the history has job %q with %d epochs from %d s to %d s, which no job can have", past.JobId, past.Epochs, past.FirstS, past.LastS)
 		}
 		seen[past.JobId] = true
 	}

@@ -38,7 +38,7 @@ func (s *State) list(r listed) (*Epoch, []uint32, error) {
 		return nil, nil, err
 	}
 	if len(streams) == 0 || len(streams) > MaxListed {
-		return nil, nil, fmt.Errorf("a list of %d streams", len(streams))
+		return nil, nil, fmt.Errorf("the list has %d streams; from 1 to %d are possible", len(streams), MaxListed)
 	}
 	seen := make(map[uint32]bool, len(streams))
 	for _, stream := range streams {
@@ -56,7 +56,7 @@ func values[Value any](list []Value, n int) ([]Value, error) {
 		return make([]Value, n), nil
 	}
 	if len(list) != n {
-		return nil, fmt.Errorf("%d values for %d streams", len(list), n)
+		return nil, fmt.Errorf("the list has %d values for %d streams", len(list), n)
 	}
 	return list, nil
 }
@@ -83,11 +83,11 @@ func (s *State) applyLeasesGranted(r *pecanv1.LeasesGranted) error {
 	}
 	last := r.FirstLease + uint64(len(streams)) - 1
 	if r.FirstLease <= s.lastLease || last < r.FirstLease {
-		return fmt.Errorf("leases from %d on after lease %d", r.FirstLease, s.lastLease)
+		return fmt.Errorf("leases from %d on cannot follow lease %d", r.FirstLease, s.lastLease)
 	}
 	for i, number := range streams {
 		if stream := epoch.active[number]; stream != nil && stream.Worker != nil || s.workers[workers[i]] == nil {
-			return fmt.Errorf("stream %d is leased already, or to nobody", number)
+			return fmt.Errorf("stream %d is leased already, or the record names no worker", number)
 		}
 	}
 	s.lastLease = last
@@ -114,7 +114,7 @@ func (s *State) applyConsumersAssigned(r *pecanv1.ConsumersAssigned) error {
 	}
 	for i, number := range streams {
 		if before := epoch.Stream(number).Assignment; assignments[i] != before+1 {
-			return fmt.Errorf("assignment %d of stream %d after assignment %d", assignments[i], number, before)
+			return fmt.Errorf("assignment %d of stream %d cannot follow assignment %d", assignments[i], number, before)
 		}
 	}
 	for i, number := range streams {

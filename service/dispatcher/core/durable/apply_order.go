@@ -89,7 +89,7 @@ func (s *State) applyOrder(record *pecanv1.Record) error {
 	case *pecanv1.Record_OrderWidened:
 		return s.applyOrderWidened(kind.OrderWidened)
 	}
-	return s.applyProfileKept(record.GetProfileKept().GetProfile())
+	return s.applyProfileLearned(record.GetProfileLearned().GetProfile())
 }
 
 func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
@@ -99,13 +99,13 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	}
 	switch {
 	case !s.UsesGraph(key.Fingerprint):
-		return fmt.Errorf("an order for %q, but no dataset has that graph", key.Fingerprint)
+		return fmt.Errorf("the order is for the graph %q, which no dataset has", key.Fingerprint)
 	case s.Decision(key) != nil:
-		return fmt.Errorf("a second decision for %q", key.Fingerprint)
+		return fmt.Errorf("a decision on the order of %q exists already", key.Fingerprint)
 	case decided.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED && (decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED || len(decided.Order) == 0):
-		return fmt.Errorf("a decision for %d steps that starts at stage %v", len(decided.Order), decided.Stage)
+		return fmt.Errorf("a decision on the order of %d steps cannot begin at stage %v", len(decided.Order), decided.Stage)
 	case decided.Production != nil:
-		return errors.New("a decision that has production results")
+		return errors.New("a new decision cannot have results of production")
 	}
 	s.learn(key.Fingerprint, func(k *learnedGraph) { k.orders[key] = decided })
 	return nil
@@ -115,22 +115,22 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 func checkDecided(decided *pecanv1.StoredOrder) error {
 	switch key := KeyOf(decided); {
 	case key.Fingerprint == "":
-		return errors.New("an order has no fingerprint of a graph")
+		return errors.New("the order has no fingerprint of a graph")
 	case !isPolicy(key.Policy):
-		return fmt.Errorf("an order by policy %v", key.Policy)
+		return fmt.Errorf("the decision on an order has the unknown policy %v", key.Policy)
 	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
-		return fmt.Errorf("an order with tolerance %v", key.Tolerance)
+		return fmt.Errorf("the order has the unknown tolerance %v", key.Tolerance)
 	case len(decided.Order) > 0 && key.Policy != pecanv1.Order_ORDER_PAPER_UNGUARDED && (decided.Trial == nil || decided.Trial.Refused != ""):
-		return errors.New("an order without a successful trial")
+		return errors.New("no trial has confirmed the order")
 	case !(decided.PredictedBeforeS >= 0 && decided.PredictedAfterS >= 0) || math.IsInf(decided.PredictedBeforeS+decided.PredictedAfterS, 0):
-		return fmt.Errorf("an order with a prediction of %v s instead of %v s", decided.PredictedAfterS, decided.PredictedBeforeS)
+		return fmt.Errorf("the order is predicted to take %v s instead of %v s, which are no times", decided.PredictedAfterS, decided.PredictedBeforeS)
 	}
 	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers), checkWider(decided.Tolerance, decided.Wider)); err != nil {
 		return err
 	}
 	for _, step := range decided.Covers {
 		if !slices.Contains(decided.Order, step) {
-			return fmt.Errorf("an order that covers step %q without having it", step)
+			return fmt.Errorf("the decision covers step %q, which is not in its order", step)
 		}
 	}
 	return nil
@@ -144,9 +144,9 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	switch {
 	case decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK && r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
-		return fmt.Errorf("an order of %q was judged, but no job runs it", r.GetFingerprint())
+		return fmt.Errorf("the order of %q was judged, but no job runs it", r.GetFingerprint())
 	case !back && (r.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED || decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED):
-		return fmt.Errorf("an order of %q comes from %v to %v", r.Fingerprint, decided.Stage, r.Stage)
+		return fmt.Errorf("the order of %q cannot go from stage %v to stage %v", r.Fingerprint, decided.Stage, r.Stage)
 	}
 	if err := checkProduction(r.Production); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 func (s *State) applyOrderWidened(r *pecanv1.OrderWidened) error {
 	decided := s.Decision(OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()})
 	if decided == nil || decided.Wider != nil || r.Wider == nil {
-		return fmt.Errorf("a wider tolerance for an order of %q that is not decided, or a second one", r.GetFingerprint())
+		return fmt.Errorf("the order of %q is not decided, or has a wider tolerance already", r.GetFingerprint())
 	}
 	if err := checkWider(decided.Tolerance, r.Wider); err != nil {
 		return err
@@ -186,7 +186,7 @@ func checkWider(tolerance pecanv1.OrderTolerance, wider *pecanv1.WiderTolerance)
 		return nil
 	}
 	if wider.Tolerance <= tolerance || wider.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY || wider.Trial == nil || wider.Trial.Refused != "" {
-		return fmt.Errorf("a tolerance %v that is not wider than %v, or that no trial has confirmed", wider.Tolerance, tolerance)
+		return fmt.Errorf("the tolerance %v is not wider than %v, or no trial has confirmed it", wider.Tolerance, tolerance)
 	}
 	return finite(wider.PredictedBeforeS, wider.PredictedAfterS)
 }
@@ -209,7 +209,7 @@ func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 	case r.OrderFrom > r.OrderBelow || r.OrderBelow > epoch.Regular() || r.OrderBelow > 0 && len(r.Order) == 0:
 		return fmt.Errorf("epoch %d of %d regular streams gets an order in streams %d to %d", r.Epoch, epoch.Regular(), r.OrderFrom, r.OrderBelow)
 	case len(r.Order) > 0 && len(r.OrderStreams) == 0 && r.OrderFrom == r.OrderBelow:
-		return fmt.Errorf("epoch %d gets an order in no stream", r.Epoch)
+		return fmt.Errorf("the order of epoch %d is for none of its streams", r.Epoch)
 	}
 	then := &Epoch{Order: r.Order, OrderStreams: r.OrderStreams, OrderFrom: r.OrderFrom, OrderBelow: r.OrderBelow}
 	for stream := range epoch.total {
@@ -224,7 +224,7 @@ func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 func checkProduction(production *pecanv1.OrderProduction) error {
 	for _, each := range []float64{production.GetRegisteredS(), production.GetOrderedS()} {
 		if math.IsNaN(each) || math.IsInf(each, 0) || each < 0 {
-			return fmt.Errorf("an element took %v s in production", each)
+			return fmt.Errorf("an element cannot have taken %v s in production", each)
 		}
 	}
 	return nil
@@ -233,24 +233,24 @@ func checkProduction(production *pecanv1.OrderProduction) error {
 // CheckSteps refuses lists that cannot be the names of a dataset's steps.
 func CheckSteps(order []string) error {
 	if len(order) > maxSteps {
-		return fmt.Errorf("an order of %d steps", len(order))
+		return fmt.Errorf("the order has %d steps; at most %d are possible", len(order), maxSteps)
 	}
 	seen := map[string]bool{}
 	for _, name := range order {
 		if name == "" || seen[name] {
-			return fmt.Errorf("an order with step %q, which is unnamed or repeated", name)
+			return fmt.Errorf("the order has step %q, which is unnamed or repeated", name)
 		}
 		seen[name] = true
 	}
 	return nil
 }
 
-func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
+func (s *State) applyProfileLearned(profile *pecanv1.StoredProfile) error {
 	if err := checkProfile(profile); err != nil {
 		return err
 	}
 	if !s.UsesGraph(profile.Fingerprint) {
-		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.Fingerprint)
+		return fmt.Errorf("the profile is of the graph %q, which no dataset has", profile.Fingerprint)
 	}
 	s.learn(profile.Fingerprint, func(k *learnedGraph) { k.profile = profile })
 	return nil
@@ -259,7 +259,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 // checkProfile refuses what cannot be a profile.
 func checkProfile(profile *pecanv1.StoredProfile) error {
 	if profile.GetFingerprint() == "" {
-		return errors.New("a profile of no graph")
+		return errors.New("the profile has no fingerprint of a graph")
 	}
 	if err := CheckSteps(profile.GetOther().GetOrder()); err != nil {
 		return err
@@ -269,16 +269,16 @@ func checkProfile(profile *pecanv1.StoredProfile) error {
 
 func checkNodes(nodes []*pecanv1.NodeMetrics) error {
 	if len(nodes) > jobmetrics.MaxNodes {
-		return fmt.Errorf("a profile of %d nodes", len(nodes))
+		return fmt.Errorf("the profile has %d nodes; at most %d are possible", len(nodes), jobmetrics.MaxNodes)
 	}
 	before := ""
 	for _, node := range nodes {
 		// This also refuses a node without a name.
 		if node.GetNode() <= before {
-			return fmt.Errorf("a profile with node %q after %q", node.GetNode(), before)
+			return fmt.Errorf("the profile lists node %q after %q, but names must ascend", node.GetNode(), before)
 		}
 		if cpu := node.SelfCpuS; math.IsNaN(cpu) || math.IsInf(cpu, 0) || cpu < 0 {
-			return fmt.Errorf("a profile with node %q of %v s", node.Node, cpu)
+			return fmt.Errorf("the profile has node %q with %v s, which is no time", node.Node, cpu)
 		}
 		if err := checkNodes(node.Inside); err != nil {
 			return err

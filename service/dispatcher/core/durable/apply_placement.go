@@ -23,24 +23,24 @@ func (s *State) KnownPlacement(key PlacementKey) *pecanv1.PlacementKnown {
 }
 
 func (s *State) applyPlacement(record *pecanv1.Record) error {
-	if kept := record.GetPlacementKept(); kept != nil {
-		return s.applyPlacementKept(kept.GetKnown())
+	if kept := record.GetPlacementLearned(); kept != nil {
+		return s.applyPlacementLearned(kept.GetKnown())
 	}
 	r := record.GetPlacementDecided()
 	job := s.jobs[r.GetJobId()]
 	switch {
 	case job == nil:
-		return fmt.Errorf("a placement of job %q, which does not exist", r.GetJobId())
+		return fmt.Errorf("the placement is of job %q, which does not exist", r.GetJobId())
 	case r.GetPlacement() == nil:
-		return errors.New("no placement")
+		return errors.New("the record has no placement")
 	case len(r.Placement.Candidates) > maxCandidates:
-		return fmt.Errorf("a placement with %d candidates", len(r.Placement.Candidates))
+		return fmt.Errorf("the placement has %d candidates; at most %d are possible", len(r.Placement.Candidates), maxCandidates)
 	}
 	job.Placement = r.Placement
 	return nil
 }
 
-func (s *State) applyPlacementKept(known *pecanv1.PlacementKnown) error {
+func (s *State) applyPlacementLearned(known *pecanv1.PlacementKnown) error {
 	if err := checkPlacement(known); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		}
 		// Old records have no assignment number, but they count as assignments.
 		if r.Assignment != 0 && r.Assignment != stream.Assignment+1 {
-			return fmt.Errorf("assignment %d of stream %d after assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
+			return fmt.Errorf("assignment %d of stream %d cannot follow assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
 		}
 		s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { assign(stream, r.ClientId, r.StartIndex) })
 	case *pecanv1.Record_ConsumerReleased:
@@ -58,7 +58,7 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 			}
 		})
 	default:
-		return errors.New("unknown kind of record; it may come from a newer version")
+		return errors.New("the kind of the record is unknown; the record may come from a newer version")
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func assign(stream *pecanv1.StoredStream, clientID string, startIndex uint64) {
 
 func checkProduced(stream *pecanv1.StoredStream, lease uint64) error {
 	if stream.Worker == nil || stream.Lease != lease {
-		return fmt.Errorf("stream %d produced under lease %d, held is %d", stream.Stream, lease, stream.Lease)
+		return fmt.Errorf("stream %d was produced under lease %d, but lease %d is held", stream.Stream, lease, stream.Lease)
 	}
 	return nil
 }
@@ -89,10 +89,10 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 		return err
 	}
 	if r.Lease <= s.lastLease {
-		return fmt.Errorf("lease %d after lease %d", r.Lease, s.lastLease)
+		return fmt.Errorf("lease %d cannot follow lease %d", r.Lease, s.lastLease)
 	}
 	if stream.Worker != nil || r.Worker == nil {
-		return fmt.Errorf("stream %d is leased already, or to nobody", r.Id.GetStream())
+		return fmt.Errorf("stream %d is leased already, or the record names no worker", r.Id.GetStream())
 	}
 	s.lastLease = r.Lease
 	s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { grant(stream, r.Lease, 0, r.Worker, r.Restart) })
@@ -114,7 +114,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		return err
 	}
 	if stream.Worker == nil || stream.Lease != r.Lease {
-		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
+		return fmt.Errorf("stream %d lost lease %d, but lease %d is held", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
 	s.change(epoch, stream.Stream, func(stream *pecanv1.StoredStream) { loseLease(stream, r) })
 	return nil

@@ -49,13 +49,13 @@ func (e *Epoch) Joined() []*pecanv1.KeptRows {
 // Kept reports whether another open epoch of the job needs rows that an epoch keeps back, or will know which ones it
 // needs. The epoch then stays open without readers.
 func (e *Epoch) Kept() bool {
-	return e.Followed() || slices.ContainsFunc(e.Job.Epochs, func(other *Epoch) bool {
+	return e.RowsAwaited() || slices.ContainsFunc(e.Job.Epochs, func(other *Epoch) bool {
 		return other != e && other.reads(func(kept *pecanv1.KeptRows) bool { return kept.Epoch == e.Epoch })
 	})
 }
 
-// Followed reports whether another open epoch waits to know which rows an epoch leaves.
-func (e *Epoch) Followed() bool {
+// RowsAwaited reports whether another open epoch waits to know which rows an epoch leaves.
+func (e *Epoch) RowsAwaited() bool {
 	return slices.ContainsFunc(e.Job.Epochs, func(other *Epoch) bool { return other.After != nil && *other.After == e.Epoch })
 }
 

@@ -34,8 +34,8 @@ func TestCarryIsTheEndOfTheJoinedRows(t *testing.T) {
 	}
 }
 
-// TestCarryOfManyEpochs compares the list with a closing stream that holds the rows themselves.
-func TestCarryOfManyEpochs(t *testing.T) {
+// TestTheCarryFitsTheRowsThatAClosingStreamHolds compares the list with a closing stream that holds the rows themselves.
+func TestTheCarryFitsTheRowsThatAClosingStreamHolds(t *testing.T) {
 	type row struct {
 		epoch  uint64
 		stream uint32

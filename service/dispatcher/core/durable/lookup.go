@@ -92,7 +92,7 @@ func (s *State) job(id string) (*Job, error) {
 	if job, ok := s.jobs[id]; ok {
 		return job, nil
 	}
-	return nil, fmt.Errorf("no job %q", id)
+	return nil, fmt.Errorf("job %q does not exist", id)
 }
 
 func (s *State) Epoch(jobID string, number uint64) (*Job, *Epoch, error) {
@@ -103,7 +103,7 @@ func (s *State) Epoch(jobID string, number uint64) (*Job, *Epoch, error) {
 	if epoch := FindEpoch(job, number); epoch != nil {
 		return job, epoch, nil
 	}
-	return nil, nil, fmt.Errorf("no epoch %d of job %q", number, jobID)
+	return nil, nil, fmt.Errorf("epoch %d of job %q is not open", number, jobID)
 }
 
 // Opened returns the open epoch that a record opened, or nil.
@@ -116,7 +116,7 @@ func (s *State) stream(id *pecanv1.StreamId) (*Epoch, *pecanv1.StoredStream, err
 		return nil, nil, err
 	}
 	if id.GetStream() >= epoch.total || epoch.Settled(id.GetStream()) {
-		return nil, nil, fmt.Errorf("no stream %d in epoch %d of job %q, or it is settled", id.GetStream(), id.GetEpoch(), id.GetJobId())
+		return nil, nil, fmt.Errorf("stream %d of epoch %d of job %q does not exist, or is settled", id.GetStream(), id.GetEpoch(), id.GetJobId())
 	}
 	return epoch, epoch.Stream(id.GetStream()), nil
 }

@@ -77,7 +77,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 		}
 	}
 	if stored.Total > maxStreams || s.opened[stored.Opened] != nil {
-		return fmt.Errorf("epoch %d has %d streams, or its number %d is not its own", stored.Epoch, stored.Total, stored.Opened)
+		return fmt.Errorf("epoch %d has %d streams, which are too many, or its number %d is that of another epoch", stored.Epoch, stored.Total, stored.Opened)
 	}
 	e := newEpoch(job, stored.Epoch, stored.Opened, stored.Total)
 	e.Passes, e.Error, e.Order, e.OrderStreams, e.assignment = stored.Passes, stored.Error, stored.Order, stored.OrderStreams, stored.Assignment
@@ -90,7 +90,7 @@ func (s *State) restoreEpoch(job *Job, stored *pecanv1.StoredEpoch) error {
 	s.addEpoch(e)
 	for _, stream := range stored.Streams {
 		if stream.Stream >= e.total {
-			return fmt.Errorf("epoch %d has stream %d of %d", e.Epoch, stream.Stream, e.total)
+			return fmt.Errorf("epoch %d has stream %d, but only %d streams", e.Epoch, stream.Stream, e.total)
 		}
 		if stream.WorkerNumber > 0 {
 			if stream.Worker = s.workers[stream.WorkerNumber]; stream.Worker == nil {

@@ -13,7 +13,7 @@ import (
 func (s *State) applyWorker(record *pecanv1.Record) error {
 	if forgotten := record.GetWorkerForgotten(); forgotten != nil {
 		if len(s.leases[forgotten.WorkerId]) > 0 {
-			return fmt.Errorf("worker %q forgotten, and it holds streams", forgotten.WorkerId)
+			return fmt.Errorf("worker %q cannot be forgotten, because it holds streams", forgotten.WorkerId)
 		}
 		for _, number := range s.numbers[forgotten.WorkerId] {
 			delete(s.workers, number)
@@ -23,7 +23,7 @@ func (s *State) applyWorker(record *pecanv1.Record) error {
 	}
 	named := record.GetWorkerNamed()
 	if named.GetNumber() == 0 || named.GetWorker() == nil || s.workers[named.Number] != nil {
-		return fmt.Errorf("worker %q named %d, which is no free number", named.GetWorker().GetWorkerId(), named.GetNumber())
+		return fmt.Errorf("worker %q cannot have the number %d, which is no free number", named.GetWorker().GetWorkerId(), named.GetNumber())
 	}
 	s.nameWorker(named.Number, named.Worker)
 	return nil

@@ -136,7 +136,7 @@ func TestALeavingWorkerIsNamedUntilItIsGone(t *testing.T) {
 	}
 }
 
-func TestG9WhatCannotBeHadIsNotCountedOn(t *testing.T) {
+func TestG9JobsDoNotCountOnWorkersThatTheProviderCannotStart(t *testing.T) {
 	f := opened(Limits{Max: 9}, State{})
 	stuck := Answer{State: State{Desired: 6, Requested: 2, Pending: 1, Ready: 3, Stuck: 2, Why: "quota"}}
 	at := time.Duration(0)

@@ -14,7 +14,7 @@
 //
 // wanted.go sums the remote workers that all jobs want from a provider. status.go reports the decisions and what they rest on.
 //
-// Only the records PlacementDecided and PlacementKept are durable. After a restart a search waits for the trainers and
+// Only the records PlacementDecided and PlacementLearned are durable. After a restart a search waits for the trainers and
 // workers that were there, and then continues from the last recorded decision.
 //
 // The package knows stored jobs and plain facts about workers and clients. It must not know sessions or prices. It must not

@@ -275,7 +275,7 @@ func (p *Placements) Placed(in Placed) {
 	known.Fingerprint, known.TrainerType, known.KeptS = key.Fingerprint, key.TrainerType, p.host.TimeOfDay()
 	kept := p.state.KnownPlacement(key)
 	if key.Fingerprint != "" && (kept == nil || kept.Remote != known.Remote || kept.Local != known.Local || before == nil || !before.Converged) {
-		p.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_PlacementKept{PlacementKept: &pecanv1.PlacementKept{Known: known}}})
+		p.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_PlacementLearned{PlacementLearned: &pecanv1.PlacementLearned{Known: known}}})
 	}
 }
 

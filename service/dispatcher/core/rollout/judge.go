@@ -11,6 +11,35 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// judgePilots judges the pilots that are due.
+func (r *Rollouts) judgePilots() {
+	var due []durable.OrderKey
+	for key, p := range r.pilots {
+		if r.host.Now() >= p.due {
+			due = append(due, key)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	jobs := map[durable.OrderKey][]*durable.Job{}
+	for _, job := range r.state.Jobs() {
+		if key, off := r.state.OrderKey(job); off == "" {
+			jobs[key] = append(jobs[key], job)
+		}
+	}
+	slices.SortFunc(due, durable.OrderKey.Compare)
+	for _, key := range due {
+		decided, p := r.state.Decision(key), r.pilots[key]
+		if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK || len(decided.GetOrder()) == 0 || len(jobs[key]) == 0 {
+			delete(r.pilots, key)
+			continue
+		}
+		p.due = r.host.Now() + checkEvery
+		r.judge(key, decided, p, jobs[key])
+	}
+}
+
 // judge adopts a piloted order or rolls it back, if the metrics suffice.
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)

@@ -69,7 +69,7 @@ func perElement(nodes []*pecanv1.NodeMetrics) (cost, size float64) {
 }
 
 func (r *Rollouts) storeProfile(profile *pecanv1.StoredProfile) {
-	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileKept{ProfileKept: &pecanv1.ProfileKept{Profile: profile}}})
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_ProfileLearned{ProfileLearned: &pecanv1.ProfileLearned{Profile: profile}}})
 }
 
 // epochsBegun sums the epochs that jobs have begun.

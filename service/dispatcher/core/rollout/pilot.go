@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// pilot follows an order in production, from the first epoch that was opened with it.
+// pilot measures an order in production, from the first epoch that was opened with it.
 type pilot struct {
 	// due is when the pilot is judged next.
 	due time.Duration
@@ -90,31 +90,27 @@ func pilotStreams(job *durable.Job, position *pecanv1.Position) (streams []uint3
 	return streams
 }
 
-// judgePilots judges the pilots that are due.
-func (r *Rollouts) judgePilots() {
-	var due []durable.OrderKey
-	for key, p := range r.pilots {
-		if r.host.Now() >= p.due {
-			due = append(due, key)
-		}
-	}
-	if len(due) == 0 {
-		return
-	}
-	jobs := map[durable.OrderKey][]*durable.Job{}
+// pilotOpenEpochs begins the pilots of orders that have none, in epochs that are read and were opened before the decision.
+// After a restart it waits for the workers' metrics, because a pilot compares the metrics from its beginning on.
+func (r *Rollouts) pilotOpenEpochs() {
 	for _, job := range r.state.Jobs() {
-		if key, off := r.state.OrderKey(job); off == "" {
-			jobs[key] = append(jobs[key], job)
-		}
-	}
-	slices.SortFunc(due, durable.OrderKey.Compare)
-	for _, key := range due {
-		decided, p := r.state.Decision(key), r.pilots[key]
-		if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK || len(decided.GetOrder()) == 0 || len(jobs[key]) == 0 {
-			delete(r.pilots, key)
+		key, off := r.state.OrderKey(job)
+		decided := r.state.Decision(key)
+		if off != "" || job.Error != nil || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
 			continue
 		}
-		p.due = r.host.Now() + checkEvery
-		r.judge(key, decided, p, jobs[key])
+		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool {
+			return len(epoch.Passes) > 0 && len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
+		})
+		if at < 0 {
+			continue
+		}
+		metrics := r.host.Metrics(job.JobId)
+		if len(metrics.Nodes) == 0 {
+			continue
+		}
+		epoch := job.Epochs[at]
+		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{job.JobId: metrics}, epochs: map[string]uint64{}}
+		r.spread(epoch, decided.Order, freshStreams(epoch, 1), 0, 0)
 	}
 }

@@ -130,8 +130,9 @@ func (p *Planned) covers() []string {
 	return registered[first:end]
 }
 
-// byStream reports whether one stream may have the order while others have not. Both orders give the same elements. But the
-// closing stream joins the remainders of batches, and these are the same only if no step has moved past a batch.
+// byStream reports whether one stream may run in the order while other streams run in the registered one. Both orders
+// give the same elements. But the closing stream joins the remainders of batches, and these are the same only if no
+// step has moved past a batch.
 func (p *Planned) byStream() bool {
 	registered := p.registered()
 	for i, step := range p.Steps {

@@ -29,31 +29,6 @@ func takes(epoch *durable.Epoch, order []string) bool {
 	return epoch.CachedStep == "" || epoch.Job.CacheDecision.GetNode() != epoch.CachedStep || !cachesOther(epoch.Job, order)
 }
 
-// pilotOpenEpochs begins the pilots of orders that have none, in epochs that are read and were opened before the decision.
-// After a restart it waits for the workers' metrics, because a pilot compares the metrics from its beginning on.
-func (r *Rollouts) pilotOpenEpochs() {
-	for _, job := range r.state.Jobs() {
-		key, off := r.state.OrderKey(job)
-		decided := r.state.Decision(key)
-		if off != "" || job.Error != nil || decided.GetStage() != pecanv1.OrderStage_ORDER_STAGE_PILOTED || r.pilots[key] != nil || !mixes(job, decided) {
-			continue
-		}
-		at := slices.IndexFunc(job.Epochs, func(epoch *durable.Epoch) bool {
-			return len(epoch.Passes) > 0 && len(epoch.Order) == 0 && takes(epoch, decided.Order) && len(freshStreams(epoch, 1)) > 0
-		})
-		if at < 0 {
-			continue
-		}
-		metrics := r.host.Metrics(job.JobId)
-		if len(metrics.Nodes) == 0 {
-			continue
-		}
-		epoch := job.Epochs[at]
-		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{job.JobId: metrics}, epochs: map[string]uint64{}}
-		r.spread(epoch, decided.Order, freshStreams(epoch, 1), 0, 0)
-	}
-}
-
 // freshStreams returns up to n regular streams of an epoch that no worker has had, the first ones.
 func freshStreams(epoch *durable.Epoch, n int) (streams []uint32) {
 	if epoch.Error != nil {
@@ -158,7 +133,7 @@ func (r *Rollouts) spread(epoch *durable.Epoch, order []string, streams []uint32
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderSpread{OrderSpread: &pecanv1.OrderSpread{
 		JobId: epoch.Job.JobId, Epoch: epoch.Epoch, Order: slices.Clone(order), OrderStreams: streams, OrderFrom: from, OrderBelow: below,
 	}}})
-	r.host.Log(false, "order of steps in an open epoch", "job", epoch.Job.JobId, "epoch", epoch.Epoch, "streams", streams, "from", from, "below", below)
+	r.host.Log(false, "order of steps spread to an open epoch", "job", epoch.Job.JobId, "epoch", epoch.Epoch, "streams", streams, "from", from, "below", below)
 }
 
 // jobsOf returns the jobs that have a decision.

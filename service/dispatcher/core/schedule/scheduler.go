@@ -214,7 +214,7 @@ func (s *Scheduler) enqueue(d *demand, waits bool) {
 	}
 }
 
-// freeBound lets prefetched epochs that a quota stopped have their turn, because a slot is free.
+// freeBound lets prefetched epochs that a quota stopped wait for a worker again, because a slot is free.
 func (s *Scheduler) freeBound() {
 	for d := range s.bound {
 		delete(s.bound, d)
@@ -341,7 +341,8 @@ func (s *Scheduler) shareSlots() {
 
 // leaseNext leases the next stream of an epoch for which a worker has room; false without one.
 func (s *Scheduler) leaseNext(d *demand) (leased bool) {
-	// With static sharding, consecutive streams belong to different workers. So it tries one stream for each worker.
+	// With static sharding, consecutive streams belong to different workers. So leaseNext tries one stream for each
+	// worker.
 	tries := 1
 	if s.positions > 0 && static(d.epoch.Job) {
 		tries = s.positions
@@ -357,8 +358,8 @@ func (s *Scheduler) leaseNext(d *demand) (leased bool) {
 	return leased
 }
 
-// leaseClosings leases the closing streams of an epoch that wait for nothing; false if no worker can take them. They
-// need no slot.
+// leaseClosings leases the closing streams of an epoch that wait for nothing; false if no worker can take them. Closing
+// streams need no slot.
 func (s *Scheduler) leaseClosings(d *demand) (met bool) {
 	if d.prefetch || !d.epoch.Job.Plan.HasClosing() || s.epochs[d.epoch] != d {
 		return true
