@@ -145,7 +145,7 @@ func TestProfilesRefusesWhatItCannotUse(t *testing.T) {
 		{[]string{"export", path["good"]}, "file exists"},
 		{[]string{"merge", path["good"], path["text"]}, "text: it is damaged"},
 		{[]string{"merge", path["newer"]}, "newer: a later version of Pecan wrote it"},
-		{[]string{"merge", path["impossible"]}, "an order without a successful trial"},
+		{[]string{"merge", path["impossible"]}, "no trial has confirmed the order"},
 		{[]string{"merge", filepath.Join(dir, "absent")}, "no such file"},
 	} {
 		if err := run(t.Context(), o, append([]string{"profiles"}, c.args...), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), c.want) {
