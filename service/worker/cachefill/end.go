@@ -1,7 +1,6 @@
 package cachefill
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -23,7 +22,6 @@ func (s *Source) endPart() {
 		}
 	}
 	s.commit()
-	s.spent = cmp.Or(s.reader, s.spent)
 	s.closePart()
 	for _, batch := range kept {
 		s.KeepRemainder(batch)

@@ -62,11 +62,10 @@ type Source struct {
 	begun  bool
 	source string
 	graphs *rewrite.StreamGraphs
-	// segment is the segment that is read, and reader reads its file; nil if none is read. spent is the reader of an earlier
-	// part, whose memory the next reader uses.
-	segment       *pecanv1.CacheSegment
-	reader, spent *cache.Reader
-	table         frame.Table
+	// segment is the segment that is read, and reader reads its file; nil if none is read.
+	segment *pecanv1.CacheSegment
+	reader  *cache.Reader
+	table   frame.Table
 	// delivered counts elements of the part, from the segment and from the upstream graph. alone is set if that graph has
 	// an iterator of its own.
 	delivered uint64
@@ -165,7 +164,7 @@ func (s *Source) beginReading() (err error) {
 	}
 	s.reader, err = s.Directory.dir.Open(cache.Segment{
 		Name: s.segment.GetName(), Bytes: s.segment.GetBytes(), Checksum: s.segment.GetChecksum(), Elements: s.segment.GetElements(), ID: s.segmentID(),
-	})
+	}, s.Directory.alloc)
 	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes()) {
 		err = errors.Join(errors.New("its elements have other types"), s.reader.Close())
 	}
@@ -173,10 +172,6 @@ func (s *Source) beginReading() (err error) {
 		s.reader = nil
 		s.Directory.invalidate(s.segment, true, err)
 		return s.open()
-	}
-	if s.spent != nil {
-		s.reader.Reuse(s.spent)
-		s.spent = nil
 	}
 	return nil
 }
@@ -304,7 +299,7 @@ func (s *Source) read() ([]*tf.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		tensors, err := tensorsOf(&chunk, &s.table)
+		tensors, err := tensorsOf(&chunk, s.reader.Block(), &s.table)
 		if err != nil {
 			return nil, err
 		}

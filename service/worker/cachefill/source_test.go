@@ -311,7 +311,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reader, err := d.dir.Open(segment)
+		reader, err := d.dir.Open(segment, d.alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tensors, err := tensorsOf(&chunk, &table)
+			tensors, err := tensorsOf(&chunk, reader.Block(), &table)
 			if err != nil {
 				t.Fatal(err)
 			}
