@@ -99,4 +99,5 @@ func (s *Source) Close() {
 	s.closed = true
 	s.drop(nil)
 	s.closePart()
+	_ = s.takeEarly(nil)
 }

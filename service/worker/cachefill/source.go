@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
@@ -66,6 +65,7 @@ type Source struct {
 	segment *pecanv1.CacheSegment
 	reader  *cache.Reader
 	table   frame.Table
+	early   early
 	// delivered counts elements of the part, from the segment and from the upstream graph. alone is set if that graph has
 	// an iterator of its own.
 	delivered uint64
@@ -162,17 +162,13 @@ func (s *Source) beginReading() (err error) {
 		s.Directory.invalidate(s.segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
 		return s.open()
 	}
-	s.reader, err = s.Directory.dir.Open(cache.Segment{
-		Name: s.segment.GetName(), Bytes: s.segment.GetBytes(), Checksum: s.segment.GetChecksum(), Elements: s.segment.GetElements(), ID: s.segmentID(),
-	}, s.Directory.alloc)
-	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes()) {
-		err = errors.Join(errors.New("its elements have other types"), s.reader.Close())
+	if s.reader = s.takeEarly(s.segment); s.reader == nil {
+		if s.reader, err = s.openSegment(s.segment); err != nil {
+			s.Directory.invalidate(s.segment, true, err)
+			return s.open()
+		}
 	}
-	if err != nil {
-		s.reader = nil
-		s.Directory.invalidate(s.segment, true, err)
-		return s.open()
-	}
+	s.openEarly()
 	return nil
 }
 
