@@ -15,7 +15,7 @@ func TestTheNextSegmentIsOpenedEarly(t *testing.T) {
 	writing := source(t, d, plan, whole, nil)
 	begin(t, writing, from)
 	want := numbers(t, writing)
-	segments := writing.reports.unreported
+	segments := writtenBy(writing)
 	from.opened = nil
 	second := filepath.Join(d.path, segments[1].GetName())
 	aside := filepath.Join(t.TempDir(), "aside")

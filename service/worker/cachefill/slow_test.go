@@ -70,7 +70,7 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 		s, from := source(t, d, plan, whole, segments), &computed{runtime: runtime, graphs: graphs}
 		begin(t, s, from)
 		all = numbers(t, s)
-		written, s.reports.unreported = s.reports.unreported, nil
+		written = writtenBy(s)
 		s.Close()
 		return all, written, len(from.opened)
 	}

@@ -76,6 +76,8 @@ type Source struct {
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
+	// committing is held by the commit in progress.
+	committing sync.Mutex
 
 	reports reports
 }
