@@ -76,7 +76,8 @@ type Source struct {
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
-	// committing is held by the commit in progress.
+	// committing is held by the commit in progress. It is no channel, because TensorFlow's threads and the run use it: a
+	// simulation allows no channel between goroutines inside and outside of its bubble.
 	committing sync.Mutex
 
 	reports reports
