@@ -1,5 +1,5 @@
-// Package buffer holds the memory in which elements reach a trainer. There are two kinds. Buffers outside of Go's heap are
-// aligned to 64 bytes, so that TensorFlow adopts them without a copy. Mappings of shared memory are written by a worker on
+// Package buffer holds the memory in which elements reach a trainer, and a worker that reads a cache. There are two kinds. Buffers
+// outside of Go's heap are aligned to 64 bytes, so that TensorFlow adopts them without a copy. Mappings of shared memory are written by a worker on
 // this host.
 //
 // A Buffer counts references: every holder of a pointer into it holds one. The last release returns the memory to its Pool.

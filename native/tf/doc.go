@@ -1,5 +1,5 @@
 // Package tf runs serialised dataset graphs through TensorFlow's eager C API. It has contexts that never open an
-// accelerator, iterators that can be cancelled, and tensors whose memory Go reads without a copy. Through its source op
+// accelerator, iterators that can be cancelled, and tensors whose memory Go reads, or lends, without a copy. Through its source op
 // PecanPull, a graph reads elements from this process.
 //
 // All hot paths are loops in C, so one call from Go fetches one large element or a whole block of small ones.

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_cgo_export.h"
 #include "tensorflow.h"
 #include "tensorflow/c/tf_tstring.h"
 
@@ -52,6 +53,18 @@ TF_Tensor* pecan_new_tensor(int32_t dtype, const int64_t* dims, int rank, size_t
   void* data = aligned(bytes);
   if (data == NULL) return NULL;
   TF_Tensor* tensor = TF_NewTensor((TF_DataType)dtype, dims, rank, data, bytes, free_memory, NULL);
+  if (tensor != NULL) pecan_count_tensors(1);
+  return tensor;
+}
+
+static void release_memory(void* data, size_t len, void* owner) {
+  (void)data;
+  (void)len;
+  pecanReleaseShared((uintptr_t)owner);
+}
+
+TF_Tensor* pecan_share_tensor(int32_t dtype, const int64_t* dims, int rank, const void* data, size_t bytes, uintptr_t owner) {
+  TF_Tensor* tensor = TF_NewTensor((TF_DataType)dtype, dims, rank, (void*)data, bytes, release_memory, (void*)owner);
   if (tensor != NULL) pecan_count_tensors(1);
   return tensor;
 }

@@ -7,6 +7,7 @@ import "C"
 import (
 	"encoding/binary"
 	"errors"
+	"runtime/cgo"
 	"unsafe"
 )
 
@@ -64,6 +65,27 @@ func NewTensor(dtype DataType, dims []int64, data []byte) (*Tensor, error) {
 	tensor := adopt(&described)
 	copy(tensor.data, data)
 	return tensor, nil
+}
+
+// Share makes a tensor of a fixed-width dtype from data that it does not copy. data lies outside of Go's heap and is aligned to 64
+// bytes. Share calls release once, when TensorFlow needs data no more, also if it returns an error. TensorFlow never writes into data.
+func Share(dtype DataType, dims []int64, data []byte, release func()) (*Tensor, error) {
+	c := C.pecan_share_tensor(C.int32_t(dtype), dimsPointer(dims), C.int(len(dims)), unsafe.Pointer(unsafe.SliceData(data)),
+		C.size_t(len(data)), C.uintptr_t(cgo.NewHandle(release)))
+	if c == nil {
+		return nil, errors.New("make tensor: the data do not have its shape")
+	}
+	var described C.pecan_tensor
+	C.pecan_describe(c, &described)
+	return adopt(&described), nil
+}
+
+//export pecanReleaseShared
+func pecanReleaseShared(owner C.uintptr_t) {
+	handle := cgo.Handle(owner)
+	release := handle.Value().(func())
+	handle.Delete()
+	release()
 }
 
 // NewStrings creates a string tensor from its wire form: lengths, then bytes.

@@ -107,6 +107,9 @@ void pecan_delete_tensors(pecan_tensor* tensors, int n);
 // Returns a tensor with its own memory, which the caller fills through the data pointer. NULL if no memory is
 // available.
 TF_Tensor* pecan_new_tensor(int32_t dtype, const int64_t* dims, int rank, size_t bytes);
+// Returns a tensor of memory that it does not copy, aligned to 64 bytes. When TensorFlow needs the memory no more, it is released with
+// pecanReleaseShared(owner): at once if the result is NULL.
+TF_Tensor* pecan_share_tensor(int32_t dtype, const int64_t* dims, int rank, const void* data, size_t bytes, uintptr_t owner);
 // Returns a string tensor from n lengths followed by the bytes of the strings; NULL if the payload does not
 // contain them.
 TF_Tensor* pecan_new_strings(const int64_t* dims, int rank, int64_t n, const char* payload, size_t len);

@@ -63,7 +63,7 @@ func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool
 // readAll gives what can be read before the end or an error. Every chunk has to be the one that was written.
 func readAll(t testing.TB, d *Dir, s Segment, want []Chunk) (int, error) {
 	t.Helper()
-	r, err := d.Open(s)
+	r, err := d.Open(s, new(pool).alloc)
 	if err != nil {
 		return 0, err
 	}
@@ -161,7 +161,7 @@ func TestPayloadsAreAligned(t *testing.T) {
 		path := t.TempDir()
 		d, list := open(t, path, 0), chunks(7, 60)
 		s := write(t, d, testName, testID, list, compress)
-		r, err := d.Open(s)
+		r, err := d.Open(s, new(pool).alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +354,7 @@ func FuzzOpen(f *testing.F) {
 				}
 			}
 		}
-		r, err := New(fs, 0).Open(forged)
+		r, err := New(fs, 0).Open(forged, new(pool).alloc)
 		if err != nil {
 			return
 		}

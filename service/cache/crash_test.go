@@ -135,9 +135,9 @@ func (f *memoryFile) Close() error {
 	return f.File.Close()
 }
 
-// attempt writes a segment over a file system and reports whether that was acknowledged.
-func attempt(fs FileSystem, list []Chunk) (Segment, error) {
-	w, err := New(fs, 0).Create(testName, testID, testDTypes, Uncompressed)
+// attempt writes a segment and reports whether that was acknowledged.
+func attempt(d *Dir, list []Chunk) (Segment, error) {
+	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		return Segment{}, err
 	}
@@ -153,7 +153,7 @@ func attempt(fs FileSystem, list []Chunk) (Segment, error) {
 // afterwards, whatever remains of unsynced data. Any other segment is complete or absent.
 func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 	list := chunks(7, 12)
-	want, err := attempt(newMemory(func(string) error { return nil }), list)
+	want, err := attempt(New(newMemory(func(string) error { return nil }), 0), list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 			count++
 			return nil
 		})
-		_, err := attempt(m, list)
+		_, err := attempt(New(m, 0), list)
 		if left == nil {
 			// The call ended first. The last crash is right after the acknowledgement, and unsynced data is lost.
 			if err != nil {
@@ -219,7 +219,7 @@ func TestAnErrorAtAnyCallIsReturned(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := attempt(m, list)
+		_, err := attempt(New(m, 0), list)
 		if where == "" {
 			if err != nil || at < 8 {
 				t.Fatalf("after %d calls: %v", at, err)

@@ -98,7 +98,7 @@ func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 	s := write(t, d, testName, testID, list, false)
 	for at := int64(0); at < s.Bytes; at += blockBytes / 3 {
 		again := write(t, d, fmt.Sprintf("c-0-abab-3-%d-1-0123456789abcdef.seg", 100+at), testID, list, false)
-		r, err := d.Open(again)
+		r, err := d.Open(again, new(pool).alloc)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Errors that callers distinguish.
@@ -61,7 +62,7 @@ func Final(name string) string {
 
 // Dir is a directory of segments. Several processes may use one at the same time.
 type Dir struct {
-	fs     FileSystem
+	fs     *patience
 	budget int64
 	limit  limit
 
@@ -73,7 +74,12 @@ type Dir struct {
 }
 
 // New returns a Dir over a file system. A budget of 0 sets no bound.
-func New(fs FileSystem, budget int64) *Dir { return &Dir{fs: fs, budget: budget} }
+func New(fs FileSystem, budget int64) *Dir { return Patient(fs, budget, mostWait) }
+
+// Patient is New with another bound of the time for which a call of the file system is waited for.
+func Patient(fs FileSystem, budget int64, most time.Duration) *Dir {
+	return &Dir{fs: &patience{fs: fs, wait: most}, budget: budget}
+}
 
 // List returns the names of a cluster's files. Files of other clusters are not this cluster's concern.
 func (d *Dir) List(cluster string) ([]string, error) {

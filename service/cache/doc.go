@@ -8,8 +8,11 @@
 // The caller also keeps the checksum of the footer and gives it to the reader, so that no other valid file can replace
 // the segment. A mismatch returns errInvalid, and the reader returns no elements of that block.
 //
+// A reader reads blocks into memory of its caller, who may retain a block to use its chunks longer.
+//
 // dir.go has names, the budget and the directory. files.go has the file system. format.go has the bytes, which writer.go
-// writes and reader.go reads. limit.go bounds the writing speed, and patience.go bounds the time for which a caller waits.
+// writes and reader.go reads, into the blocks of memory.go. limit.go bounds the writing speed, and patience.go bounds the
+// time for which a caller waits.
 // docs/formats/cache.md describes the format, and docs/design/0008-cache.md gives the reasons.
 //
 // Do not interpret elements here, and do not decide which segments are read or written: service/worker/cachefill and the

@@ -55,7 +55,7 @@ func OpenDir(path string, budget int64) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the cache directory: %w", err)
 	}
-	return New(Patient(disk{root}, mostWait), budget), nil
+	return New(disk{root}, budget), nil
 }
 
 // Create implements FileSystem.

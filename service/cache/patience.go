@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"sync"
 	"time"
 )
@@ -14,12 +15,15 @@ const (
 	// because they take long even on a healthy file system. The pause after a call that took too long is restFor × the
 	// wait.
 	longer, restFor = 10, 3
+	// pieceBytes is how much is read before its checksum is computed. It is still in the processor's cache then.
+	pieceBytes = 256 << 10
 )
 
 // ErrSlow is the error of a call that takes too long. A call that is not made because of an earlier one has it too.
 var ErrSlow = errors.New("the cache directory does not answer in time")
 
-// patience bounds the time for which a caller waits for a file system. A call that takes longer goes on alone, and its result is
+// patience bounds the time for which a caller waits for a file system: wait, or ten times as long for lists and for calls that make
+// something durable. A call that takes longer goes on alone, and its result is
 // not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other.
 type patience struct {
 	fs   FileSystem
@@ -28,10 +32,6 @@ type patience struct {
 	mu           sync.Mutex
 	restingUntil time.Time
 }
-
-// Patient returns a file system whose calls take as long as most, or fail. Calls that make something durable and lists may take
-// ten times as long.
-func Patient(fs FileSystem, most time.Duration) FileSystem { return &patience{fs: fs, wait: most} }
 
 // resting returns ErrSlow for a while after a call that took too long.
 func (p *patience) resting() error {
@@ -48,6 +48,11 @@ func within[T any](p *patience, most time.Duration, what string, call func() (T,
 	if err := p.resting(); err != nil {
 		return result, err
 	}
+	return await(p, most, what, call, late)
+}
+
+// await makes a call even while the file system rests.
+func await[T any](p *patience, most time.Duration, what string, call func() (T, error), late func(T)) (result T, err error) {
 	type answer struct {
 		result T
 		err    error
@@ -87,7 +92,7 @@ func (p *patience) only(most time.Duration, what string, call func() error) erro
 	return err
 }
 
-// Create implements FileSystem. A file that is created too late is removed.
+// Create creates a file. One that is created too late is removed.
 func (p *patience) Create(name string) (File, error) {
 	file, err := within(p, p.wait, "creating a file", func() (File, error) { return p.fs.Create(name) }, func(file File) {
 		_ = file.Close()
@@ -99,8 +104,8 @@ func (p *patience) Create(name string) (File, error) {
 	return &patientFile{file, p}, nil
 }
 
-// Open implements FileSystem.
-func (p *patience) Open(name string) (Readable, int64, error) {
+// Open opens a file for reading and returns its size.
+func (p *patience) Open(name string) (*patientReadable, int64, error) {
 	type opened struct {
 		file Readable
 		size int64
@@ -115,12 +120,12 @@ func (p *patience) Open(name string) (Readable, int64, error) {
 	return &patientReadable{o.file, p}, o.size, nil
 }
 
-// Rename implements FileSystem.
+// Rename renames a file.
 func (p *patience) Rename(from, to string) error {
 	return p.only(p.wait, "renaming a file", func() error { return p.fs.Rename(from, to) })
 }
 
-// Remove implements FileSystem. It is asked also while the file system rests, because nothing else removes what was written.
+// Remove deletes a file. It is asked also while the file system rests, because nothing else removes what was written.
 func (p *patience) Remove(name string) error {
 	if p.resting() != nil {
 		go func() { _ = p.fs.Remove(name) }()
@@ -129,12 +134,12 @@ func (p *patience) Remove(name string) error {
 	return p.only(p.wait, "removing a file", func() error { return p.fs.Remove(name) })
 }
 
-// List implements FileSystem.
+// List lists the directory.
 func (p *patience) List() ([]Info, error) {
 	return within(p, longer*p.wait, "listing the directory", p.fs.List, nil)
 }
 
-// SyncDir implements FileSystem.
+// SyncDir makes names durable.
 func (p *patience) SyncDir() error {
 	return p.only(longer*p.wait, "making names durable", p.fs.SyncDir)
 }
@@ -162,12 +167,29 @@ type patientReadable struct {
 	p    *patience
 }
 
-// ReadAt implements Readable. A read that takes too long goes on into data, which the caller must not use any more.
-func (f *patientReadable) ReadAt(data []byte, at int64) (int, error) {
-	return within(f.p, f.p.wait, "reading", func() (int, error) { return f.file.ReadAt(data, at) }, nil)
+// fill reads into all of memory, from an offset of the file on. It returns the checksum of all but the first skipped bytes. A read that
+// takes too long goes on, and holds the memory until it ends.
+func (f *patientReadable) fill(memory Block, from int64, skipped int) (uint32, error) {
+	if err := f.p.resting(); err != nil {
+		return 0, err
+	}
+	memory.Retain()
+	return await(f.p, f.p.wait, "reading", func() (crc uint32, err error) {
+		defer memory.Release()
+		for data := memory.Bytes(); len(data) > 0; {
+			piece := data[:min(pieceBytes, len(data))]
+			if _, err := f.file.ReadAt(piece, from); err != nil {
+				return 0, err
+			}
+			crc = crc32.Update(crc, castagnoli, piece[min(skipped, len(piece)):])
+			skipped = max(0, skipped-len(piece))
+			data, from = data[len(piece):], from+int64(len(piece))
+		}
+		return crc, nil
+	}, nil)
 }
 
-// Close implements Readable.
+// Close closes the file.
 func (f *patientReadable) Close() error { return f.p.close(f.file.Close) }
 
 // close closes a file also while the file system rests.

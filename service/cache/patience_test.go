@@ -37,10 +37,10 @@ func (s *slow) Open(name string) (Readable, int64, error) {
 func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, list := slowly(5*time.Second), chunks(7, 12)
-		fs := Patient(s, mostWait)
+		d := New(s, 0)
 		began := time.Now()
 		for range 20 {
-			if _, err := attempt(fs, list); !errors.Is(err, ErrSlow) {
+			if _, err := attempt(d, list); !errors.Is(err, ErrSlow) {
 				t.Fatal(err)
 			}
 		}
@@ -55,12 +55,12 @@ func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 		s.delay.Store(int64(time.Millisecond))
-		segment, err := attempt(fs, list)
+		segment, err := attempt(d, list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// It is slow again while it is read. The error is no end, and no damage.
-		r, err := New(fs, 0).Open(segment)
+		r, err := d.Open(segment, new(pool).alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,12 +68,12 @@ func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.delay.Store(int64(5 * time.Second))
-		if _, err := New(fs, 0).Open(segment); !errors.Is(err, ErrSlow) {
+		if _, err := d.Open(segment, new(pool).alloc); !errors.Is(err, ErrSlow) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
 		s.delay.Store(int64(time.Millisecond))
-		if n, err := readAll(t, New(fs, 0), segment, list); n != len(list) {
+		if n, err := readAll(t, d, segment, list); n != len(list) {
 			t.Errorf("%d of %d chunks: %v", n, len(list), err)
 		}
 	})

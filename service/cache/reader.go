@@ -9,23 +9,27 @@ import (
 	"github.com/golang/snappy"
 )
 
+// endBytes is how much of the end of a file one call reads. The footer is in it, unless the segment has hundreds of blocks.
+const endBytes = 16 << 10
+
 // Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps errInvalid.
 type Reader struct {
 	name   string
-	file   Readable
+	file   *patientReadable
+	alloc  Alloc
 	size   int64
 	dtypes []uint32
 	blocks []block
 	next   int
-	stored []byte
-	raw    []byte
-	// rest has the unread bytes of the block. left is the number of elements in them.
-	rest []byte
-	left uint64
+	// block has the bytes of the newest block. rest are its unread chunks, and left is the number of elements in them.
+	block Block
+	rest  []byte
+	left  uint64
 }
 
-// Open opens a segment. The file must match the description of its writer.
-func (d *Dir) Open(s Segment) (*Reader, error) {
+// Open opens a segment, and reads its first block. The file must match the description of its writer. Blocks are read into memory
+// of alloc.
+func (d *Dir) Open(s Segment, alloc Alloc) (*Reader, error) {
 	if !ValidName(s.Name) {
 		return nil, fmt.Errorf("%w: %q is not the name of a segment", errInvalid, s.Name)
 	}
@@ -33,9 +37,9 @@ func (d *Dir) Open(s Segment) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalid, err)
 	}
-	r := &Reader{name: s.Name, file: file, size: size}
+	r := &Reader{name: s.Name, file: file, alloc: alloc, size: size}
 	if err := r.check(s); err != nil {
-		_ = file.Close()
+		_ = r.Close()
 		return nil, err
 	}
 	return r, nil
@@ -53,27 +57,31 @@ func (r *Reader) invalid(format string, args ...any) error {
 	return err
 }
 
-// check reads header and footer, and refuses a file that is not exactly the segment that its writer described.
+// check reads the footer and the first block, and refuses a file that is not exactly the segment that its writer described.
 func (r *Reader) check(s Segment) error {
 	if r.size != s.Bytes || r.size < int64(len(header)+tailBytes) {
 		return r.invalid("it has %d bytes, %d were written", r.size, s.Bytes)
 	}
-	var head [len(header)]byte
-	var tail [tailBytes]byte
-	if _, err := r.file.ReadAt(head[:], 0); err != nil {
+	from := max(0, r.size-endBytes)
+	end, _, err := r.read(from, from, r.size)
+	if err != nil {
 		return r.invalid("read: %v", err)
 	}
-	if _, err := r.file.ReadAt(tail[:], r.size-tailBytes); err != nil {
-		return r.invalid("read: %v", err)
+	defer func() { release(end) }()
+	size := int64(len(end.Bytes()))
+	tail := end.Bytes()[size-tailBytes:]
+	length, crc := int64(binary.LittleEndian.Uint32(tail)), binary.LittleEndian.Uint32(tail[4:])
+	if string(tail[8:]) != footerMagic || crc != s.Checksum || length > r.size-int64(len(header)+tailBytes) {
+		return r.invalid("it is not a segment, or another segment")
 	}
-	length, crc := int64(binary.LittleEndian.Uint32(tail[:])), binary.LittleEndian.Uint32(tail[4:])
-	if string(head[:]) != header || string(tail[8:]) != footerMagic || crc != s.Checksum || length > r.size-int64(len(header)+tailBytes) {
-		return r.invalid("it is not a segment, of another version, or another segment")
+	if length += tailBytes; length > size {
+		end.Release()
+		if end, _, err = r.read(r.size-length, r.size-length, r.size); err != nil {
+			return r.invalid("read: %v", err)
+		}
+		size = length
 	}
-	footer := make([]byte, length)
-	if _, err := r.file.ReadAt(footer, r.size-tailBytes-length); err != nil {
-		return r.invalid("read: %v", err)
-	}
+	footer := end.Bytes()[size-length : size-tailBytes]
 	if checksum(footer) != crc {
 		return r.invalid("its footer is damaged")
 	}
@@ -85,11 +93,40 @@ func (r *Reader) check(s Segment) error {
 		return r.invalid("it has elements of another part, cache or source")
 	}
 	r.dtypes = parsed.dtypes
-	return r.checkBlocks(parsed.blocks, parsed.elements, uint64(r.size-tailBytes-length))
+	if err := r.checkBlocks(parsed.blocks, parsed.elements, uint64(r.size-length)); err != nil {
+		return err
+	}
+	if len(r.blocks) > 0 {
+		// The header is read with the first block.
+		return r.load()
+	}
+	head, _, err := r.read(0, 0, int64(len(header)))
+	if err != nil {
+		return r.invalid("read: %v", err)
+	}
+	defer head.Release()
+	return r.checkHeader(head.Bytes())
 }
 
-// Reuse takes over the memory of a reader that has come to its end.
-func (r *Reader) Reuse(spent *Reader) { r.stored, r.raw = spent.stored, spent.raw }
+func (r *Reader) checkHeader(data []byte) error {
+	if string(data[:len(header)]) != header {
+		return r.invalid("it is not a segment, or of another version")
+	}
+	return nil
+}
+
+// read reads the file from one offset to another one. The checksum is that of the bytes from the offset at on.
+func (r *Reader) read(from, at, to int64) (_ Block, crc uint32, err error) {
+	memory, err := r.alloc(int(to - from))
+	if err != nil {
+		return nil, 0, err
+	}
+	if crc, err = r.file.fill(memory, from, int(at-from)); err != nil {
+		memory.Release()
+		return nil, 0, err
+	}
+	return memory, crc, nil
+}
 
 // checkBlocks checks that the blocks are contiguous and add up to the segment, before any block is read.
 func (r *Reader) checkBlocks(blocks []block, elements, end uint64) error {
@@ -111,7 +148,8 @@ func (r *Reader) checkBlocks(blocks []block, elements, end uint64) error {
 	return nil
 }
 
-// Next returns the next chunk, or io.EOF after the last one. The chunk is valid until the next call.
+// Next returns the next chunk, or io.EOF after the last one. The chunk is valid until the next call, and for as long as the caller
+// retains its Block.
 func (r *Reader) Next() (Chunk, error) {
 	for len(r.rest) == 0 {
 		if r.left > 0 {
@@ -120,10 +158,9 @@ func (r *Reader) Next() (Chunk, error) {
 		if r.next == len(r.blocks) {
 			return Chunk{}, io.EOF
 		}
-		if err := r.load(r.blocks[r.next]); err != nil {
+		if err := r.load(); err != nil {
 			return Chunk{}, err
 		}
-		r.next++
 	}
 	chunk, rest, err := takeChunk(r.rest)
 	if err != nil {
@@ -136,40 +173,66 @@ func (r *Reader) Next() (Chunk, error) {
 	return chunk, nil
 }
 
-func (r *Reader) load(b block) error {
-	r.stored = grow(r.stored, int(b.stored))
-	if _, err := r.file.ReadAt(r.stored, int64(b.offset)); err != nil {
+// load reads the next block. Its chunks lie at multiples of alignment in memory, as they do in the file.
+func (r *Reader) load() error {
+	b := r.blocks[r.next]
+	r.drop()
+	from, at := int64(b.offset)&^(alignment-1), int64(b.offset)
+	stored, crc, err := r.read(from, at, at+int64(b.stored))
+	if err != nil {
 		return r.invalid("read block %d: %v", r.next, err)
 	}
-	if checksum(r.stored) != b.crc {
+	r.block, r.left = stored, b.elements
+	if from == 0 {
+		if err := r.checkHeader(stored.Bytes()); err != nil {
+			return err
+		}
+	}
+	if crc != b.crc {
 		return r.invalid("block %d is damaged", r.next)
 	}
-	chunks := r.stored[aligned(b.offset)-b.offset:]
-	r.rest, r.left = chunks, b.elements
-	if b.flags&snappyBlock == 0 {
-		return nil
+	r.rest = stored.Bytes()[int64(aligned(b.offset))-from:]
+	if b.flags&snappyBlock != 0 {
+		if err := r.decompress(int(b.raw)); err != nil {
+			return err
+		}
 	}
-	if n, err := snappy.DecodedLen(chunks); err != nil || n != int(b.raw) {
-		return r.invalid("block %d has the wrong uncompressed length", r.next)
-	}
-	r.raw = grow(r.raw, int(b.raw))
-	out, err := snappy.Decode(r.raw, chunks)
-	if err != nil {
-		return r.invalid("block %d: %v", r.next, err)
-	}
-	r.rest = out
+	r.next++
 	return nil
 }
 
-func grow(b []byte, n int) []byte {
-	if cap(b) < n {
-		return make([]byte, n)
+// decompress replaces the chunks of the block, which are compressed.
+func (r *Reader) decompress(size int) error {
+	if n, err := snappy.DecodedLen(r.rest); err != nil || n != size {
+		return r.invalid("block %d has the wrong uncompressed length", r.next)
 	}
-	return b[:n]
+	raw, err := r.alloc(size)
+	if err != nil {
+		return r.invalid("block %d: %v", r.next, err)
+	}
+	compressed := r.block
+	defer compressed.Release()
+	r.block = raw
+	if r.rest, err = snappy.Decode(raw.Bytes(), r.rest); err != nil {
+		return r.invalid("block %d: %v", r.next, err)
+	}
+	return nil
+}
+
+// Block returns the memory of the chunk that Next returned last. Whoever uses the chunk longer than that, retains it.
+func (r *Reader) Block() Block { return r.block }
+
+// drop releases the newest block.
+func (r *Reader) drop() {
+	release(r.block)
+	r.block, r.rest = nil, nil
 }
 
 // DTypes returns the dtypes of an element's tensors.
 func (r *Reader) DTypes() []uint32 { return r.dtypes }
 
-// Close closes the file.
-func (r *Reader) Close() error { return r.file.Close() }
+// Close closes the file, and releases the newest block.
+func (r *Reader) Close() error {
+	r.drop()
+	return r.file.Close()
+}

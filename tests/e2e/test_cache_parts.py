@@ -137,7 +137,7 @@ def test_only_changed_parts_are_computed_again(tmp_path, records):
 def test_a_job_reads_the_parts_that_an_interrupted_one_has_written(tmp_path, records):
     """D15: what is complete is read, and what was being written is removed."""
     local = rows(listed(records, nothing).batch(4))
-    with Service(tmp_path, cache_orphan_after_ms=300) as service:
+    with Service(tmp_path, cache_orphan_after_ms=300, max_streams=1) as service:
         def build() -> D:
             files = D.list_files(str(pathlib.Path(records[0]).parent / "*.tfrecord"))
             return slow_numbers(records, files)

@@ -179,6 +179,7 @@ IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
             "service/cache",
             "service/graph",
             "service/internal",
+            "native/buffer",
             "native/tf",
             "service/worker/dataset",
             "service/worker/payload",

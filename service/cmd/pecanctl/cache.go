@@ -160,7 +160,7 @@ func verifySegment(dir *cache.Dir, s *pecanv1.CacheSegment) error {
 	reader, err := dir.Open(cache.Segment{
 		Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements,
 		ID: cache.ID{Key: s.Key, Part: s.Part, Parts: s.Parts, Source: s.Source},
-	})
+	}, cache.Heap)
 	if err != nil {
 		return err
 	}

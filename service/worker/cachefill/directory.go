@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/buffer"
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -20,6 +21,8 @@ const (
 	ackWait = 2 * time.Second
 	// collectPeriod is the longest time between two searches for unneeded files.
 	collectPeriod = time.Minute
+	// idleBytes is the memory of blocks that is kept for later blocks.
+	idleBytes = 32 << 20
 	// maxNames bounds the names in one message.
 	maxNames = 5000
 )
@@ -45,6 +48,8 @@ type Directory struct {
 	AckWait time.Duration
 	dir     *cache.Dir
 	path    string
+	// memory has the blocks that were read.
+	memory *buffer.Pool
 	// Runtime returns the context of the graphs downstream of cached steps. They wait for the upstream graph, and
 	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
@@ -77,12 +82,20 @@ func Open(path string, bytes int64) (*Directory, error) {
 	if err != nil {
 		return nil, reason.New(reason.CacheUnsafe, "--cache-dir %s: %w", path, err)
 	}
-	return &Directory{AckWait: ackWait, dir: dir, path: path, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
+	memory, err := buffer.NewPool(buffer.Config{MaxIdle: idleBytes, Checked: buffer.Sanitized})
+	if err != nil {
+		return nil, err
+	}
+	return &Directory{AckWait: ackWait, dir: dir, path: path, memory: memory, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
 }
 
-// Close frees the context.
+// Close frees the context, and memory that no tensor has.
 func (d *Directory) Close() error {
-	if d == nil || !d.running.Load() {
+	if d == nil {
+		return nil
+	}
+	d.memory.Close()
+	if !d.running.Load() {
 		return nil
 	}
 	runtime, err := d.Runtime()
@@ -90,6 +103,20 @@ func (d *Directory) Close() error {
 		runtime.Close()
 	}
 	return err
+}
+
+// block is a buffer as the reader of a segment holds it.
+type block struct{ *buffer.Buffer }
+
+func (b block) Retain() { b.Buffer.Retain() }
+
+// alloc returns memory for a block of a segment.
+func (d *Directory) alloc(bytes int) (cache.Block, error) {
+	b, err := d.memory.Get(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return block{b}, nil
 }
 
 // Metrics returns the counts since the worker started; nil without a directory.

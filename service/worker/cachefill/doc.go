@@ -6,10 +6,10 @@
 // worker's side of all caches: segments that are written, acknowledged by the dispatcher, or removed because no cache
 // needs them.
 //
-// source.go has the Source, and end.go ends a part and completes its segment. upstream.go fetches the elements of the
-// upstream graph and packs small ones. digest.go names the files that elements come from. reports.go reports finished
-// segments. directory.go has the Directory. rates.go measures the directory's speed. probe.go measures the speed before
-// the first segment.
+// source.go has the Source, and end.go ends a part and completes its segment. early.go opens the next segment. upstream.go
+// fetches the elements of the upstream graph and packs small ones. digest.go names the files that elements come from.
+// reports.go reports finished segments. directory.go has the Directory. rates.go measures the directory's speed. probe.go
+// measures the speed before the first segment.
 //
 // Do not decide here which parts are cached: the dispatcher's journal says it, and a segment that it does not record is
 // never read.

@@ -1,13 +1,13 @@
 package cachefill
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"slices"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/cache"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
@@ -23,7 +23,6 @@ func (s *Source) endPart() {
 		}
 	}
 	s.commit()
-	s.spent = cmp.Or(s.reader, s.spent)
 	s.closePart()
 	for _, batch := range kept {
 		s.KeepRemainder(batch)
@@ -49,56 +48,78 @@ func (s *Source) closeReader() {
 	}
 }
 
-// commit makes the segment durable and ready to report. The files must still be those that the elements came
-// from.
+// commit begins to make the segment durable, while the stream computes its next part. It waits for the commit before it.
 func (s *Source) commit() {
 	if s.writer == nil {
 		return
 	}
-	writer := s.writer
-	if now, err := s.digest(); err != nil || now != s.source || s.tablesChanged() {
-		s.drop(errors.Join(errors.New("the source files changed while they were read"), err))
-		return
-	}
+	s.committing.Lock()
+	writer, name, source, names, files := s.writer, s.name, s.source, s.Stream.FileNames(s.part()), s.graphs.Files
 	s.writer = nil
-	end := s.Directory.writing.begin()
+	go func() {
+		defer s.committing.Unlock()
+		// The files must still be those that the elements came from. The tables may have been named before the digest was
+		// computed.
+		now, err := digest(s.Context, names)
+		changed := now != source || !maps.Equal(dataset.FileStates(s.Context, slices.Collect(maps.Keys(files))), files)
+		switch {
+		case s.Context.Err() != nil:
+			s.discard(writer, name, nil)
+		case err != nil || changed:
+			s.discard(writer, name, errors.Join(errors.New("the source files changed while they were read"), err))
+		default:
+			s.finish(writer, name)
+		}
+	}()
+}
+
+// finish makes a segment durable and ready to report.
+func (s *Source) finish(writer *cache.Writer, name string) {
+	d := s.Directory
+	end := d.writing.begin()
 	segment, err := writer.Commit()
 	end(0, 0)
 	if err != nil {
-		s.Directory.health.failed(err)
-		s.Directory.drop(s.name, err)
+		d.health.failed(err)
+		d.drop(name, err)
 		return
 	}
-	s.Directory.health.succeeded()
+	d.health.succeeded()
 	s.reports.add(&pecanv1.CacheSegment{
 		Key: segment.Key, Part: segment.Part, Parts: segment.Parts, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
 	})
 }
 
-// tablesChanged reports whether a file has changed since the graphs' tables were named. The tables may have been named before
-// the digest was computed.
-func (s *Source) tablesChanged() bool {
-	return !maps.Equal(dataset.FileStates(s.Context, slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
+// settle waits for the commit in progress.
+func (s *Source) settle() {
+	s.committing.Lock()
+	defer s.committing.Unlock()
 }
 
 // drop abandons the writing; the elements continue.
 func (s *Source) drop(why error) {
-	if s.writer == nil {
-		return
+	if s.writer != nil {
+		s.discard(s.writer, s.name, why)
+		s.writer = nil
 	}
-	if err := s.writer.Abort(); err != nil {
-		s.Log.Debug("removing an incomplete segment failed", "file", s.name, "error", err)
+}
+
+// discard deletes the file of a segment that is not complete.
+func (s *Source) discard(writer *cache.Writer, name string, why error) {
+	if err := writer.Abort(); err != nil {
+		s.Log.Debug("removing an incomplete segment failed", "file", name, "error", err)
 	}
-	s.writer = nil
-	s.Directory.drop(s.name, why)
+	s.Directory.drop(name, why)
 }
 
 // Close frees what is open. A segment that is not complete is discarded.
 func (s *Source) Close() {
-	s.Report()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	s.drop(nil)
 	s.closePart()
+	_ = s.takeEarly(nil)
+	s.settle()
+	s.Report()
 }

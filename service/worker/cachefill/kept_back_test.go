@@ -35,7 +35,7 @@ func TestWhatAPartKeepsBackComesOnce(t *testing.T) {
 	if written == "" {
 		t.Fatal("the run that writes keeps nothing")
 	}
-	segments := writing.reports.unreported
+	segments := writtenBy(writing)
 	_, got, kept := run(segments)
 	if !slices.Equal(got, want) || kept != written || len(from.opened) != len(whole.Parts) {
 		t.Errorf("%v and %q are read, %v and %q were written; computed %v", got, kept, want, written, from.opened)

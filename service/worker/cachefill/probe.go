@@ -97,7 +97,7 @@ func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, 
 	write = probeSample(written, bytes, time.Since(began))
 	dropPages(filepath.Join(d.path, name))
 	began = time.Now()
-	reader, err := d.dir.Open(segment)
+	reader, err := d.dir.Open(segment, d.alloc)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -36,6 +36,7 @@ func (s *Source) Report() {
 // AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the segments. The next
 // epoch then finds them.
 func (s *Source) AwaitAck() {
+	s.settle()
 	s.Report()
 	s.reports.mu.Lock()
 	acknowledged := s.reports.acknowledged

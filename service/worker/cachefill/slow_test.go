@@ -61,7 +61,7 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	d, runtime := directory(t)
 	const most = 20 * time.Millisecond
 	disk := &slowDisk{path: t.TempDir()}
-	d.dir = cache.New(cache.Patient(disk, most), 0)
+	d.dir = cache.Patient(disk, 0, most)
 	plan, whole, graphs := cached(t)
 	parts := whole.Parts
 	// stream runs a stream, and returns its elements, the segments that it wrote, and how many parts it computed.
@@ -70,7 +70,7 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 		s, from := source(t, d, plan, whole, segments), &computed{runtime: runtime, graphs: graphs}
 		begin(t, s, from)
 		all = numbers(t, s)
-		written, s.reports.unreported = s.reports.unreported, nil
+		written = writtenBy(s)
 		s.Close()
 		return all, written, len(from.opened)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
@@ -62,11 +61,11 @@ type Source struct {
 	begun  bool
 	source string
 	graphs *rewrite.StreamGraphs
-	// segment is the segment that is read, and reader reads its file; nil if none is read. spent is the reader of an earlier
-	// part, whose memory the next reader uses.
-	segment       *pecanv1.CacheSegment
-	reader, spent *cache.Reader
-	table         frame.Table
+	// segment is the segment that is read, and reader reads its file; nil if none is read.
+	segment *pecanv1.CacheSegment
+	reader  *cache.Reader
+	table   frame.Table
+	early   early
 	// delivered counts elements of the part, from the segment and from the upstream graph. alone is set if that graph has
 	// an iterator of its own.
 	delivered uint64
@@ -77,6 +76,9 @@ type Source struct {
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
+	// committing is held by the commit in progress. It is no channel, because TensorFlow's threads and the run use it: a
+	// simulation allows no channel between goroutines inside and outside of its bubble.
+	committing sync.Mutex
 
 	reports reports
 }
@@ -163,21 +165,13 @@ func (s *Source) beginReading() (err error) {
 		s.Directory.invalidate(s.segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
 		return s.open()
 	}
-	s.reader, err = s.Directory.dir.Open(cache.Segment{
-		Name: s.segment.GetName(), Bytes: s.segment.GetBytes(), Checksum: s.segment.GetChecksum(), Elements: s.segment.GetElements(), ID: s.segmentID(),
-	})
-	if err == nil && !slices.Equal(s.reader.DTypes(), s.dtypes()) {
-		err = errors.Join(errors.New("its elements have other types"), s.reader.Close())
+	if s.reader = s.takeEarly(s.segment); s.reader == nil {
+		if s.reader, err = s.openSegment(s.segment); err != nil {
+			s.Directory.invalidate(s.segment, true, err)
+			return s.open()
+		}
 	}
-	if err != nil {
-		s.reader = nil
-		s.Directory.invalidate(s.segment, true, err)
-		return s.open()
-	}
-	if s.spent != nil {
-		s.reader.Reuse(s.spent)
-		s.spent = nil
-	}
+	s.openEarly()
 	return nil
 }
 
@@ -304,7 +298,7 @@ func (s *Source) read() ([]*tf.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		tensors, err := tensorsOf(&chunk, &s.table)
+		tensors, err := tensorsOf(&chunk, s.reader.Block(), &s.table)
 		if err != nil {
 			return nil, err
 		}

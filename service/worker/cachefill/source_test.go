@@ -92,6 +92,16 @@ func source(t *testing.T, d *Directory, plan *pecanv1.Plan, whole *rewrite.Strea
 	return s
 }
 
+// writtenBy returns the durable segments of a source that are not reported.
+func writtenBy(s *Source) []*pecanv1.CacheSegment {
+	s.settle()
+	s.reports.mu.Lock()
+	defer s.reports.mu.Unlock()
+	written := s.reports.unreported
+	s.reports.unreported = nil
+	return written
+}
+
 func begin(t *testing.T, s *Source, from Upstream) {
 	t.Helper()
 	if err := s.Begin(from); err != nil {
@@ -110,7 +120,7 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	begin(t, writing, from)
 	const given = 2
 	want := numbers(t, writing)[given:]
-	segments := writing.reports.unreported
+	segments := writtenBy(writing)
 	if len(segments) != len(parts) || len(parts) < 3 {
 		t.Fatalf("%d segments of %d parts were written", len(segments), len(parts))
 	}
@@ -140,7 +150,7 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	from := &computed{runtime: runtime, graphs: graphs}
 	begin(t, writing, from)
 	want := numbers(t, writing)
-	segments := writing.reports.unreported
+	segments := writtenBy(writing)
 	if !slices.Equal(from.opened, parts) || len(segments) != len(parts) {
 		t.Fatalf("computed %v of %v, wrote %d segments", from.opened, parts, len(segments))
 	}
@@ -161,7 +171,7 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 		t.Errorf("parts %v were computed, and graphs of %v written, want %v", from.opened, from.written, computed)
 	}
 	var written []uint32
-	for _, segment := range again.reports.unreported {
+	for _, segment := range writtenBy(again) {
 		written = append(written, segment.Part)
 	}
 	if !slices.Equal(written, []uint32{parts[last]}) {
@@ -178,7 +188,7 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	written = nil
-	for _, segment := range some.reports.unreported {
+	for _, segment := range writtenBy(some) {
 		written = append(written, segment.Part)
 	}
 	if !slices.Equal(written, parts[1:last]) {
@@ -311,7 +321,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reader, err := d.dir.Open(segment)
+		reader, err := d.dir.Open(segment, d.alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +337,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tensors, err := tensorsOf(&chunk, &table)
+			tensors, err := tensorsOf(&chunk, reader.Block(), &table)
 			if err != nil {
 				t.Fatal(err)
 			}

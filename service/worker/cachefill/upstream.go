@@ -149,12 +149,17 @@ func asRows(rows int, columns []column) (*pulled, error) {
 	return out, nil
 }
 
-// tensorsOf makes the tensors of a chunk.
-func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
+// tensorsOf makes the tensors of a chunk, whose memory is block. They share that memory if the chunk is at least half of it. A tensor
+// of one small chunk of many would keep the whole block, for example in the buffer of a shuffle.
+func tensorsOf(chunk *cache.Chunk, block cache.Block, table *frame.Table) ([]*tf.Tensor, error) {
 	data := chunk.Payload[0]
 	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags &^ keptBack), Count: uint32(chunk.Count), RawLen: uint64(len(data))}
 	if err := frame.ParseTable(h, chunk.Meta, table); err != nil {
 		return nil, err
+	}
+	tensorOf := payload.Tensor
+	if 2*len(data) >= len(block.Bytes()) {
+		tensorOf = func(row *frame.Tensor, data []byte) (*tf.Tensor, error) { return payload.Shared(block, row, data) }
 	}
 	var out []*tf.Tensor
 	for i := range table.Rows {
@@ -162,7 +167,7 @@ func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
 		if h.Flags&frame.Columns != 0 {
 			row.Dims = append([]uint64{uint64(chunk.Count)}, row.Dims...)
 		}
-		tensor, err := payload.Tensor(&row, data)
+		tensor, err := tensorOf(&row, data)
 		if err != nil {
 			tf.ReleaseAll(out)
 			return nil, err

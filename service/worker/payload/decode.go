@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"unsafe"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/proto/frame"
@@ -45,18 +46,42 @@ func ReadElements(in io.Reader, h frame.Header, meta []byte) ([][]*tf.Tensor, er
 	return elements, nil
 }
 
-// Tensor makes the tensor of one row of an element table.
+// Tensor makes the tensor of one row of an element table. It copies the row.
 func Tensor(row *frame.Tensor, payload []byte) (*tf.Tensor, error) {
-	dims := make([]int64, len(row.Dims))
-	for i, dim := range row.Dims {
-		dims[i] = int64(dim)
-	}
 	bytes := payload[row.Offset : row.Offset+row.Bytes]
 	if row.DType != frame.DTString {
-		return tf.NewTensor(tf.DataType(row.DType), dims, bytes)
+		return tf.NewTensor(tf.DataType(row.DType), dimsOf(row), bytes)
 	}
 	if n, ok := frame.Elements(row.Dims); !ok || n*8 > row.Bytes {
 		return nil, fmt.Errorf("read remainder: a string tensor of %d values in %d bytes", n, row.Bytes)
 	}
-	return tf.NewStrings(dims, bytes)
+	return tf.NewStrings(dimsOf(row), bytes)
+}
+
+// smallTensor is the size below which a copy is cheaper than a reference.
+const smallTensor = 4 << 10
+
+// Memory is memory that counts its holders.
+type Memory interface {
+	Retain()
+	Release()
+}
+
+// Shared makes the tensor of one row of a payload that lies in memory outside of Go's heap. The tensor shares the memory, unless the
+// row is small.
+func Shared(memory Memory, row *frame.Tensor, payload []byte) (*tf.Tensor, error) {
+	bytes := payload[row.Offset : row.Offset+row.Bytes]
+	if row.DType == frame.DTString || len(bytes) < smallTensor || uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))%frame.Align != 0 {
+		return Tensor(row, payload)
+	}
+	memory.Retain()
+	return tf.Share(tf.DataType(row.DType), dimsOf(row), bytes, memory.Release)
+}
+
+func dimsOf(row *frame.Tensor) []int64 {
+	dims := make([]int64, len(row.Dims))
+	for i, dim := range row.Dims {
+		dims[i] = int64(dim)
+	}
+	return dims
 }
