@@ -20,6 +20,10 @@ func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.Ca
 	if facts.Ordered != nil && facts.Options.GetCache() != pecanv1.Cache_CACHE_PAPER {
 		return decideOrdered(facts, prices)
 	}
+	if facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER {
+		// The published policy knows no limits, only times of threads.
+		facts.Source = nil
+	}
 	in, waitsFor := validInput(facts, prices)
 	switch {
 	case waitsFor != "":

@@ -67,6 +67,8 @@ type flow struct {
 	measured map[string]*pecanv1.NodeMetrics
 	// count is how many elements a step gives in an epoch.
 	count map[string]float64
+	// waiting is the share of the time of reading in which threads wait only because other workers read too.
+	waiting float64
 }
 
 // pipelineOf returns the costs of the steps in one epoch.
@@ -89,12 +91,16 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	if missing := f.spread(root, p.Elements); missing != "" {
 		return p, fmt.Sprintf("no element has come out of step %s yet", missing)
 	}
+	shared := f.fitSource(facts)
 	for _, step := range facts.Plan.Steps {
 		p.Seconds += f.seconds(step.Node)
 		if len(step.Inputs) == 0 {
 			p.SourceElements += f.count[step.Node]
 			p.SourceBytes += f.count[step.Node] * f.bytes(step.Node)
 		}
+	}
+	if p.SourceElements > 0 {
+		p.Source.Shared.PerElement = shared / p.SourceElements
 	}
 	for _, s := range facts.Steps {
 		p.Candidates = append(p.Candidates, f.candidate(s))
@@ -125,12 +131,36 @@ func (f *flow) spread(node string, n float64) (missing string) {
 	return ""
 }
 
+// fitSource returns the time in which all workers together read the source of an epoch; 0 if no limit of the source is known.
+// Threads then spend the time of reading that they need without other workers.
+func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
+	var samples []autocache.SourceSample
+	for _, use := range facts.Source {
+		samples = append(samples, autocache.SourceSample{
+			Workers: float64(use.Workers), Elements: use.Elements, Seconds: use.Seconds, All: use.All, PerSecond: use.PerSecond,
+		})
+	}
+	shared, each := autocache.FitSource(samples)
+	now := measure.ReadingOf(facts.Nodes)
+	if now.Seconds > 0 && shared.PerElement > 0 {
+		f.waiting = max(1-each*now.Elements/now.Seconds, 0)
+	}
+	for _, node := range facts.Nodes {
+		if read := measure.ReadingOf([]*pecanv1.NodeMetrics{node}).Elements; read > 0 && node.Elements > 0 {
+			seconds += shared.PerElement * read / float64(node.Elements) * f.count[node.Node]
+		}
+	}
+	return seconds
+}
+
 // seconds returns the time of threads that a step itself takes in an epoch.
 func (f *flow) seconds(node string) float64 {
-	if m := f.measured[node]; m.GetElements() > 0 {
-		return m.SelfCpuS / float64(m.Elements) * f.count[node]
+	m := f.measured[node]
+	if m.GetElements() == 0 {
+		return 0
 	}
-	return 0
+	waits := f.waiting * measure.ReadingOf([]*pecanv1.NodeMetrics{m}).Seconds
+	return max(m.SelfCpuS-waits, 0) / float64(m.Elements) * f.count[node]
 }
 
 // bytes returns the mean size of an element of a step; 0 if it is not known. A step that passes elements on may have no

@@ -12,6 +12,8 @@ type Caching struct {
 	// trainers get in an epoch; 0: not known.
 	Nodes    []*pecanv1.NodeMetrics
 	Elements uint64
+	// Source has how workers read the source together.
+	Source []SourceUse
 	// Trainers are those that have read in the last seconds.
 	Trainers []Trainer
 	// Workers are those that may serve the job. Remote and Local are how many of each kind it may have.

@@ -5,7 +5,8 @@
 // dispatcher's time to order the sub-windows. The rates of a worker follow from the worker's clock, so that a delayed
 // heartbeat does not change them.
 //
-// consumer.go has the sub-windows of one trainer, and worker.go has the totals of one worker. window.go has the measurement
+// consumer.go has the sub-windows of one trainer, and worker.go has the totals of one worker. source.go has how
+// workers read the source of a job together. window.go has the measurement
 // window of a job. caching.go has what a decision on its cache needs.
 //
 // The package is pure. It must not know jobs, leases or policies.
