@@ -38,7 +38,7 @@ func TestWorkersShareASlowSource(t *testing.T) {
 	// Three workers decode as fast as the source is. More would wait.
 	free := onOneSource()
 	free.Options.Placement = &pecanv1.PlacementOptions{Objective: "cost", MinRemote: 1}
-	if d := mustDecide(t, free, autoscale.Published); d.Compute.Remote != 3 {
+	if d := mustDecide(t, free, caching.Prices{Prices: autoscale.Published}); d.Compute.Remote != 3 {
 		t.Errorf("an epoch that computes has %d workers: %v", d.Compute.Remote, d.Compute)
 	}
 	alone := onOneSource()
@@ -69,7 +69,7 @@ func TestThePublishedPolicyKnowsNoLimitOfTheSource(t *testing.T) {
 	facts := onOneSource()
 	facts.Options.Cache = pecanv1.Cache_CACHE_PAPER
 	facts.Steps[1].Candidate.Role = pecanv1.CacheCandidate_FULL_CACHE
-	if d, _ := caching.Decide(facts, autoscale.Prices{}); !near(d.GetCompute().GetSeconds(), 32000*0.084) {
+	if d, _ := caching.Decide(facts, caching.Prices{}); !near(d.GetCompute().GetSeconds(), 32000*0.084) {
 		t.Errorf("an epoch that computes: %v", d.GetCompute())
 	}
 }

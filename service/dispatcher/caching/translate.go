@@ -13,7 +13,7 @@ import (
 )
 
 // inputOf returns the policy's input, or what is missing for it.
-func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
+func inputOf(facts measure.Caching, prices Prices) (in autocache.Input, waitsFor string) {
 	in = autocache.Input{Goal: goalOf(facts, prices), Workers: workersOf(facts), Current: autocache.None}
 	if in.Store, waitsFor = storeOf(facts); waitsFor != "" {
 		return in, waitsFor
@@ -23,17 +23,18 @@ func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input
 	}
 	in.Current = slices.IndexFunc(facts.Steps, func(s measure.CachedStep) bool { return s.Candidate.Node == facts.Current })
 	in.Own, in.Others = epochsOf(facts)
+	in.Store.Price, in.Store.Kept = prices.Storage, keptHours(facts)
 	return in, ""
 }
 
 // goalOf returns what the job wants of its workers. If nobody chooses their number, they are those that exist.
-func goalOf(facts measure.Caching, prices autoscale.Prices) autoscale.Goal {
+func goalOf(facts measure.Caching, prices Prices) autoscale.Goal {
 	options := facts.Options.GetPlacement()
 	if options.GetObjective() == "" {
 		exist := autoscale.Configuration{Remote: facts.Remote, Local: facts.Local}
 		return autoscale.Goal{Objective: autoscale.Time, Limits: autoscale.Limits{Min: exist, Max: exist}, Trainers: len(facts.Trainers)}
 	}
-	goal := placing.Goal(placing.Request{Options: options, Remote: facts.Remote, Local: facts.Local, Prices: prices})
+	goal := placing.Goal(placing.Request{Options: options, Remote: facts.Remote, Local: facts.Local, Prices: prices.Prices})
 	goal.Trainers = len(facts.Trainers)
 	return goal
 }
@@ -59,6 +60,18 @@ func epochsOf(facts measure.Caching) (own, others float64) {
 		own = float64(left)
 	}
 	return own, autocache.ExpectOthers(facts.KeptHours, past)
+}
+
+// keptHours returns for how long a cache is kept beside the epochs. A cache that is kept forever serves as many other epochs as
+// there were since the first known job, so it pays for that time.
+func keptHours(facts measure.Caching) float64 {
+	hours := facts.KeptHours
+	if hours == 0 {
+		for _, past := range autocache.PastJobs(facts.Past, facts.UnixS) {
+			hours = max(hours, past.Ago)
+		}
+	}
+	return hours
 }
 
 // flow has the counts of all steps in one epoch, and what was measured of them.
