@@ -35,13 +35,16 @@ func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 	return all
 }
 
-// decided reads a decision on a cache: job= asked= step= order= why= share= benefit=.
+// decided reads a decision on a cache: job= asked= step= order= why= share= benefit= compute= put= get=. The last three are numbers
+// of remote workers.
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
 		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3}
+		workers := func(epoch string) *pecanv1.CacheEpoch { return &pecanv1.CacheEpoch{Remote: uint32(a.number(epoch))} }
+		d.Decision.Compute = workers("compute")
 		if a.has("share") {
-			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share")}
+			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share"), Put: workers("put"), Get: workers("get")}
 			if a.has("benefit") {
 				p.BenefitS = proto.Float64(a.float("benefit"))
 			}

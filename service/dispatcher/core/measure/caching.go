@@ -36,6 +36,13 @@ type Caching struct {
 	Current string
 }
 
+// Predicted is how many workers a decision on a cache expects to need. Stage changes with what the epochs do with the cache; it is
+// empty without a decision.
+type Predicted struct {
+	Stage         string
+	Remote, Local int
+}
+
 // Ordered is a decided order of the steps of a job.
 type Ordered struct {
 	// Decided has the order, the steps that it moves, and what they cost.
