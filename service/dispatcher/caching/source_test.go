@@ -73,3 +73,25 @@ func TestThePublishedPolicyKnowsNoLimitOfTheSource(t *testing.T) {
 		t.Errorf("an epoch that computes: %v", d.GetCompute())
 	}
 }
+
+// Four workers read from a store of 300 MB/s that is throttled for all of them, or for each.
+func TestWorkersShareTheStore(t *testing.T) {
+	onOneStore := func(together float64) *pecanv1.CacheDecision {
+		facts := decoding()
+		facts.Workers[0].Rates.Reads = samples(300e6)
+		for range 3 {
+			facts.Workers = append(facts.Workers, measure.StoreUser{Cores: 4})
+		}
+		facts.Remote, facts.Trainers[0].Subs[0].Waited = 4, 9.9
+		facts.Reads = []measure.StoreUse{{Workers: 4, Elements: 10 * together / 150e3, Bytes: 10 * together, Seconds: 10}}
+		return decide(t, facts)
+	}
+	// 32,000 elements of 150 kB, and 20 µs more for each.
+	alone := 32000 * (20e-6 + 150e3/300e6)
+	if get := onOneStore(280e6).Candidates[1].Get; !near(get.Seconds, alone) || get.Bound != "the store" {
+		t.Errorf("all together read 280 MB/s: %v, want %v s", get, alone)
+	}
+	if get := onOneStore(1200e6).Candidates[1].Get; !near(get.Seconds, 10) || get.Bound != "the trainers" {
+		t.Errorf("all together read 1.2 GB/s: %v, and the trainers take 10 s", get)
+	}
+}

@@ -39,7 +39,9 @@ type Core struct {
 	profiles map[string]*jobmetrics.Reports
 	// sources has how the workers of a job with candidates read its source.
 	sources map[string]*measure.Source
-	watches map[WatchID]*watchState
+	// reads and writes have how workers use the store of caches together.
+	reads, writes measure.Store
+	watches       map[WatchID]*watchState
 	// stalled has the watches of passes in which nothing moves, and those that have had no update.
 	stalled map[WatchID]bool
 	// sessions has the worker of each live session.

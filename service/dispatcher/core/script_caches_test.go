@@ -78,6 +78,9 @@ func showCaching(r core.CachingRequest) string {
 	for _, use := range f.Source {
 		line += fmt.Sprintf(", %.0f elements in %.4g of %.4g s by %d or more workers", use.Elements, use.Seconds, use.All, use.Workers)
 	}
+	for _, use := range f.Reads {
+		line += fmt.Sprintf(", %d workers read %.0f elements of %.0f bytes in %.4g s", use.Workers, use.Elements, use.Bytes, use.Seconds)
+	}
 	if show(f.Steps); f.Ordered != nil {
 		line += fmt.Sprintf("; or in %v, in force %v", f.Ordered.Decided.Order, f.Ordered.InForce)
 		show(f.Ordered.Steps)

@@ -71,6 +71,8 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 		worker.host = heartbeat.Host
 	}
 	if heartbeat.Store != nil {
+		c.reads.Add(c.now, id, worker.store.GetReads(), heartbeat.Store.Reads)
+		c.writes.Add(c.now, id, worker.store.GetWrites(), heartbeat.Store.Writes)
 		worker.store = heartbeat.Store
 	}
 	if worker.leaving = heartbeat.Leaving; worker.leaving {

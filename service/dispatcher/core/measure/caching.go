@@ -17,7 +17,9 @@ type Caching struct {
 	// Trainers are those that have read in the last seconds.
 	Trainers []Trainer
 	// Workers are those that may serve the job. Remote and Local are how many of each kind it may have.
-	Workers       []StoreUser
+	Workers []StoreUser
+	// Reads and Writes are the fastest uses of the store by several workers.
+	Reads, Writes []StoreUse
 	Remote, Local int
 	// Steps are the candidates that can be cached, from the source on.
 	Steps []CachedStep

@@ -8,10 +8,6 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// sourceInterval is the least time over which the speed of reading is measured. Workers report about once a second, and not at
-// the same time.
-const sourceInterval = 10 * time.Second
-
 // Reading is what threads did to read files: the elements that they read, and their time. All is the time of all steps.
 type Reading struct {
 	Elements, Seconds, All float64
@@ -61,37 +57,30 @@ type SourceUse struct {
 
 // Source measures how a job reads its source, by the number of workers that read. The zero Source is ready.
 type Source struct {
-	begin time.Duration
-	// workers have read sum since begin.
-	workers map[string]bool
-	sum     Reading
+	interval interval
+	sum      Reading
 	// uses are by the logarithm of the number of workers.
 	uses []SourceUse
 }
 
 // Add adds what a worker has read, as it reports at the time now.
 func (s *Source) Add(now time.Duration, worker string, read Reading) {
-	if read.Elements == 0 {
+	if read.Elements == 0 || !s.interval.add(now, worker) {
 		return
 	}
-	if s.workers == nil {
-		s.begin, s.workers = now, map[string]bool{}
-		return
-	}
-	s.workers[worker] = true
 	s.sum.add(read)
-	elapsed := now - s.begin
-	if elapsed < sourceInterval {
+	workers, seconds, ended := s.interval.end(now)
+	if !ended {
 		return
 	}
-	level := bits.Len(uint(len(s.workers))) - 1
+	level := bits.Len(uint(workers)) - 1
 	for len(s.uses) <= level {
 		s.uses = append(s.uses, SourceUse{Workers: 1 << len(s.uses)})
 	}
 	use := &s.uses[level]
 	use.add(s.sum)
-	use.PerSecond = max(use.PerSecond, s.sum.Elements/elapsed.Seconds())
-	s.begin, s.workers, s.sum = now, map[string]bool{}, Reading{}
+	use.PerSecond = max(use.PerSecond, s.sum.Elements/seconds)
+	s.sum = Reading{}
 }
 
 func (r *Reading) add(more Reading) {

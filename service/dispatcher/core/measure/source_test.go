@@ -49,3 +49,41 @@ func TestTotalsThatGoBackBeginAgain(t *testing.T) {
 		}
 	}
 }
+
+// Workers report their newest transfers with each heartbeat. Probes, repeated reports and a worker alone say nothing about several.
+func TestTheStoreIsMeasuredByWorkersTogether(t *testing.T) {
+	probe := &pecanv1.StoreTransfer{Elements: 1, Bytes: 1e6, Seconds: 0.1, Probe: true}
+	before := map[string][]*pecanv1.StoreTransfer{}
+	s := &Store{}
+	report := func(second int, worker string, seconds float64) {
+		after := []*pecanv1.StoreTransfer{probe, {Elements: 100, Bytes: 5e7, Seconds: seconds}}
+		s.Add(time.Duration(second)*time.Second, worker, before[worker], after)
+		before[worker] = after
+	}
+	for i := range 30 {
+		report(i, "a", 0.5+float64(i)/1000)
+	}
+	if s.Uses() != nil {
+		t.Errorf("one worker: %+v", s.Uses())
+	}
+	for i := 30; i < 52; i++ {
+		report(i, "a", 0.5+float64(i)/1000)
+		report(i, "b", 0.5+float64(i)/1000)
+		// A heartbeat without a new transfer.
+		report(i, "b", 0.5+float64(i)/1000)
+	}
+	uses := s.Uses()
+	if len(uses) != 2 || uses[0].Workers != 2 || uses[0] != uses[1] || uses[0].Bytes/uses[0].Seconds < 0.9e8 || uses[0].Bytes/uses[0].Seconds > 1.1e8 {
+		t.Errorf("two workers of 50 MB/s: %+v", uses)
+	}
+	for i := 52; i < 80; i++ {
+		for _, worker := range []string{"a", "b"} {
+			after := []*pecanv1.StoreTransfer{probe, {Elements: 5000, Bytes: 1e6, Seconds: 0.5 + float64(i)/1000}}
+			s.Add(time.Duration(i)*time.Second, worker, before[worker], after)
+			before[worker] = after
+		}
+	}
+	if now := s.Uses(); now[0].Bytes < uses[0].Bytes || now[1].Elements/now[1].Seconds < 9000 {
+		t.Errorf("later, they read small elements: %+v, before %+v", now, uses)
+	}
+}
