@@ -139,6 +139,4 @@ SOAK = {
         "the same test in mode deterministic, and the simulation in every mode",
     "tests/faults/test_thesis.py::test_killall_the_trainer_gets_no_error[exactly_once]":
         "the same test in mode deterministic, and the simulation in every mode",
-    "tests/faults/test_thesis.py::test_putfail_later_epochs_complete_an_automatic_cache[deterministic-in the middle of a block]":
-        "the same test after a segment, and test_putfail_the_next_epoch_reads_only_complete_segments at each point",
 }

@@ -1,6 +1,10 @@
 package autocache
 
-import "math"
+import (
+	"math"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+)
 
 const (
 	// margin is the share of the score over all expected epochs that a change of the choice must save.
@@ -50,7 +54,7 @@ type Prediction struct {
 func Decide(in Input) Decision {
 	d := Decision{Choice: None, Epochs: max(in.Own+in.Others, 1), Candidates: make([]Prediction, len(in.Pipeline.Candidates))}
 	all := in.fleets()
-	d.Compute = in.epoch(in.computing(), 0, all)
+	d.Compute = in.epoch(in.computing(), rent{}, all)
 	d.Total = d.Epochs * d.Compute.Score
 	for i, c := range in.Pipeline.Candidates {
 		d.Candidates[i] = in.predict(c, d, all)
@@ -124,7 +128,7 @@ func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
 // predictShare predicts a candidate if a share of its elements is stored from the next epoch on.
 func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) Prediction {
 	p := Prediction{Share: share, Bytes: share * c.size()}
-	rent := in.rent(p.Bytes)
+	rent := in.rent(p.Bytes, epochs)
 	rest, get := demand{}.add(1-share, in.computing()), in.reading(c)
 	p.Get = in.epoch(rest.add(share, get), rent, all)
 	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, in.writing(c)), rent, all)
@@ -134,10 +138,15 @@ func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) P
 	return p
 }
 
-// rent returns the price of the storage of some bytes for each hour in which an epoch runs.
-func (in *Input) rent(bytes float64) float64 {
+// rent returns the price of the storage of some bytes. Each of the expected epochs pays for a part of the other hours.
+func (in *Input) rent(bytes, epochs float64) rent {
 	if !in.Goal.Priced() {
-		return 0
+		return rent{}
 	}
-	return bytes * in.Store.Price * (1 + in.Store.Idle)
+	price := rent{perHour: bytes * in.Store.Price}
+	if in.Goal.Objective != autoscale.Budget {
+		// A budget bounds what the job costs while it runs.
+		price.perEpoch = price.perHour * in.Store.Kept / epochs
+	}
+	return price
 }

@@ -28,7 +28,7 @@ func random(seed uint64) autocache.Input {
 	in.Goal.Objective = []autoscale.Objective{autoscale.Cost, autoscale.Time, autoscale.Budget}[rng.IntN(3)]
 	if in.Goal.Objective == autoscale.Budget || rng.IntN(3) > 0 {
 		in.Goal.Prices = autoscale.Prices{Trainer: 0.1 + spread(0.1, 10), Remote: spread(0.01, 1), Local: spread(0.01, 1)}
-		in.Store.Price, in.Store.Idle = spread(1e-13, 1e-9), spread(0.1, 20)
+		in.Store.Price, in.Store.Kept = spread(1e-13, 1e-9), spread(0.1, 20)
 	}
 	if in.Goal.Objective == autoscale.Budget {
 		in.Goal.Budget = in.Goal.Prices.Trainer * (1 + rng.Float64())

@@ -8,7 +8,7 @@
 // All are pure functions. testdata has scripts of inputs and expected decisions. Files:
 //
 //   - input.go has the measurements.
-//   - rate.go fits the speed of a store.
+//   - rate.go fits the speed of a store, and source.go that of a source.
 //   - history.go predicts the number of epochs.
 //   - model.go predicts an epoch.
 //   - decide.go has Decide, and reasons.go has its reasons.

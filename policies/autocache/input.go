@@ -98,8 +98,8 @@ type Store struct {
 	Read, Write Access
 	// Price is that of a byte and hour, in the currency of Goal.Prices. It has no effect without those.
 	Price float64
-	// Idle is for how many hours a cache is kept while nobody reads it, per hour in which somebody does.
-	Idle float64
+	// Kept is for how many hours a cache is kept beside the expected epochs.
+	Kept float64
 	// Free is how many bytes the job may write; +Inf is no bound.
 	Free float64
 }
@@ -116,7 +116,7 @@ func (in Input) Validate() error {
 		value float64
 	}{
 		{"Elements", p.Elements}, {"Demand", p.Demand}, {"Seconds", p.Seconds}, {"SourceElements", p.SourceElements}, {"SourceBytes", p.SourceBytes},
-		{"Own", in.Own}, {"Others", in.Others}, {"Price", in.Store.Price}, {"Idle", in.Store.Idle},
+		{"Own", in.Own}, {"Others", in.Others}, {"Price", in.Store.Price}, {"Kept", in.Store.Kept},
 		{"Workers.Remote", in.Workers.Remote}, {"Workers.Local", in.Workers.Local},
 	} {
 		if !known(v.value) {

@@ -100,17 +100,27 @@ func (in *Input) fleets() []fleet {
 	return all
 }
 
-// epoch predicts an epoch with the best of the configurations. rent is the price of the storage per hour.
-func (in *Input) epoch(d demand, rent float64, all []fleet) Epoch {
+// rent is the price of a cache: for each hour in which an epoch runs, and for the other hours, once in each epoch.
+type rent struct {
+	perHour, perEpoch float64
+}
+
+// during returns the price for each hour of an epoch that takes so many seconds.
+func (r rent) during(seconds float64) float64 { return r.perHour + r.perEpoch*secondsPerHour/seconds }
+
+// epoch predicts an epoch with the best of the configurations, and with the price of a cache.
+func (in *Input) epoch(d demand, storage rent, all []fleet) Epoch {
 	least := max(d.trainer, d.sourceShared, d.storeShared)
 	alone := max(d.sourceAlone, d.storeAlone)
 	secondsOf := func(f *fleet) float64 { return max(least, d.work*f.perThread, alone*f.perWorker) }
-	scoreOf := func(f *fleet) float64 {
-		if rent == 0 {
-			return f.score
+	free := storage == rent{}
+	perHourOf := func(f *fleet) float64 {
+		if seconds := secondsOf(f); !free && seconds > 0 {
+			return f.perHour + storage.during(seconds)
 		}
-		return in.Goal.ScoreAt(f.perHour+rent, 1)
+		return f.perHour
 	}
+	scoreOf := func(f *fleet) float64 { return in.Goal.ScoreAt(perHourOf(f), 1) }
 	// Without rent, the scores are known. Rent makes every score higher, so few others need to be computed.
 	chosen, lowest := &all[0], math.Inf(1)
 	for i := range all {
@@ -118,7 +128,7 @@ func (in *Input) epoch(d demand, rent float64, all []fleet) Epoch {
 			chosen, lowest = &all[i], score
 		}
 	}
-	if rent > 0 {
+	if !free {
 		lowest = secondsOf(chosen) * scoreOf(chosen)
 		for i := range all {
 			f := &all[i]
@@ -129,7 +139,7 @@ func (in *Input) epoch(d demand, rent float64, all []fleet) Epoch {
 			}
 		}
 	}
-	best := Epoch{Workers: chosen.at, Seconds: secondsOf(chosen), Score: lowest, perHour: chosen.perHour + rent}
+	best := Epoch{Workers: chosen.at, Seconds: secondsOf(chosen), Score: lowest, perHour: perHourOf(chosen)}
 	if in.Goal.Priced() {
 		best.Cost = best.Seconds * best.perHour / secondsPerHour
 	}

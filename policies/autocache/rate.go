@@ -36,3 +36,21 @@ func FitRate(before Rate, samples []Sample) Rate {
 	}
 	return fitted
 }
+
+// Together is what several workers transferred at the same time.
+type Together struct {
+	Workers                  float64
+	Elements, Bytes, Seconds float64
+}
+
+// FitShared returns the speed of a store for all workers together, from that of one worker. Workers that were faster together
+// show a higher speed, of as many workers at most. What nobody has seen is not expected.
+func FitShared(alone Rate, seen []Together) Rate {
+	speedup := 1.0
+	for _, t := range seen {
+		if now := alone.Of(t.Elements, t.Bytes) / t.Seconds; t.Seconds > 0 && known(now) {
+			speedup = max(speedup, min(now, t.Workers))
+		}
+	}
+	return Rate{PerElement: alone.PerElement / speedup, PerByte: alone.PerByte / speedup}
+}

@@ -81,3 +81,24 @@ func TestRecordedJobsAreAsLongAgoAsTheyBegan(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// One worker takes 1 ms for an element of 1 MB.
+func TestAStoreIsAsFastAsWorkersHaveBeenTogether(t *testing.T) {
+	alone := autocache.Rate{PerElement: 0.0002, PerByte: 0.8e-9}
+	for name, c := range map[string]struct {
+		seen  []autocache.Together
+		times float64
+	}{
+		"nobody was seen":               {nil, 1},
+		"two share the speed of one":    {[]autocache.Together{{Workers: 2, Elements: 10000, Bytes: 1e10, Seconds: 10}}, 1},
+		"trainers took half of it":      {[]autocache.Together{{Workers: 2, Elements: 5000, Bytes: 5e9, Seconds: 10}}, 1},
+		"three are as fast as three":    {[]autocache.Together{{Workers: 2, Elements: 10000, Bytes: 1e10, Seconds: 10}, {Workers: 3, Elements: 30000, Bytes: 3e10, Seconds: 10}}, 3},
+		"two are not faster than two":   {[]autocache.Together{{Workers: 2, Elements: 90000, Bytes: 9e10, Seconds: 10}}, 2},
+		"a time that cannot be is left": {[]autocache.Together{{Workers: 2, Elements: 10000, Bytes: 1e10}}, 1},
+	} {
+		shared := autocache.FitShared(alone, c.seen)
+		if math.Abs(shared.PerElement*c.times-alone.PerElement) > 1e-12 || math.Abs(shared.PerByte*c.times-alone.PerByte) > 1e-18 {
+			t.Errorf("%s: %v, want %v times the speed of %v", name, shared, c.times, alone)
+		}
+	}
+}

@@ -135,7 +135,7 @@ func (s *script) Describe(t *testing.T, words []string) {
 		delete(fields.text, "objective")
 		s.Goal.Prices = autoscale.Prices{Trainer: fields.take("trainer", 0), Remote: fields.take("price", 0)}
 		s.Goal.Budget = fields.take("budget", 0)
-		s.Store.Price, s.Store.Idle = fields.take("storage", 0), fields.take("idle", 0)
+		s.Store.Price, s.Store.Kept = fields.take("storage", 0), fields.take("kept", 0)
 	case "store":
 		s.Store.Read.Shared, s.Store.Write.Shared = perByte(fields.take("read", 0)), perByte(fields.take("write", 0))
 		s.Store.Read.Alone, s.Store.Write.Alone = perByte(fields.take("read-alone", 0)), perByte(fields.take("write-alone", 0))

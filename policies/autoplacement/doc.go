@@ -9,6 +9,7 @@
 //
 //   - paper.go and incdec.go have the published policies.
 //   - search.go has the state machine of Search, and model.go has its predictions.
+//   - plan.go begins a search for another plan.
 //   - host.go has the load of the trainers' hosts.
 //   - compare.go has the sequential test between two configurations.
 //   - change.go detects changes.

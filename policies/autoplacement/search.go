@@ -1,6 +1,7 @@
 package autoplacement
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -18,6 +19,8 @@ type Search struct {
 	Horizon int
 	// Known is the result of an earlier job with the same dataset and trainer type, or nil.
 	Known *Known
+	// Predicted has the workers from which the search begins if the plan changes now, or nil.
+	Predicted *autoscale.Configuration
 
 	state  string
 	goal   autoscale.Goal
@@ -107,9 +110,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		}
 		s.best = g.Limits.Clamp(s.target)
 	case w.Plan != s.plan:
-		reason = "the plan of the job changed"
-		s.plan, s.obs, s.replanned, s.calm = w.Plan, nil, true, Curve{}
-		s.begin()
+		reason = s.change(w.Plan, g)
 	case g != s.goal && s.state == stateMonitor:
 		reason = "the goal changed"
 		s.begin()
@@ -127,7 +128,7 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 		s.obs = s.obs[1:]
 	}
 	if waits := s.await(o, &reason); waits {
-		return s.decision(nil, "the window does not have the wanted workers")
+		return s.decision(nil, cmp.Or(reason, "the window does not have the wanted workers"))
 	}
 	if s.state == stateMonitor {
 		since, why := s.monitor.next(o)
@@ -166,18 +167,6 @@ func (s *Search) curves() Known {
 		known.Local = s.calm
 	}
 	return known
-}
-
-// replan scales the curve of a kind that has no workers: a new plan changes both kinds alike.
-func (s *Search) replan(m *model, o observation) *model {
-	s.replanned = false
-	switch old := s.known; {
-	case o.local == 0 && o.remote > 0 && old.Remote.Rate > 0:
-		s.known.Local.Rate *= m.remote.at(o.at.Remote) / old.Remote.at(o.at.Remote)
-	case o.remote == 0 && o.local > 0 && old.Local.Rate > 0:
-		s.known.Remote.Rate *= m.local.at(o.at.Local) / old.Local.at(o.at.Local)
-	}
-	return newModel(s.obs, s.goal.Trainers, s.known)
 }
 
 // begin starts a new search from the current configuration.

@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 
-	"github.com/pecan-ml/pecan/policies/autoscale"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/caching"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
@@ -36,11 +35,13 @@ func (d *Dispatcher) cachingWork(asked core.CachingRequest) backgroundWork {
 
 // chooseCacheNow completes the answer to a request.
 func (d *Dispatcher) chooseCacheNow(asked core.CachingRequest, answer core.CachingDecided) core.CachingDecided {
-	prices, note := autoscale.Prices{}, ""
+	prices, note := caching.Prices{}, ""
 	if options := asked.Facts.Options.GetPlacement(); d.deps.Prices != nil && options.GetObjective() != "" {
 		found, _, err := d.deps.Prices(options.GetTrainerType())
-		if prices = found; err != nil {
-			prices, note = autoscale.Prices{}, "; without prices: "+err.Error()
+		if err != nil {
+			note = "; without prices: " + err.Error()
+		} else if prices.Prices = found; d.deps.StoragePrice != nil {
+			prices.Storage = d.deps.StoragePrice()
 		}
 	}
 	decided, waitsFor := caching.Decide(asked.Facts, prices)

@@ -142,6 +142,8 @@ type Deps struct {
 	// Prices returns the prices of a job with a type of trainer, and their currency, which is only shown; nil without a table of
 	// prices.
 	Prices func(trainerType string) (p autoscale.Prices, currency string, err error)
+	// StoragePrice returns the price of a byte of caches for an hour; nil if it costs nothing.
+	StoragePrice func() float64
 	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
 	Decisions io.Writer
 	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The

@@ -2,6 +2,8 @@ package dispatcher
 
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/placing"
 )
@@ -9,6 +11,11 @@ import (
 // PlaceNow is placeNow for tests.
 func (d *Dispatcher) PlaceNow(r placing.Request) *pecanv1.Placement {
 	return d.placeNow(r, placement.Placed{}).Placement
+}
+
+// ChooseCacheNow is chooseCacheNow for tests.
+func (d *Dispatcher) ChooseCacheNow(facts measure.Caching) *pecanv1.CacheDecision {
+	return d.chooseCacheNow(core.CachingRequest{Facts: facts}, core.CachingDecided{}).Decision
 }
 
 // StateHash tells two durable states apart.

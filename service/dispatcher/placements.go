@@ -13,7 +13,8 @@ import (
 func (d *Dispatcher) place(asked placement.Request) {
 	request := placing.Request{
 		JobID: asked.JobID, Options: asked.Options, Known: asked.Known, Remote: asked.Remote, Registered: asked.Registered, Local: asked.Local,
-		RegisteredLocal: asked.RegisteredLocal, Running: asked.Running, Window: asked.Window, Plan: asked.Plan, Left: asked.Left, Now: asked.Now,
+		RegisteredLocal: asked.RegisteredLocal, Running: asked.Running, Window: asked.Window, Plan: asked.Plan, Left: asked.Left, Predicted: asked.Predicted,
+		Now: asked.Now,
 	}
 	placed := placement.Placed{Number: asked.Number, JobID: asked.JobID}
 	unchanged := placed

@@ -1,4 +1,5 @@
-// Package prices reads the table of prices: what an hour of each type of trainer and worker costs. Policies get
+// Package prices reads the table of prices: what an hour of each type of trainer and worker costs, and
+// storage for caches. Policies get
 // the prices of one job as numbers; this package finds them by type, zone and kind of purchase.
 //
 // The format is in docs/formats/prices.md. Unknown fields, negative prices and unknown types are errors: a wrong

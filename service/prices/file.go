@@ -55,6 +55,9 @@ func (f *File) Of(trainer, worker string) (p autoscale.Prices, currency string, 
 	return p, table.Currency, err
 }
 
+// Storage returns the price of a byte of caches for an hour.
+func (f *File) Storage() float64 { return f.current().Storage.PerByteHour() }
+
 func (f *File) current() *Table {
 	f.mu.Lock()
 	defer f.mu.Unlock()

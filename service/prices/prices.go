@@ -23,7 +23,21 @@ type Table struct {
 	Workers  map[string]Price `yaml:"workers"`
 	// LocalShare is the price of a local worker per hour, if spare processors of the trainer's host have another use.
 	LocalShare float64 `yaml:"local_share"`
+	Storage    Storage `yaml:"storage"`
 }
+
+// Storage is the price of a gigabyte of caches for a month.
+type Storage struct {
+	GBMonth float64 `yaml:"gb_month"`
+}
+
+const (
+	bytesPerGB    = 1e9
+	hoursPerMonth = 730
+)
+
+// PerByteHour returns the price of a byte for an hour.
+func (s Storage) PerByteHour() float64 { return s.GBMonth / bytesPerGB / hoursPerMonth }
 
 // Price is the price of one type of machine.
 type Price struct {
@@ -56,7 +70,7 @@ func Parse(text []byte) (*Table, error) {
 }
 
 func (t *Table) validate() error {
-	if err := valid("local_share", &t.LocalShare); err != nil {
+	if err := errors.Join(valid("local_share", &t.LocalShare), valid("storage.gb_month", &t.Storage.GBMonth)); err != nil {
 		return err
 	}
 	for kind, machines := range map[string]map[string]Price{"trainers": t.Trainers, "workers": t.Workers} {

@@ -2,6 +2,7 @@ package prices_test
 
 import (
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,9 @@ func TestTheDocumentedTableHasThePricesOfItsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := table.Storage.PerByteHour(); math.Abs(got*1e9*730-0.04) > 1e-9 {
+		t.Errorf("storage costs %v for a byte and hour", got)
+	}
 	tpu := prices.Machine{Type: "tpu-v2-8"}
 	for _, c := range []struct {
 		name            string
@@ -55,18 +59,19 @@ func TestTheDocumentedTableHasThePricesOfItsPage(t *testing.T) {
 
 func TestInvalidTablesAreRefusedWithTheirField(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":           {"", "empty"},
-		"unknown field":   {"trainer: {}", "trainer not found"},
-		"no workers":      {"trainers: {a: {per_hour: 1}}", "has no workers"},
-		"negative":        {"trainers: {a: {per_hour: -1}}\nworkers: {b: {per_hour: 1}}", "trainers.a.per_hour is -1"},
-		"negative zone":   {"trainers: {a: {per_hour: 1}}\nworkers: {b: {zones: {z: {spot: -1}}}}", "workers.b.zones.z.spot is -1"},
-		"not a number":    {"trainers: {a: {per_hour: .nan}}\nworkers: {b: {per_hour: 1}}", "trainers.a.per_hour is NaN"},
-		"no price":        {"trainers: {a: {}}\nworkers: {b: {per_hour: 1}}", "trainers.a has no price"},
-		"two documents":   {"trainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}\n---\nlocal_share: 1", "more than one document"},
-		"a type twice":    {"trainers: {a: {per_hour: 1}, a: {per_hour: 2}}\nworkers: {b: {per_hour: 1}}", "already defined"},
-		"negative share":  {"local_share: -1\ntrainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "local_share is -1"},
-		"a type with @":   {"trainers: {a@z: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "trainers.a@z: a type has no"},
-		"text for number": {"trainers: {a: {per_hour: much}}\nworkers: {b: {per_hour: 1}}", "cannot unmarshal"},
+		"empty":            {"", "empty"},
+		"unknown field":    {"trainer: {}", "trainer not found"},
+		"no workers":       {"trainers: {a: {per_hour: 1}}", "has no workers"},
+		"negative":         {"trainers: {a: {per_hour: -1}}\nworkers: {b: {per_hour: 1}}", "trainers.a.per_hour is -1"},
+		"negative zone":    {"trainers: {a: {per_hour: 1}}\nworkers: {b: {zones: {z: {spot: -1}}}}", "workers.b.zones.z.spot is -1"},
+		"not a number":     {"trainers: {a: {per_hour: .nan}}\nworkers: {b: {per_hour: 1}}", "trainers.a.per_hour is NaN"},
+		"no price":         {"trainers: {a: {}}\nworkers: {b: {per_hour: 1}}", "trainers.a has no price"},
+		"two documents":    {"trainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}\n---\nlocal_share: 1", "more than one document"},
+		"a type twice":     {"trainers: {a: {per_hour: 1}, a: {per_hour: 2}}\nworkers: {b: {per_hour: 1}}", "already defined"},
+		"negative share":   {"local_share: -1\ntrainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "local_share is -1"},
+		"negative storage": {"storage: {gb_month: -1}\ntrainers: {a: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "storage.gb_month is -1"},
+		"a type with @":    {"trainers: {a@z: {per_hour: 1}}\nworkers: {b: {per_hour: 1}}", "trainers.a@z: a type has no"},
+		"text for number":  {"trainers: {a: {per_hour: much}}\nworkers: {b: {per_hour: 1}}", "cannot unmarshal"},
 	} {
 		if _, err := prices.Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
@@ -145,8 +150,11 @@ func TestAChangedFileIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("removed", 5, "EUR", 3)
-	write("currency: EUR\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: 6}}")
+	write("currency: EUR\ntrainers: {a: {per_hour: 1}}\nworkers: {w: {per_hour: 6}}\nstorage: {gb_month: 0.73}")
 	want("there again", 6, "EUR", 4)
+	if got := file.Storage(); math.Abs(got*1e12-1) > 1e-9 {
+		t.Errorf("storage costs %v for a byte and hour", got)
+	}
 	if _, _, err := file.Of("a@", "w"); err == nil {
 		t.Error("a wrong name of a machine gives no error")
 	}

@@ -255,8 +255,10 @@ HARM = {
 }
 
 
-def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local):
-    """D11, D16: files are damaged, of other streams, links, and of another user. Each is computed, and written again."""
+def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local, caplog):
+    """D11, D16: files are damaged, of other streams, links, and of another user. Each is named in a warning, computed, and written again."""
+    # The logs of programs are on this level.
+    caplog.set_level(logging.DEBUG, logger="pecan")
     with Service(tmp_path, workers=1) as service:
         dataset = service.read(build(), cache="auto", streams=STREAMS)
         for _ in range(3):
@@ -272,6 +274,8 @@ def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local):
             harm(path)
         assert sorted(bytes_of(dataset)) == sorted(local)
         until(lambda: service.metric("segments_invalid") == len(HARM), f"{service.metric('segments_invalid')} of {len(HARM)} are noticed")
+        warned = "\n".join(line for line in caplog.text.splitlines() if "a cache segment cannot be used" in line)
+        assert all(path.name in warned for path in segments[:len(HARM)]), warned
         # A stream of the prefetched epoch had its lease before the harm was known.
         for _ in range(2):
             assert sorted(bytes_of(dataset)) == sorted(local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import pathlib
 
@@ -12,6 +13,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from cache_service import SIZES, D, Service, flip, nothing, number, rows, slow_numbers, until
+from test_commands import Program, run_command
 
 
 @pytest.fixture
@@ -223,3 +225,24 @@ def test_jobs_at_the_same_time_share_the_work(tmp_path):
         service.produced()
         shares = [computed(job) for job in service.status()["jobs"]]
         assert elements <= sum(shares) < 1.5 * elements, shares
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_tenant_reads_the_cache_of_another_only_if_an_administrator_shares_it(tmp_path, records, shared):
+    local = rows(listed(records, nothing).batch(16))
+    dispatcher = Program("pecan-dispatcher", "--listen", "127.0.0.1:0", *["--cache-shared"] * shared)
+    worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--cache-dir", str(tmp_path / "cache"))
+    try:
+        states, stored = [], []
+        for tenant in ("red", "blue"):
+            dataset = listed(records).batch(16).apply(pecan.distribute(dispatcher.address, tenant=tenant))
+            assert rows(dataset) == local
+            (job,) = [job for job in json.loads(run_command("pecanctl", "jobs", "--json", "--dispatcher", dispatcher.address).stdout) if job["options"]["tenant"] == tenant]
+            states.append(job["cache"]["state"])
+            stored.append(len([path for path in (tmp_path / "cache").glob("*.seg") if "-probe-" not in path.name]))
+            del dataset
+        assert states == ["committed", "used" if shared else "committed"]
+        assert stored == [len(SIZES), len(SIZES) if shared else 2 * len(SIZES)]
+    finally:
+        worker.stop()
+        dispatcher.stop()

@@ -141,7 +141,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 	deps := dispatcher.Deps{
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
 	}
-	if deps.Prices, err = o.readPrices(log); err != nil {
+	if deps.Prices, deps.StoragePrice, err = o.readPrices(log); err != nil {
 		return nil, nil, err
 	}
 	if o.config.Core.Tenants, err = o.readTenants(); err != nil {
@@ -182,23 +182,23 @@ func (o *options) openLearned(deps *dispatcher.Deps, log *slog.Logger) {
 	deps.Learned = dir
 }
 
-// readPrices opens the table of prices. Without one it returns nil.
-func (o *options) readPrices(log *slog.Logger) (of func(trainerType string) (autoscale.Prices, string, error), err error) {
+// readPrices opens the table of prices, which also has the price of storage. Without one it returns nil.
+func (o *options) readPrices(log *slog.Logger) (of func(trainerType string) (autoscale.Prices, string, error), storage func() float64, err error) {
 	if o.prices == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	file, err := prices.Open(o.prices, log)
 	if err != nil {
-		return nil, fmt.Errorf("--prices: %w", err)
+		return nil, nil, fmt.Errorf("--prices: %w", err)
 	}
 	of = func(trainerType string) (autoscale.Prices, string, error) {
 		return file.Of(cmp.Or(trainerType, o.trainerType), o.workerType)
 	}
 	// A wrong type of the flags is found at the start, and not with the first job.
 	if _, _, err := of(""); err != nil && (o.workerType != "" || o.trainerType != "") {
-		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+		return nil, nil, fmt.Errorf("--prices %s: %w", o.prices, err)
 	}
-	return of, nil
+	return of, file.Storage, nil
 }
 
 // readTenants reads the table of tenants. Without one it returns nil.

@@ -47,10 +47,10 @@ func samples(rate float64) (list []*pecanv1.StoreTransfer) {
 
 func decide(t *testing.T, facts measure.Caching) *pecanv1.CacheDecision {
 	t.Helper()
-	return mustDecide(t, facts, autoscale.Prices{})
+	return mustDecide(t, facts, caching.Prices{})
 }
 
-func mustDecide(t *testing.T, facts measure.Caching, prices autoscale.Prices) *pecanv1.CacheDecision {
+func mustDecide(t *testing.T, facts measure.Caching, prices caching.Prices) *pecanv1.CacheDecision {
 	t.Helper()
 	d, waits := caching.Decide(facts, prices)
 	if d == nil {
@@ -152,7 +152,7 @@ func TestADecisionWaitsForMeasurements(t *testing.T) {
 	} {
 		facts := decoding()
 		change(&facts)
-		if d, waits := caching.Decide(facts, autoscale.Prices{}); d != nil || !strings.Contains(waits, want) {
+		if d, waits := caching.Decide(facts, caching.Prices{}); d != nil || !strings.Contains(waits, want) {
 			t.Errorf("waits for %q, want %q", waits, want)
 		}
 	}
@@ -175,7 +175,7 @@ func TestThePublishedPolicyKnowsTwoPlaces(t *testing.T) {
 func TestTheBenefitIsATimeOfTrainers(t *testing.T) {
 	free, priced := decide(t, decoding()), decoding()
 	priced.Options.Placement = &pecanv1.PlacementOptions{Objective: "time", MinRemote: 1}
-	for _, d := range []*pecanv1.CacheDecision{free, mustDecide(t, priced, autoscale.Prices{Trainer: 5, Remote: 0.5, Local: 0.05})} {
+	for _, d := range []*pecanv1.CacheDecision{free, mustDecide(t, priced, caching.Prices{Prices: autoscale.Prices{Trainer: 5, Remote: 0.5, Local: 0.05}})} {
 		p := d.Candidates[1]
 		// A worker costs a tenth of a trainer in both.
 		want := 1.1 * (d.Compute.Seconds - p.Get.Seconds)
@@ -198,12 +198,39 @@ func TestAnObjectiveDecidesWithItsPrices(t *testing.T) {
 	for range 7 {
 		facts.Workers = append(facts.Workers, measure.StoreUser{Cores: 4})
 	}
-	d, waits := caching.Decide(facts, autoscale.Published)
+	d, waits := caching.Decide(facts, caching.Prices{Prices: autoscale.Published})
 	if d == nil {
 		t.Fatal(waits)
 	}
 	if d.Node != "mark" || d.Compute.Remote <= d.Candidates[1].Get.Remote || d.Compute.Cost <= 0 {
 		t.Errorf("chosen %q; %v; %v", d.Node, d.Compute, d.Candidates[1].Get)
+	}
+}
+
+// A cache is kept for a week after its last epoch, and its storage has to be worth that.
+func TestThePriceOfStorageDecides(t *testing.T) {
+	const perGBMonth = 1 / 1e9 / 730
+	facts := decoding()
+	facts.Options.Placement = &pecanv1.PlacementOptions{Objective: "cost", MinRemote: 1}
+	prices := caching.Prices{Prices: autoscale.Published, Storage: 0.04 * perGBMonth}
+	free := mustDecide(t, facts, caching.Prices{Prices: autoscale.Published})
+	cheap := mustDecide(t, facts, prices)
+	// Three epochs share the price of 4.8 GB for 168 hours. The hours of the epochs themselves hardly count.
+	week := 4.8 * 0.04 * 168 / 730
+	if more := cheap.Candidates[1].Get.Cost - free.Candidates[1].Get.Cost; cheap.Node != "mark" || !near(more, week/3) {
+		t.Errorf("chosen %q; an epoch that reads costs %v more, want %v", cheap.Node, more, week/3)
+	}
+	prices.Storage *= 10
+	if d := mustDecide(t, facts, prices); d.Node == "mark" {
+		t.Errorf("storage for %v an epoch: chosen %q: %s", 10*week/3, d.Node, d.Why)
+	}
+	facts.KeptHours = 1
+	if d := mustDecide(t, facts, prices); d.Node != "mark" {
+		t.Errorf("the cache is kept for an hour: chosen %q: %s", d.Node, d.Why)
+	}
+	facts.KeptHours, facts.Past = 0, []*pecanv1.PastJob{{JobId: "p", Epochs: 1, FirstS: facts.UnixS - 1000*3600}}
+	if d := mustDecide(t, facts, prices); d.Node == "mark" {
+		t.Errorf("the cache is kept forever, and the last job was 1,000 hours ago: chosen %q: %s", d.Node, d.Why)
 	}
 }
 

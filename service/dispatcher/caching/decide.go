@@ -14,11 +14,21 @@ import (
 
 const secondsPerHour = 3600
 
+// Prices are the prices of a job. Storage is the price of a byte of caches for an hour.
+type Prices struct {
+	autoscale.Prices
+	Storage float64
+}
+
 // Decide returns which candidate is cached, and why. If too little is known, the decision is nil and waitsFor says what is
 // missing. prices may be zero.
-func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
+func Decide(facts measure.Caching, prices Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
 	if facts.Ordered != nil && facts.Options.GetCache() != pecanv1.Cache_CACHE_PAPER {
 		return decideOrdered(facts, prices)
+	}
+	if facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER {
+		// The published policy knows no limits, only times of threads.
+		facts.Source = nil
 	}
 	in, waitsFor := validInput(facts, prices)
 	switch {
@@ -32,7 +42,7 @@ func Decide(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.Ca
 
 // decideOrdered decides in the registered order of the steps and in the decided one. The candidate in force is the cached step in
 // the order in which it is cached.
-func decideOrdered(facts measure.Caching, prices autoscale.Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
+func decideOrdered(facts measure.Caching, prices Prices) (decided *pecanv1.CacheDecision, waitsFor string) {
 	ordered := inOrder(facts)
 	if facts.Ordered.InForce {
 		facts.Current = ""
@@ -56,7 +66,7 @@ func decideOrdered(facts measure.Caching, prices autoscale.Prices) (decided *pec
 }
 
 // validInput returns the policy's input, or what is missing for it or wrong with it.
-func validInput(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
+func validInput(facts measure.Caching, prices Prices) (in autocache.Input, waitsFor string) {
 	if in, waitsFor = inputOf(facts, prices); waitsFor == "" {
 		if err := in.Validate(); err != nil {
 			waitsFor = err.Error()
@@ -66,7 +76,7 @@ func validInput(facts measure.Caching, prices autoscale.Prices) (in autocache.In
 }
 
 // priced returns a decision as a message, with the benefits of the candidates.
-func priced(facts measure.Caching, d autocache.Decision, prices autoscale.Prices) *pecanv1.CacheDecision {
+func priced(facts measure.Caching, d autocache.Decision, prices Prices) *pecanv1.CacheDecision {
 	decided := message(facts, d)
 	for i, p := range d.Candidates {
 		if p.Eligible {

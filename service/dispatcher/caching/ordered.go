@@ -14,7 +14,9 @@ func inOrder(facts measure.Caching) measure.Caching {
 	ratio := costRatio(decided, facts.Nodes)
 	nodes := make([]*pecanv1.NodeMetrics, len(facts.Nodes))
 	for i, node := range facts.Nodes {
-		n := &pecanv1.NodeMetrics{Node: node.Node, Elements: node.Elements, SelfCpuS: node.SelfCpuS, BytesIn: node.BytesIn, BytesOut: node.BytesOut}
+		n := &pecanv1.NodeMetrics{
+			Node: node.Node, Op: node.Op, Elements: node.Elements, SelfCpuS: node.SelfCpuS, BytesIn: node.BytesIn, BytesOut: node.BytesOut, Inside: node.Inside,
+		}
 		if covers(decided, node) {
 			n.SelfCpuS *= ratio
 		}

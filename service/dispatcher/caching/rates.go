@@ -33,7 +33,7 @@ func storeOf(facts measure.Caching) (s autocache.Store, waitsFor string) {
 	} else if len(writes) == 0 || len(reads) == 0 {
 		return s, "no worker has measured its directory of caches yet"
 	}
-	s.Read, s.Write = accessOf(reads), accessOf(writes)
+	s.Read, s.Write = accessOf(reads, facts.Reads), accessOf(writes, facts.Writes)
 	if facts.Quota >= 0 {
 		stored := uint64(0)
 		for _, step := range facts.Steps {
@@ -46,15 +46,18 @@ func storeOf(facts measure.Caching) (s autocache.Store, waitsFor string) {
 	return s, ""
 }
 
-// accessOf fits the speed of the store. As long as no worker has been faster together with others, all together are as
-// fast as one.
-func accessOf(samples []*pecanv1.StoreTransfer) autocache.Access {
+// accessOf fits the speed of the store to what workers have measured, each by itself, and to what several have transferred together.
+// As long as they have not been faster together, all are as fast as one.
+func accessOf(samples []*pecanv1.StoreTransfer, uses []measure.StoreUse) autocache.Access {
 	var alone, work []autocache.Sample
 	for _, s := range samples {
 		elements, bytes := float64(s.Elements), float64(s.Bytes)
 		alone = append(alone, autocache.Sample{Elements: elements, Bytes: bytes, Seconds: s.Seconds})
 		work = append(work, autocache.Sample{Elements: elements, Bytes: bytes, Seconds: s.WorkS})
 	}
-	rate := autocache.FitRate(autocache.Rate{}, alone)
-	return autocache.Access{Link: autocache.Link{Alone: rate, Shared: rate}, Work: autocache.FitRate(autocache.Rate{}, work)}
+	rate, together := autocache.FitRate(autocache.Rate{}, alone), []autocache.Together{}
+	for _, u := range uses {
+		together = append(together, autocache.Together{Workers: float64(u.Workers), Elements: u.Elements, Bytes: u.Bytes, Seconds: u.Seconds})
+	}
+	return autocache.Access{Link: autocache.Link{Alone: rate, Shared: autocache.FitShared(rate, together)}, Work: autocache.FitRate(autocache.Rate{}, work)}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // inputOf returns the policy's input, or what is missing for it.
-func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input, waitsFor string) {
+func inputOf(facts measure.Caching, prices Prices) (in autocache.Input, waitsFor string) {
 	in = autocache.Input{Goal: goalOf(facts, prices), Workers: workersOf(facts), Current: autocache.None}
 	if in.Store, waitsFor = storeOf(facts); waitsFor != "" {
 		return in, waitsFor
@@ -23,17 +23,18 @@ func inputOf(facts measure.Caching, prices autoscale.Prices) (in autocache.Input
 	}
 	in.Current = slices.IndexFunc(facts.Steps, func(s measure.CachedStep) bool { return s.Candidate.Node == facts.Current })
 	in.Own, in.Others = epochsOf(facts)
+	in.Store.Price, in.Store.Kept = prices.Storage, keptHours(facts)
 	return in, ""
 }
 
 // goalOf returns what the job wants of its workers. If nobody chooses their number, they are those that exist.
-func goalOf(facts measure.Caching, prices autoscale.Prices) autoscale.Goal {
+func goalOf(facts measure.Caching, prices Prices) autoscale.Goal {
 	options := facts.Options.GetPlacement()
 	if options.GetObjective() == "" {
 		exist := autoscale.Configuration{Remote: facts.Remote, Local: facts.Local}
 		return autoscale.Goal{Objective: autoscale.Time, Limits: autoscale.Limits{Min: exist, Max: exist}, Trainers: len(facts.Trainers)}
 	}
-	goal := placing.Goal(placing.Request{Options: options, Remote: facts.Remote, Local: facts.Local, Prices: prices})
+	goal := placing.Goal(placing.Request{Options: options, Remote: facts.Remote, Local: facts.Local, Prices: prices.Prices})
 	goal.Trainers = len(facts.Trainers)
 	return goal
 }
@@ -61,12 +62,26 @@ func epochsOf(facts measure.Caching) (own, others float64) {
 	return own, autocache.ExpectOthers(facts.KeptHours, past)
 }
 
+// keptHours returns for how long a cache is kept beside the epochs. A cache that is kept forever serves as many other epochs as
+// there were since the first known job, so it pays for that time.
+func keptHours(facts measure.Caching) float64 {
+	hours := facts.KeptHours
+	if hours == 0 {
+		for _, past := range autocache.PastJobs(facts.Past, facts.UnixS) {
+			hours = max(hours, past.Ago)
+		}
+	}
+	return hours
+}
+
 // flow has the counts of all steps in one epoch, and what was measured of them.
 type flow struct {
 	steps    map[string]*pecanv1.PlanStep
 	measured map[string]*pecanv1.NodeMetrics
 	// count is how many elements a step gives in an epoch.
 	count map[string]float64
+	// waiting is the share of the time of reading in which threads wait only because other workers read too.
+	waiting float64
 }
 
 // pipelineOf returns the costs of the steps in one epoch.
@@ -89,12 +104,16 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	if missing := f.spread(root, p.Elements); missing != "" {
 		return p, fmt.Sprintf("no element has come out of step %s yet", missing)
 	}
+	shared := f.fitSource(facts)
 	for _, step := range facts.Plan.Steps {
 		p.Seconds += f.seconds(step.Node)
 		if len(step.Inputs) == 0 {
 			p.SourceElements += f.count[step.Node]
 			p.SourceBytes += f.count[step.Node] * f.bytes(step.Node)
 		}
+	}
+	if p.SourceElements > 0 {
+		p.Source.Shared.PerElement = shared / p.SourceElements
 	}
 	for _, s := range facts.Steps {
 		p.Candidates = append(p.Candidates, f.candidate(s))
@@ -125,12 +144,36 @@ func (f *flow) spread(node string, n float64) (missing string) {
 	return ""
 }
 
+// fitSource returns the time in which all workers together read the source of an epoch; 0 if no limit of the source is known.
+// Threads then spend the time of reading that they need without other workers.
+func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
+	var samples []autocache.SourceSample
+	for _, use := range facts.Source {
+		samples = append(samples, autocache.SourceSample{
+			Workers: float64(use.Workers), Elements: use.Elements, Seconds: use.Seconds, All: use.All, PerSecond: use.PerSecond,
+		})
+	}
+	shared, each := autocache.FitSource(samples)
+	now := measure.ReadingOf(facts.Nodes)
+	if now.Seconds > 0 && shared.PerElement > 0 {
+		f.waiting = max(1-each*now.Elements/now.Seconds, 0)
+	}
+	for _, node := range facts.Nodes {
+		if read := measure.ReadingOf([]*pecanv1.NodeMetrics{node}).Elements; read > 0 && node.Elements > 0 {
+			seconds += shared.PerElement * read / float64(node.Elements) * f.count[node.Node]
+		}
+	}
+	return seconds
+}
+
 // seconds returns the time of threads that a step itself takes in an epoch.
 func (f *flow) seconds(node string) float64 {
-	if m := f.measured[node]; m.GetElements() > 0 {
-		return m.SelfCpuS / float64(m.Elements) * f.count[node]
+	m := f.measured[node]
+	if m.GetElements() == 0 {
+		return 0
 	}
-	return 0
+	waits := f.waiting * measure.ReadingOf([]*pecanv1.NodeMetrics{m}).Seconds
+	return max(m.SelfCpuS-waits, 0) / float64(m.Elements) * f.count[node]
 }
 
 // bytes returns the mean size of an element of a step; 0 if it is not known. A step that passes elements on may have no

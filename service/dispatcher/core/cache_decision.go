@@ -136,7 +136,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	facts = measure.Caching{
 		Plan: job.Plan, Options: job.Options, Nodes: nodes, Elements: c.elementsOf(job, kept), Quota: c.cacheRoom(job), Begun: c.state.EpochsBegun(job),
 		UnixS: c.unix(), KeptHours: c.cfg.CacheTTL.Hours(), Current: job.CacheDecision.GetNode(),
-		Trainers: c.placements.Trainers(job),
+		Trainers: c.placements.Trainers(job), Source: c.sources[job.JobId].Uses(), Reads: c.reads.Uses(), Writes: c.writes.Uses(),
 	}
 	for _, past := range c.state.PastJobs(job) {
 		facts.Past = append(facts.Past, proto.CloneOf(past))

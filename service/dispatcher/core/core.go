@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/fleet"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
@@ -37,7 +38,11 @@ type Core struct {
 	epochs map[passKey]*epochState
 	// profiles has the reported metrics by job.
 	profiles map[string]*jobmetrics.Reports
-	watches  map[WatchID]*watchState
+	// sources has how the workers of a job with candidates read its source.
+	sources map[string]*measure.Source
+	// reads and writes have how workers use the store of caches together.
+	reads, writes measure.Store
+	watches       map[WatchID]*watchState
 	// stalled has the watches of passes in which nothing moves, and those that have had no update.
 	stalled map[WatchID]bool
 	// sessions has the worker of each live session.
@@ -74,7 +79,7 @@ type Core struct {
 func New(cfg Config, state *durable.State) *Core {
 	c := &Core{
 		cfg: cfg, state: state, heartbeatPeriod: cfg.Heartbeat,
-		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{},
+		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{}, sources: map[string]*measure.Source{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 		fleet: fleet.New(cfg.Fleet),

@@ -175,6 +175,7 @@ func (c *Core) removeJob(job *durable.Job, why string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
 	delete(c.profiles, job.JobId)
+	delete(c.sources, job.JobId)
 	for _, worker := range c.workers {
 		worker.totals.Forget(job.JobId)
 	}

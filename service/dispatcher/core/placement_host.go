@@ -6,6 +6,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/placement"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/graph/split"
@@ -30,6 +31,7 @@ func (h placementHost) Log(text string, args ...any) { h.c.event(text, args...) 
 func (h placementHost) Ask(job *durable.Job, request placement.Request) (number uint64) {
 	h.c.versions++
 	request.Number, request.Plan, request.Left = h.c.versions, h.c.planNumber(job), h.c.elementsLeft(job)
+	request.Predicted = h.c.predictedWorkers(job)
 	h.c.effect(request)
 	return request.Number
 }
@@ -66,6 +68,28 @@ func (c *Core) planNumber(job *durable.Job) uint64 {
 		h.Write([]byte(c.cacheStage(c.cacheKey(job, step))))
 	}
 	return h.Sum64()
+}
+
+// predictedWorkers returns how many workers the newest decision on a cache expects to need, for what the epochs now do with it.
+func (c *Core) predictedWorkers(job *durable.Job) measure.Predicted {
+	decision := job.CacheDecision
+	if decision == nil {
+		return measure.Predicted{}
+	}
+	stage, epoch := "compute", decision.Compute
+	for _, candidate := range decision.Candidates {
+		if step := decidedStep(job); step != nil && candidate.Node == decision.Node {
+			if stage, epoch = "put "+step.Key, candidate.Put; c.cacheComplete(job, step) {
+				stage, epoch = "get "+step.Key, candidate.Get
+			}
+		}
+	}
+	return measure.Predicted{Stage: stage, Remote: int(epoch.GetRemote()), Local: int(epoch.GetLocal())}
+}
+
+// cacheComplete reports whether all parts are recorded that the newest decision keeps of a step.
+func (c *Core) cacheComplete(job *durable.Job, step *pecanv1.CachePlan) bool {
+	return len(c.state.Cache(c.cacheKey(job, step)).GetSegments()) >= int(keptBelow(job, step))
 }
 
 // Move implements placement.Host.

@@ -35,13 +35,16 @@ func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 	return all
 }
 
-// decided reads a decision on a cache: job= asked= step= order= why= share= benefit=.
+// decided reads a decision on a cache: job= asked= step= order= why= share= benefit= compute= put= get=. The last three are numbers
+// of remote workers.
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
 		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3}
+		workers := func(epoch string) *pecanv1.CacheEpoch { return &pecanv1.CacheEpoch{Remote: uint32(a.number(epoch))} }
+		d.Decision.Compute = workers("compute")
 		if a.has("share") {
-			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share")}
+			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share"), Put: workers("put"), Get: workers("get")}
 			if a.has("benefit") {
 				p.BenefitS = proto.Float64(a.float("benefit"))
 			}
@@ -71,6 +74,12 @@ func showCaching(r core.CachingRequest) string {
 				line += " but " + step.Problem
 			}
 		}
+	}
+	for _, use := range f.Source {
+		line += fmt.Sprintf(", %.0f elements in %.4g of %.4g s by %d or more workers", use.Elements, use.Seconds, use.All, use.Workers)
+	}
+	for _, use := range f.Reads {
+		line += fmt.Sprintf(", %d workers read %.0f elements of %.0f bytes in %.4g s", use.Workers, use.Elements, use.Bytes, use.Seconds)
 	}
 	if show(f.Steps); f.Ordered != nil {
 		line += fmt.Sprintf("; or in %v, in force %v", f.Ordered.Decided.Order, f.Ordered.InForce)

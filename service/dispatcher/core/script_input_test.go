@@ -237,6 +237,12 @@ func (s *script) workerInput(command string, a args) any {
 		return core.Hello{Session: session, Message: hello}
 	case "worker-heartbeat":
 		heartbeat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: pecanv1.PackLoads(loads(a.list("streams"))), UptimeS: a.float("uptime"), ComputedS: a.float("computed")}
+		for _, text := range a.list("reads") {
+			parts := strings.Split(text, ":")
+			read := args{"elements": parts[0], "bytes": parts[1], "seconds": parts[2]}
+			transfer := &pecanv1.StoreTransfer{Elements: read.number("elements"), Bytes: read.number("bytes"), Seconds: read.float("seconds"), WorkS: read.float("seconds")}
+			heartbeat.Store = &pecanv1.StoreRates{Reads: []*pecanv1.StoreTransfer{transfer}, FreeBytes: -1}
+		}
 		if a.has("dropped") {
 			heartbeat.Cache = &pecanv1.CacheMetrics{WritesDropped: a.number("dropped")}
 		}

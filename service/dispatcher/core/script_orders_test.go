@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,13 +60,14 @@ func (a args) float(name string) float64 {
 	return f
 }
 
-// nodes reads name:elements:seconds,... A name with a colon names a step in the function of the step before the colon. That
+// nodes reads name:elements:seconds,... or name/op:elements:seconds,... A name with a colon names a step in the function of the step before the colon. That
 // step has seconds@elements, with the elements that its function has returned.
 func nodes(texts []string) (list []*pecanv1.NodeMetrics) {
 	for _, text := range texts {
 		parts := strings.Split(text, ":")
 		at := len(parts) - 2
-		node := &pecanv1.NodeMetrics{Node: strings.Join(parts[:at], ":"), Op: "Op"}
+		name, op, _ := strings.Cut(strings.Join(parts[:at], ":"), "/")
+		node := &pecanv1.NodeMetrics{Node: name, Op: cmp.Or(op, "Op")}
 		node.Elements, _ = strconv.ParseUint(parts[at], 10, 64)
 		seconds, inside, _ := strings.Cut(parts[at+1], "@")
 		node.SelfCpuS, _ = strconv.ParseFloat(seconds, 64)

@@ -91,6 +91,9 @@ func showEffect(effect core.Effect) string {
 		if e.Left > 0 {
 			exist += fmt.Sprintf(" for %.0f elements", e.Left)
 		}
+		if e.Predicted.Stage != "" {
+			exist += fmt.Sprintf(", %s with %d and %d", e.Predicted.Stage, e.Predicted.Remote, e.Predicted.Local)
+		}
 		return fmt.Sprintf("place %d: %s among %d remote and %d local workers%s, known %v, %s", e.Number, e.JobID, e.Remote, e.Local, exist, e.Known != nil, showWindow(e.Window))
 	case fleet.Request:
 		return fmt.Sprintf("ask the provider for %d workers without %v", e.Desired, e.Leaving)

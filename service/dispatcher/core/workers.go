@@ -10,6 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
 
 // fromWorker handles a message of a worker's session.
@@ -70,6 +71,8 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 		worker.host = heartbeat.Host
 	}
 	if heartbeat.Store != nil {
+		c.reads.Add(c.now, id, worker.store.GetReads(), heartbeat.Store.Reads)
+		c.writes.Add(c.now, id, worker.store.GetWrites(), heartbeat.Store.Writes)
 		worker.store = heartbeat.Store
 	}
 	if worker.leaving = heartbeat.Leaving; worker.leaving {
@@ -88,7 +91,8 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 
 // reportMetrics keeps the totals that a worker reports for a job.
 func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
-	if c.state.Job(metrics.JobId) == nil {
+	job := c.state.Job(metrics.JobId)
+	if job == nil {
 		return
 	}
 	reports := c.profiles[metrics.JobId]
@@ -98,6 +102,14 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 	}
 	if worker := c.workers[workerID]; worker != nil {
 		worker.totals.Worked(metrics.JobId, metrics.Nodes)
+		if usesCaches(job) {
+			source := c.sources[job.JobId]
+			if source == nil {
+				source = &measure.Source{}
+				c.sources[job.JobId] = source
+			}
+			source.Add(c.now, workerID, worker.totals.Read(job.JobId, metrics.Nodes))
+		}
 	}
 	reports.Add(workerID, metrics, func(id string) bool { return c.workers[id] != nil })
 }

@@ -36,7 +36,9 @@ type Request struct {
 	Plan   uint64
 	// Left is how many elements the job's trainers are expected to take from now on; 0 if that is unknown.
 	Left float64
-	Now  time.Duration
+	// Predicted is what the newest decision on a cache expects.
+	Predicted measure.Predicted
+	Now       time.Duration
 }
 
 // Placer keeps the searches of all jobs.
@@ -53,6 +55,8 @@ type search struct {
 	// peaks has the most elements per second of one worker of each kind (remote, local), measured while trainers waited.
 	peaks [2]float64
 	plan  uint64
+	// stage is that of the last prediction.
+	stage string
 	// candidates and found are those of the last decision that compared configurations.
 	candidates []*pecanv1.PlacementCandidate
 	found      string
@@ -73,12 +77,19 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	if s == nil {
 		s = &search{policy: autoplacement.NewSearch()}
 		s.policy.Known = knownOf(r.Known)
-		if r.Known == nil && r.Running > 1 {
+		switch predicted := predictedOf(r); {
+		case r.Known != nil:
+		case predicted != nil:
+			s.policy.Known = &autoplacement.Known{Workers: *predicted}
+		case r.Running > 1:
 			s.policy.Known = &autoplacement.Known{Workers: autoscale.Configuration{Remote: 1, Local: r.Running}}
 		}
 		p.jobs[r.JobID] = s
 	}
-	s.used = r.Now
+	s.used, s.policy.Predicted = r.Now, nil
+	if s.stage != r.Predicted.Stage {
+		s.stage, s.policy.Predicted = r.Predicted.Stage, predictedOf(r)
+	}
 	goal := Goal(r)
 	if err := goal.Validate(); err != nil {
 		return Unchanged(r, err.Error()), nil
@@ -90,6 +101,8 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		switch {
 		case r.Known != nil:
 			d.Reason = "the search begins with what an earlier job found"
+		case predictedOf(r) != nil:
+			d.Reason = "the search begins with the workers that the decision on a cache expects to need"
 		case r.Running > 1:
 			d.Reason = "the search begins with the local workers that the trainer runs"
 		default:
@@ -105,6 +118,15 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		decided.Candidates, decided.Why = s.candidates, s.found
 	}
 	return decided, keep(s.policy.Result())
+}
+
+// predictedOf returns the predicted workers; nil without a prediction.
+func predictedOf(r Request) *autoscale.Configuration {
+	workers := autoscale.Configuration{Remote: r.Predicted.Remote, Local: r.Predicted.Local}
+	if workers == (autoscale.Configuration{}) {
+		return nil
+	}
+	return &workers
 }
 
 // Unchanged keeps the workers that exist, because no decision is possible. A job has one at least.

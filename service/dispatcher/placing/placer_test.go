@@ -177,3 +177,38 @@ func TestSearchesOfIdleJobsAreForgotten(t *testing.T) {
 		t.Errorf("%d searches are kept", len(p.jobs))
 	}
 }
+
+// A decision on a cache predicts how many workers a job needs with it. The search for the new plan begins there, and finds another
+// number if the prediction is wrong.
+func TestASearchBeginsAtThePrediction(t *testing.T) {
+	for _, predicted := range []int{2, 6} {
+		j, p := &job{step: 0.01, element: 0.075}, New()
+		r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 16, Predicted: measure.Predicted{Stage: "compute", Remote: 8}}
+		if begun, _ := p.Decide(r); begun.Remote != 8 || !strings.Contains(begun.Why, "expects to need") {
+			t.Errorf("the job begins with %v", begun)
+		}
+		if path, last, _ := j.run(t, p, r, 8); last.Remote != 8 || !last.Converged {
+			t.Fatalf("the search went over %v", path)
+		}
+		// The cache is complete, and two workers are enough.
+		j.element, r.Plan, r.Predicted = 0.015, 1, measure.Predicted{Stage: "get", Remote: predicted}
+		r.Window, r.Now = j.window(8), j.now
+		last, _ := p.Decide(r)
+		if last.Remote != uint32(predicted) || !strings.Contains(last.Why, "the plan of the job changed, and is predicted to need") {
+			t.Errorf("the new search begins with %v", last)
+		}
+		for range 10 {
+			r.Window, r.Now = j.window(int(last.Remote)), j.now
+			last, _ = p.Decide(r)
+		}
+		if last.Remote != 2 || !last.Converged {
+			t.Errorf("predicted %d: the search ends with %v", predicted, last)
+		}
+		// An order changes the plan, too. The prediction is used up.
+		r.Plan = 2
+		r.Window, r.Now = j.window(2), j.now
+		if last, _ = p.Decide(r); strings.Contains(last.Why, "predicted") {
+			t.Errorf("after another change: %v", last)
+		}
+	}
+}

@@ -12,10 +12,14 @@ type Caching struct {
 	// trainers get in an epoch; 0: not known.
 	Nodes    []*pecanv1.NodeMetrics
 	Elements uint64
+	// Source has how workers read the source together.
+	Source []SourceUse
 	// Trainers are those that have read in the last seconds.
 	Trainers []Trainer
 	// Workers are those that may serve the job. Remote and Local are how many of each kind it may have.
-	Workers       []StoreUser
+	Workers []StoreUser
+	// Reads and Writes are the fastest uses of the store by several workers.
+	Reads, Writes []StoreUse
 	Remote, Local int
 	// Steps are the candidates that can be cached, from the source on.
 	Steps []CachedStep
@@ -32,6 +36,13 @@ type Caching struct {
 	Ordered *Ordered
 	// Current is the node of the step that is cached by the newest decision; empty if none is.
 	Current string
+}
+
+// Predicted is how many workers a decision on a cache expects to need. Stage changes with what the epochs do with the cache; it is
+// empty without a decision.
+type Predicted struct {
+	Stage         string
+	Remote, Local int
 }
 
 // Ordered is a decided order of the steps of a job.

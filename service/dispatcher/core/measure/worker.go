@@ -17,11 +17,14 @@ type Worker struct {
 	produced []produced
 }
 
-// produced sums the worker's work for one job. worked has the seconds of its steps that run one element at a time.
+// produced sums the worker's work for one job. worked has the seconds of its steps that run one element at a time. read is what
+// the worker has read for it, if it has reported that.
 type produced struct {
 	job      string
 	elements uint64
 	worked   float64
+	read     Reading
+	reported bool
 }
 
 // totals sums a worker's work from its start to one time.

@@ -58,7 +58,9 @@ type (
 		Left float64
 		// Plan changes with the division, the order of steps and the cache of the job.
 		Plan uint64
-		Now  time.Duration
+		// Predicted is what the newest decision on a cache expects.
+		Predicted measure.Predicted
+		Now       time.Duration
 	}
 	// Placed answers the Request with the same number.
 	Placed struct {
