@@ -2,9 +2,9 @@ package autoscale
 
 import "fmt"
 
-// FastFlow divides the steps of each element: the first ones run on workers, and the last ones in the trainer's process. Its
-// workers are those that the Pecan paper gives it, two remote and two local ones for 14 processors of the host per core of the
-// accelerator. It measures each way to divide the steps in one window, and keeps the fastest. Nothing changes after that.
+// FastFlow divides the steps of each element: the first ones run on workers, and the last ones in the trainer's process. The
+// Pecan paper gives it two remote and two local workers, for 14 processors of the host per core of the accelerator. It measures
+// each way to divide the steps in one window, and keeps the fastest. Nothing changes after that.
 type FastFlow struct {
 	// Steps is the number of steps of a pipeline. At least the first one runs on workers.
 	Steps int
