@@ -33,7 +33,7 @@ func (w eventWriter) write(r sim.Run) {
 	var before autoscale.Decision
 	for i, s := range r.Steps {
 		d, reason := s.Decision, s.Decision.Reason
-		if i > 0 && d.Target == before.Target && d.State == before.State {
+		if i > 0 && d.Target == before.Target && d.InTrainer == before.InTrainer && d.State == before.State {
 			reason = ""
 		}
 		before = d

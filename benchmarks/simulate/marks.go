@@ -68,14 +68,18 @@ func worst(all []*sim.Summary, what string, values func(*sim.Summary) []float64,
 	return mark{fmt.Sprintf("%s: %s above the best (%s)", what, percent(highest), where), fmt.Sprintf("≤ %.0f %%", 100*bound), highest <= bound}
 }
 
+// windows judges the windows until the searches ended, without those in which changes of workers settled. It says how many
+// there are with them.
 func windows(all []*sim.Summary, what string) mark {
-	highest, where := 0.0, ""
+	highest, where, elapsed, half := 0.0, "", 0.0, 0.0
 	for _, s := range all {
 		if v := sim.Quantile(s.Converged, 1); v > highest {
 			highest, where = v, placeOf(s)
 		}
+		elapsed, half = max(elapsed, sim.Quantile(s.Elapsed, 1)), max(half, sim.Quantile(s.Elapsed, 0.5))
 	}
-	return mark{fmt.Sprintf("%s: %.0f (%s)", what, highest, where), fmt.Sprintf("≤ %d", mostWindows), highest <= mostWindows}
+	text := "%s: %.0f (%s); with the windows in which changes of workers settled: %.0f, and in half of the jobs of any kind at most %.0f"
+	return mark{fmt.Sprintf(text, what, highest, where, elapsed, half), fmt.Sprintf("≤ %d, without those that settle", mostWindows), highest <= mostWindows}
 }
 
 // settled judges how often jobs change their workers on average.
@@ -89,17 +93,22 @@ func settled(all []*sim.Summary) mark {
 	return mark{fmt.Sprintf("changes in the last 50 windows, mean: %.2f (%s)", highest, where), fmt.Sprintf("≤ %d", mostChanges), highest <= mostChanges}
 }
 
+// calm returns the share of the jobs that change their workers seldom.
+func calm(s *sim.Summary) float64 {
+	within := 0
+	for _, changes := range s.Changes {
+		if changes <= mostChanges {
+			within++
+		}
+	}
+	return float64(within) / float64(len(s.Changes))
+}
+
 // restful judges how many jobs change their workers seldom.
 func restful(all []*sim.Summary) mark {
 	lowest, where := 2.0, ""
 	for _, s := range all {
-		within := 0.0
-		for _, changes := range s.Changes {
-			if changes <= mostChanges {
-				within += 1 / float64(len(s.Changes))
-			}
-		}
-		if within < lowest {
+		if within := calm(s); within < lowest {
 			lowest, where = within, placeOf(s)
 		}
 	}

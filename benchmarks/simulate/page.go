@@ -16,8 +16,12 @@ A change of workers takes one to three further windows until it has settled.
 
 Each window has normal noise of 3 %%, and 5 %% of the windows are outliers of ±30 %%. [0013](../design/0013-autoscaling.md) describes the surfaces, and the
 default policy ` + "`search`" + `. The others are there for comparison. They are Pecan's placement and Cachew's scaling, each as in the paper and as in the published code,
-the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's numbers of workers, and one collocated worker. FastFlow also splits the pipeline: some steps run in the
-trainer. Here ` + "`fastflow`" + ` is only the two remote and two local workers of the comparison in Pecan's paper, and every worker runs all steps.
+the autoscaler of Kubernetes (` + "`hpa`" + `), FastFlow's split, and one collocated worker.
+
+` + "`fastflow`" + ` has the two remote and two local workers of the comparison in Pecan's paper. It also divides the steps of each element. The first of six steps run on
+workers, and the last ones may run in the trainer's process. That process is as fast as one more local worker, and the job pays for it like that. ` + "`fastflow`" + ` measures each
+division in one window and keeps the fastest; Pecan's experiments name the step by hand. Two things are simpler than in FastFlow: an element has the same size after
+each step, and another division settles at once. On the published curves ` + "`fastflow`" + ` divides nothing, because they say nothing about work on the trainer's host.
 
 Numbers are those of all jobs of a kind: the median, and in parentheses the 5th to the 95th percentile.
 
@@ -37,15 +41,15 @@ func page(r *sim.Report) string {
 	fmt.Fprintf(&b, `
 ## Jobs that do not change
 
-*Price* is that of an element in the last window, above the best fixed workers. *Windows* are those until the policy first converged, and *time* is how long they
-take with those in which changes settled; policies that never converge count all. *Epoch* is the price of %d,000 elements with the search, the mean of the whole job.
-*Bill* is that of the whole job, over that of the best fixed workers. *Changes* are those of the workers in the last 50 windows, with their mean instead of the median.
-`, sim.EpochElements/1000)
+*Price* is that of an element in the last window, above the best fixed workers. *Windows* are those until the policy first converged. *All windows* and *time*
+also have those in which changes of workers settled. Policies that never converge count all. *Epoch* is the price of %d,000 elements with the search, the mean of the whole job.
+*Bill* is that of the whole job, over that of the best fixed workers. *Changes* are those of the workers in the last 50 windows, with their mean instead of the median. *Calm* is the share of the jobs with at most %d.
+`, sim.EpochElements/1000, mostChanges)
 	for _, name := range sim.Families {
-		fmt.Fprintf(&b, "\n### %s\n\n| policy | price | windows | time, s | epoch, $ | bill | changes |\n| --- | --- | --- | --- | --- | --- | --- |\n", titles[name])
+		fmt.Fprintf(&b, "\n### %s\n\n| policy | price | windows | all windows | time, s | epoch, $ | bill | changes | calm |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", titles[name])
 		for _, s := range family(r, sim.Stable, name) {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f %s |\n", s.Policy, spread(s.Final(), percent), spread(s.Converged, whole), spread(s.Seconds, whole),
-				spread(s.Prices, hundredths), spread(s.Bills, hundredths), sim.Mean(s.Changes), interval(s.Changes, whole))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %.2f %s | %s |\n", s.Policy, spread(s.Final(), percent), spread(s.Converged, whole), spread(s.Elapsed, whole),
+				spread(s.Seconds, whole), spread(s.Prices, hundredths), spread(s.Bills, hundredths), sim.Mean(s.Changes), interval(s.Changes, whole), percent(calm(s)))
 		}
 	}
 	changed(&b, r)

@@ -2,6 +2,7 @@ package autoscale_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
@@ -115,17 +116,43 @@ func TestHPAFollowsTheFormulaOfKubernetes(t *testing.T) {
 func TestFixedPoliciesKeepTheirNumbersWithinTheLimits(t *testing.T) {
 	narrow := autoscale.Goal{Limits: autoscale.Limits{Max: autoscale.Configuration{Remote: 1, Local: 1}}}
 	for _, c := range []struct {
-		p    autoscale.Fixed
+		p    autoscale.Policy
 		g    autoscale.Goal
 		want autoscale.Configuration
 	}{
-		{autoscale.FastFlow, unbounded, autoscale.Configuration{Remote: 2, Local: 2}},
-		{autoscale.FastFlow, narrow, autoscale.Configuration{Remote: 1, Local: 1}},
+		{&autoscale.FastFlow{}, unbounded, autoscale.Configuration{Remote: 2, Local: 2}},
+		{&autoscale.FastFlow{}, narrow, autoscale.Configuration{Remote: 1, Local: 1}},
 		{autoscale.Collocated, unbounded, autoscale.Configuration{Local: 1}},
 	} {
 		if d := c.p.Next(c.g, autoscale.Window{}); d.Target != c.want || !d.Converged {
 			t.Errorf("%v wants %v, want %v", c.p, d.Target, c.want)
 		}
+	}
+}
+
+// FastFlow measures each way to divide the steps once, when its workers are there, and keeps the fastest.
+func TestFastFlowKeepsTheFastestWayToDivideTheSteps(t *testing.T) {
+	f, inTrainer := &autoscale.FastFlow{Steps: 4}, 0
+	var tried []int
+	for n, times := range [][]float64{{9}, {4}, {2}, {1}, {3}, {0.5}} {
+		w := autoscale.Window{Settled: true, Workers: autoscale.Configuration{Remote: 2, Local: 2}, Consumers: []autoscale.Consumer{{ElementTimes: times}}}
+		if n == 0 {
+			w.Workers = autoscale.Configuration{Remote: 1, Local: 1}
+		}
+		tried = append(tried, inTrainer)
+		d := f.Next(unbounded, w)
+		if inTrainer = d.InTrainer; d.Converged != (n >= 4) {
+			t.Errorf("window %d: %v", n, d)
+		}
+	}
+	if !slices.Equal(tried, []int{0, 0, 1, 2, 3, 2}) || inTrainer != 2 {
+		t.Errorf("windows had %v steps in the trainer, and then it has %d", tried, inTrainer)
+	}
+	// Without local workers, nothing may run on the trainer's host.
+	remote := unbounded
+	remote.Limits.Max.Local = 0
+	if d := (&autoscale.FastFlow{Steps: 4}).Next(remote, autoscale.Window{}); d.Target != (autoscale.Configuration{Remote: 2}) || d.InTrainer != 0 || !d.Converged {
+		t.Errorf("without local workers: %v", d)
 	}
 }
 

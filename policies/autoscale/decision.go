@@ -10,6 +10,9 @@ type Policy interface {
 // Decision is the choice of a policy with its reason.
 type Decision struct {
 	Target Configuration
+	// InTrainer is the number of last steps that run in the trainer's process instead of on workers. It is 0 for all policies but
+	// FastFlow.
+	InTrainer int
 	// State is the state of the policy's search.
 	State string
 	// Converged is whether the policy does not search at the moment.

@@ -8,7 +8,8 @@
 // with a new value: the policy loses its measurements and stays at the configuration of the next window.
 //
 // Files: window.go has the measurements, decision.go the output, goal.go prices, objectives and limits. Cachew
-// (cachew.go), HPA (hpa.go) and Fixed (fixed.go) are for comparison: they apply none of the default's guards.
+// (cachew.go), HPA (hpa.go), FastFlow (fastflow.go) and Fixed (fixed.go) are for comparison: they apply none of the
+// default's guards.
 //
 // The package imports no other package of Pecan and reads no clock, so that a simulator can replay recorded
 // measurements. docs/design/0013-autoscaling.md has the reasons.

@@ -2,7 +2,7 @@
 // configuration. A Job runs one policy on a surface with noise, start-up delays and changes. A Scenario is a kind of
 // jobs. A Report compares the bill of each policy with that of the best fixed configuration.
 //
-// The events of a simulation are measurement windows, changes of workers, and changes of the job. The surface gives the
+// The events of a simulation are measurement windows, starts and losses of workers, and changes of the job. The surface gives the
 // means of a window in closed form, and the simulation adds noise. A window therefore takes microseconds. Elements, steps
 // and buffers have no events. Tests with real processes cover the buffers within a window.
 //

@@ -16,7 +16,7 @@ type Job struct {
 	// Windows is the number of windows with steady state, Elements that of the elements of a window.
 	Windows, Elements int
 	// Delay is the most windows until a change of workers has settled, 1 or more. Each change takes a random number of them,
-	// because workers start slowly. They cost both configurations.
+	// because workers start slowly. Meanwhile the earlier workers serve, as far as they exist, and both configurations cost.
 	Delay int
 	// Noise is the standard deviation of a window's element time, and of each other measurement. SubNoise is that
 	// of sub-windows. A window is an outlier with probability Outliers: its time is then 30 % longer or shorter.
@@ -47,11 +47,17 @@ type World struct {
 // best returns the lowest score of a configuration that exists.
 func (w World) best() float64 {
 	g := w.Goal
-	if a := w.Available; a != nil {
-		g.Limits.Max = autoscale.Configuration{Remote: min(g.Limits.Max.Remote, a.Remote), Local: min(g.Limits.Max.Local, a.Local)}
-	}
+	g.Limits.Max = w.existing(g.Limits.Max)
 	_, lowest := w.Surface.Best(g)
 	return lowest
+}
+
+// existing returns those of the wanted workers that exist.
+func (w World) existing(wanted autoscale.Configuration) autoscale.Configuration {
+	if a := w.Available; a != nil {
+		return autoscale.Configuration{Remote: min(wanted.Remote, a.Remote), Local: min(wanted.Local, a.Local)}
+	}
+	return wanted
 }
 
 // Step is one steady window of a run.
@@ -83,7 +89,7 @@ const subWindows = 10
 func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 	rng, starts := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 	world := World{Surface: j.Surface, Goal: j.Goal}
-	at, clock := j.Start, 0.0
+	at, inTrainer, clock := j.Start, 0, 0.0
 	var steps []Step
 	var seconds, bill, best, lowest float64
 	windows := 1
@@ -98,28 +104,25 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 			}
 		}
 		world.Surface.Demand *= 1 + j.Drift
-		next := wanted
-		if a := world.Available; a != nil {
-			next = autoscale.Configuration{Remote: min(next.Remote, a.Remote), Local: min(next.Local, a.Local)}
-		}
+		next, serving := world.existing(wanted), world.existing(at)
 		if changed {
 			lowest = world.best()
 		}
 		if next != at {
 			both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
 			for range 1 + starts.IntN(j.Delay) {
-				w := j.window(rng, world, at, &clock)
+				w := j.window(rng, world, serving, inTrainer, &clock)
 				w.Settled = false
 				windows, seconds = windows+1, seconds+w.Seconds
-				bill, best = bill+world.Goal.Score(both, world.Surface.At(at).Time), best+lowest
+				bill, best = bill+world.Goal.Score(billed(both, inTrainer), world.Surface.Divided(serving, inTrainer).Time), best+lowest
 				p.Next(world.Goal, w)
 			}
 			at = next
 		}
-		w := j.window(rng, world, at, &clock)
-		score := world.Goal.Score(at, world.Surface.At(at).Time)
+		w := j.window(rng, world, at, inTrainer, &clock)
+		score := world.Goal.Score(billed(at, inTrainer), world.Surface.Divided(at, inTrainer).Time)
 		d := p.Next(world.Goal, w)
-		wanted = d.Target
+		wanted, inTrainer = d.Target, d.InTrainer
 		steps = append(steps, Step{
 			Workers: at, Windows: windows, Seconds: seconds + w.Seconds, Bill: bill + score, Best: best + lowest, Regret: score/lowest - 1, Decision: d,
 		})
@@ -128,10 +131,16 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 	return steps
 }
 
+// billed returns the workers that a job pays for. Steps in the trainer's process use as many processors as a local worker.
+func billed(workers autoscale.Configuration, inTrainer int) autoscale.Configuration {
+	workers.Local += min(inTrainer, 1)
+	return workers
+}
+
 // window measures a window.
-func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, clock *float64) autoscale.Window {
+func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, inTrainer int, clock *float64) autoscale.Window {
 	gauss := func(sigma float64) float64 { return max(1+sigma*rng.NormFloat64(), 0.05) }
-	s, truth := world.Surface, world.Surface.At(at)
+	s, truth := world.Surface, world.Surface.Divided(at, inTrainer)
 	factor := gauss(j.Noise)
 	if rng.Float64() < j.Outliers {
 		factor *= []float64{0.7, 1.3}[rng.IntN(2)]

@@ -23,7 +23,7 @@ var Policies = []Named{
 	{"cachew-paper", func() autoscale.Policy { return autoscale.CachewPaper() }},
 	{"cachew-code", func() autoscale.Policy { return autoscale.CachewCode() }},
 	{"hpa", func() autoscale.Policy { return autoscale.NewHPA() }},
-	{"fastflow", func() autoscale.Policy { return autoscale.FastFlow }},
+	{"fastflow", func() autoscale.Policy { return &autoscale.FastFlow{Steps: Steps} }},
 	{"collocated", func() autoscale.Policy { return autoscale.Collocated }},
 }
 
@@ -62,6 +62,8 @@ type Summary struct {
 	// windows if it never did. Choice is the regret of the window after that.
 	Regrets           [][]float64
 	Converged, Choice []float64
+	// Elapsed is Converged with the windows in which changes of workers settled.
+	Elapsed []float64
 	// Seconds is the time of the windows until the policy first converged. Prices are those of an epoch of EpochElements
 	// elements, the mean of the whole job with the search, if the goal is the cost.
 	Seconds, Prices []float64
@@ -86,11 +88,11 @@ func (r *Report) Add(run Run) {
 	n := Converged(run.Steps)
 	s.Converged = append(s.Converged, float64(n))
 	s.Choice = append(s.Choice, run.Steps[min(n, len(run.Steps)-1)].Regret)
-	seconds := 0.0
+	seconds, elapsed := 0.0, 0
 	for _, step := range run.Steps[:n] {
-		seconds += step.Seconds
+		seconds, elapsed = seconds+step.Seconds, elapsed+step.Windows
 	}
-	s.Seconds = append(s.Seconds, seconds)
+	s.Seconds, s.Elapsed = append(s.Seconds, seconds), append(s.Elapsed, float64(elapsed))
 	s.Prices = append(s.Prices, EpochPrice(run.Steps))
 	s.Bills = append(s.Bills, Bill(run.Steps))
 	s.Changes = append(s.Changes, float64(Changes(run.Steps[max(0, len(run.Steps)-stableWindows):])))

@@ -177,6 +177,19 @@ func TestTheRegretComparesOnlyWithWorkersThatExist(t *testing.T) {
 	}
 }
 
+// Workers that are lost serve no further window, also while others start.
+func TestLostWorkersServeNoFurtherWindow(t *testing.T) {
+	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "inverse")
+	j := sim.Noisy(s, g, 3)
+	j.Noise, j.SubNoise, j.Outliers, j.Start = 0, 0, 0, autoscale.Configuration{Remote: 8}
+	j.Events = []sim.Event{{Window: 1, Change: func(w *sim.World) { w.Available = &autoscale.Configuration{Remote: 2} }}}
+	step := j.Run(autoscale.Fixed{Remote: 8}, 1)[1]
+	left := s.At(autoscale.Configuration{Remote: 2}).Time
+	if want := left * sim.PublishedElements * float64(step.Windows); step.Windows < 2 || math.Abs(step.Seconds-want) > 1e-9*want {
+		t.Errorf("%d windows with two of eight workers take %v s, want %v", step.Windows, step.Seconds, want)
+	}
+}
+
 // Without noise, the time and the price of a job follow from its surface.
 func TestTheTimeAndThePriceOfAnEpochFollowFromTheSurface(t *testing.T) {
 	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "floor")
@@ -201,6 +214,47 @@ func TestTheTimeAndThePriceOfAnEpochFollowFromTheSurface(t *testing.T) {
 	}
 	if !reflect.DeepEqual(settled, map[int]bool{1: true, 2: true, 3: true}) {
 		t.Errorf("changes settle after these windows: %v", settled)
+	}
+}
+
+// The steps in the trainer's process are a stage of their own, and the workers have less work for an element.
+func TestDividedStepsAreTwoStages(t *testing.T) {
+	s := sim.Surface{Demand: 0.01, Remote: 10, RemoteExponent: 1, Local: 5, LocalExponent: 1, Steps: []float64{0.5, 0.4, 0.1}}
+	for inTrainer, want := range []float64{30, 30 / 0.9, 5 / 0.5} {
+		if got := 1 / s.Divided(autoscale.Configuration{Remote: 2, Local: 2}, inTrainer).Time; math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d of 3 steps in the trainer's process: %v elements per second, want %v", inTrainer, got, want)
+		}
+	}
+	// The process takes processors from local workers.
+	s.Cores, s.WorkerCores, s.SlowdownExponent = 2, 1, 1
+	if truth := s.Divided(autoscale.Configuration{Remote: 2, Local: 2}, 1); truth.Load != 1.5 || math.Abs(truth.Local-10/0.9/1.5) > 1e-9 {
+		t.Errorf("three local processes on two processors: %+v", truth)
+	}
+}
+
+func TestFastFlowDividesTheSteps(t *testing.T) {
+	divided := 0
+	for seed := range uint64(20) {
+		s, g := sim.Random(rand.New(rand.NewPCG(seed, 0)), "floor")
+		j, workers := sim.Noisy(s, g, 12), autoscale.Configuration{Remote: 2, Local: 2}
+		j.Noise, j.SubNoise, j.Outliers = 0, 0, 0
+		last := j.Run(&autoscale.FastFlow{Steps: sim.Steps}, seed)[11]
+		fastest := 0
+		for n := range sim.Steps {
+			if s.Divided(workers, n).Time < s.Divided(workers, fastest).Time {
+				fastest = n
+			}
+		}
+		workers.Local += min(fastest, 1)
+		_, best := s.Best(g)
+		regret := g.Score(workers, s.Divided(last.Workers, fastest).Time)/best - 1
+		if last.Decision.InTrainer != fastest || math.Abs(last.Regret-regret) > 1e-9 {
+			t.Errorf("seed %d: %d steps in the trainer's process and a regret of %v, want %d and %v", seed, last.Decision.InTrainer, last.Regret, fastest, regret)
+		}
+		divided += min(fastest, 1)
+	}
+	if divided == 0 {
+		t.Error("no job divides its steps")
 	}
 }
 

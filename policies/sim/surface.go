@@ -29,6 +29,8 @@ type Surface struct {
 	Curve []float64
 	// Dips has factors of single configurations.
 	Dips map[autoscale.Configuration]float64
+	// Steps has the share of an element's work that each step of the pipeline has. It counts only where steps are divided.
+	Steps []float64
 }
 
 // Truth is the steady state of a configuration without noise.
@@ -39,7 +41,12 @@ type Truth struct {
 }
 
 // At returns the steady state of a configuration.
-func (s Surface) At(c autoscale.Configuration) Truth {
+func (s Surface) At(c autoscale.Configuration) Truth { return s.Divided(c, 0) }
+
+// Divided returns the steady state if this many last steps of each element run in the trainer's process, and the others on
+// workers. The process is as fast as one more local worker and uses as many processors. It is a stage after the workers, so
+// the slower of both is the bound. Elements have the same size after each step.
+func (s Surface) Divided(c autoscale.Configuration, inTrainer int) Truth {
 	trainers := float64(max(s.Trainers, 1))
 	t := Truth{Demand: s.Demand, Remote: capacity(s.Remote, s.RemoteExponent, c.Remote), Local: capacity(s.Local, s.LocalExponent, c.Local)}
 	if n := min(c.Remote, len(s.Curve)); n > 0 {
@@ -49,24 +56,34 @@ func (s Surface) At(c autoscale.Configuration) Truth {
 			t.Remote = max(t.Remote, trainers/s.Curve[m-2]*float64(n)/float64(m-1))
 		}
 	}
+	locals, process := c.Local, math.Inf(1)
+	if inTrainer > 0 {
+		moved := 0.0
+		for _, share := range s.Steps[len(s.Steps)-inTrainer:] {
+			moved += share
+		}
+		locals++
+		each := capacity(s.Local, s.LocalExponent, locals) / float64(locals)
+		process, t.Local, t.Remote = each/moved, each*float64(c.Local)/(1-moved), t.Remote/(1-moved)
+	}
 	if t.Passed = 1; s.Network > 0 && t.Remote > s.Network {
 		t.Remote, t.Passed = s.Network, s.Network/t.Remote
 	}
 	if s.Cores > 0 {
 		received := min(t.Remote, trainers/s.Demand)
-		t.Load = (s.TrainerCores + s.WorkerCores*float64(c.Local) + s.ReceiveCores*received) / s.Cores
+		t.Load = (s.TrainerCores + s.WorkerCores*float64(locals) + s.ReceiveCores*received) / s.Cores
 		if excess := t.Load - 1; excess > 0 {
 			t.Demand *= 1 + s.Slowdown*math.Pow(excess, s.SlowdownExponent)
-			t.Local /= 1 + excess
+			t.Local, process = t.Local/(1+excess), process/(1+excess)
 			t.Pressure = excess / (1 + excess)
 		}
 	}
 	if f, has := s.Dips[c]; has {
-		t.Demand, t.Remote, t.Local = t.Demand*f, t.Remote/f, t.Local/f
+		t.Demand, t.Remote, t.Local, process = t.Demand*f, t.Remote/f, t.Local/f, process/f
 	}
 	t.Time = math.Inf(1)
 	if total := t.Remote + t.Local; total > 0 {
-		t.Time = max(t.Demand, trainers/total)
+		t.Time = max(t.Demand, trainers/min(total, process))
 	}
 	return t
 }
@@ -97,6 +114,9 @@ func (s Surface) Best(g autoscale.Goal) (best autoscale.Configuration, score flo
 
 // Families are the kinds of random surfaces.
 var Families = []string{"floor", "inverse", "diminishing", "network", "contention", "dips"}
+
+// Steps is the number of steps of the pipelines of random surfaces.
+const Steps = 6
 
 // Random returns a random surface of a family, and a goal for it.
 func Random(rng *rand.Rand, family string) (Surface, autoscale.Goal) {
@@ -133,6 +153,14 @@ func Random(rng *rand.Rand, family string) (Surface, autoscale.Goal) {
 				}
 			}
 		}
+	}
+	sum := 0.0
+	for range Steps {
+		s.Steps = append(s.Steps, between(0.2, 1.8))
+		sum += s.Steps[len(s.Steps)-1]
+	}
+	for i := range s.Steps {
+		s.Steps[i] /= sum
 	}
 	return s, g
 }
