@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -323,13 +324,15 @@ func TestTheConnectionToASilentWorkerEnds(t *testing.T) {
 	wantAll(t, append(first, rest...), 50)
 }
 
-// heldClose is a connection that closes slowly. Until it has closed, a new stream of the worker gets an ended connection.
+// heldClose is a connection that closes slowly. From begin until it has closed, a new stream of the worker gets an ended connection.
 type heldClose struct {
 	net.Conn
-	held chan struct{}
+	begin func()
+	held  chan struct{}
 }
 
 func (c *heldClose) Close() error {
+	c.begin()
 	<-c.held
 	return c.Conn.Close()
 }
@@ -338,12 +341,14 @@ func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) 
 	w := startWorker(t, same(testStream{count: 20}))
 	d := startDispatcher(t)
 	d.updateOf = spread(1, w)
-	held := make(chan struct{})
+	held, begun := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	begin := sync.OnceFunc(func() { close(begun) })
 	job := open(t, d, func(c *Config) {
 		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			link, err := new(net.Dialer).DialContext(ctx, network, address)
 			if err == nil && address == w.address().GetTcp() {
-				link = &heldClose{link, held}
+				link = &heldClose{link, begin, held}
 			}
 			return link, err
 		}
@@ -351,13 +356,16 @@ func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) 
 	if _, err := read(t, job.Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
+	// The session closes at the end of the test, and waits for its connections.
+	t.Cleanup(release)
 	w.cut()
+	<-begun
 	it := job.Open(IterOptions{NoPrefetch: true})
 	eventually(t, "the stream met it", func() bool {
 		streams := it.epoch().State().Streams
 		return len(streams) == 1 && streams[0].Failures > 0 && !streams[0].Open
 	})
-	close(held)
+	release()
 	all, err := read(t, it)
 	if err != nil {
 		t.Fatal(err)
