@@ -76,9 +76,9 @@ func (c *Core) predictedWorkers(job *durable.Job) measure.Predicted {
 	if decision == nil {
 		return measure.Predicted{}
 	}
-	stage, epoch := "compute", decision.Compute
+	stage, epoch, step := "compute", decision.Compute, decidedStep(job)
 	for _, candidate := range decision.Candidates {
-		if step := decidedStep(job); step != nil && candidate.Node == decision.Node {
+		if step != nil && candidate.Node == decision.Node {
 			if stage, epoch = "put "+step.Key, candidate.Put; c.cacheComplete(job, step) {
 				stage, epoch = "get "+step.Key, candidate.Get
 			}
