@@ -226,16 +226,7 @@ func TestAGraphPullsFromASource(t *testing.T) {
 	}
 	t.Run("until its end", func(t *testing.T) {
 		it := pulling(t, &batches{left: 500})
-		for i := range int64(500) {
-			element, err := it.Next()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := *(*int64)(ptr(element[0].Data())); got != 3*i {
-				t.Fatalf("batch %d begins with %d", i, got)
-			}
-			ReleaseAll(element)
-		}
+		wantBatches(t, it, 0, 500)
 		if _, err := it.Next(); err != io.EOF {
 			t.Fatal(err)
 		}
@@ -282,5 +273,20 @@ func TestPaddingOfAPackIsZero(t *testing.T) {
 		if i%64 >= 3 && b != 0 {
 			t.Fatalf("byte %d of %d is %#x", i, len(pack.Payload()), b)
 		}
+	}
+}
+
+// wantBatches reads the batches from one number up to another, and expects each to begin with three times its number.
+func wantBatches(t *testing.T, it *Iterator, from, to int64) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		element, err := it.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *(*int64)(ptr(element[0].Data())); got != 3*i {
+			t.Fatalf("batch %d begins with %d", i, got)
+		}
+		ReleaseAll(element)
 	}
 }

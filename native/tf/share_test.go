@@ -55,16 +55,7 @@ func TestATensorSharesMemoryUntilItsLastUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := int64(1); i < 500; i++ {
-		element, err := it.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := *(*int64)(ptr(element[0].Data())); got != 3*i {
-			t.Fatalf("batch %d begins with %d", i, got)
-		}
-		ReleaseAll(element)
-	}
+	wantBatches(t, it, 1, 500)
 	it.Close()
 	if n := s.released.Load(); n != 499 {
 		t.Errorf("%d of the 499 batches that the graph has read are released", n)
