@@ -293,6 +293,12 @@ func (c *cluster) uninstall() {
 func (c *cluster) showLogs() {
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
+			if s, err := c.status(); err == nil {
+				for _, j := range s.Jobs {
+					shown, err := c.inPod("pecan-dispatcher-0", "pecanctl", "explain", j.JobId, "--dispatcher", "pecan-dispatcher:5050")
+					c.t.Logf("pecanctl explain %s (%v):\n%s", j.JobId, err, shown)
+				}
+			}
 			for _, name := range []string{"pecan-dispatcher-0", "trainer"} {
 				c.t.Logf("the log of %s:\n%s", name, c.said(name, 3000))
 			}
