@@ -118,8 +118,13 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			}
 		}
 	}
+	shuffled := func(def *tf.GraphDef) {
+		manyFiles(1000)(def)
+		numbers(100, 300)(def)
+	}
 	const large = 64 << 30
 	deterministic := &pecanv1.JobOptions{Mode: graphtest.Deterministic}
+	counted := []*pecanv1.NodeMetrics{{Node: "TensorSliceDataset/_1", Elements: 1000, SelfCpuS: 1e6}, {Node: "ShuffleDatasetV3/_7", Elements: 25_600}}
 	measured := []*pecanv1.NodeMetrics{{Node: "RangeDataset/_3", Elements: 100, SelfCpuS: 2.9}}
 	for name, c := range map[string]struct {
 		graph  string
@@ -143,11 +148,15 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		"few files":                    {graph: "records", change: manyFiles(20), opts: graphtest.Once, env: split.Env{FileBytes: 320 << 20}, want: "into 10 streams. There are 10 streams: the files have 320 MB, and 32 MB make"},
 		"few large files":              {graph: "records", change: manyFiles(12), opts: graphtest.Once, env: split.Env{FileBytes: large}, want: "into 12 streams. Each of the 12 files has a stream of its own."},
 		"more large files":             {graph: "records", change: manyFiles(50), opts: deterministic, env: split.Env{FileBytes: large, FileRecords: 1e6}, want: "into 50 streams. There are 50 streams: each of the 50 splits"},
-		"many large files, shuffled": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 10_200},
-			want: "into 200 streams. There are 200 streams: the shuffle holds 100 of about 10200 elements (estimated from the sizes of sampled records)"},
-		"the same order again": {graph: "records", change: manyFiles(1000), opts: deterministic, env: split.Env{FileBytes: large, FileRecords: 10_200}, want: "into 200 streams."},
-		"few records, shuffled": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 500},
-			want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many; the shuffle holds 100 of about 500"},
+		"many large files, shuffled": {graph: "records", change: shuffled, opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 10_200},
+			want: "into 67 streams. There are 67 streams: the shuffle holds 300 of about 10200 elements (estimated from the sizes of sampled records)"},
+		"the same order again": {graph: "records", change: shuffled, opts: deterministic, env: split.Env{FileBytes: large, FileRecords: 10_200}, want: "into 67 streams."},
+		"few records, shuffled": {graph: "records", change: shuffled, opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 500},
+			want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many; the shuffle holds 300 of about 500"},
+		"short batches": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, FileRecords: 10_200},
+			want: "into 159 streams. There are 159 streams: an epoch has about 10200 rows (estimated from the sizes of sampled records), and a stream has at least 8 batches of 8"},
+		"short batches that were counted": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, Profile: counted},
+			want: "into 400 streams. There are 400 streams: an epoch has 25600 rows, and a stream has at least 8 batches of 8"},
 		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many"},
 		"no work":          {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
 		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},

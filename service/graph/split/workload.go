@@ -18,6 +18,9 @@ const (
 	// buffersPerStream is how many shuffle buffers of elements a stream over files has at least. A buffer does not
 	// reach beyond its stream, so short streams mix little.
 	buffersPerStream = 8
+	// batchesPerStream is how many full batches a stream has at least, if the closing stream joins the short last ones. On
+	// average, such a batch has half of the rows, so at most a sixteenth of the rows passes through the closing stream.
+	batchesPerStream = 8
 	// secondsPerPassed is the time in which a stream passes over an element of another stream at the cut.
 	secondsPerPassed = 1e-6
 	// maxCachedStreams bounds the segments of a cache.
@@ -43,9 +46,13 @@ type workload struct {
 	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
 	seconds float64
 	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
-	// number of its elements, 0 if it is not known. estimated is set if it comes from the sizes of sampled records.
+	// number of its elements, 0 if it is not known.
 	buffer, shuffled int64
-	estimated        bool
+	// batch is the number of rows of a batch whose short last ones the closing stream joins, 0 without one. rows is the number
+	// of rows in an epoch, 0 if it is not known.
+	batch, rows int64
+	// estimated is set if shuffled or rows comes from the sizes of sampled records.
+	estimated bool
 	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
@@ -82,12 +89,12 @@ func (l workload) streams() (int64, string) {
 	if l.buffer > 0 && l.shuffled == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
 	} else if l.buffer > 0 {
-		elements := fmt.Sprintf("%d elements", l.shuffled)
-		if l.estimated {
-			elements = fmt.Sprintf("about %d elements (estimated from the sizes of sampled records)", l.shuffled)
-		}
 		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
-			l.buffer, elements, buffersPerStream)
+			l.buffer, l.count(l.shuffled, "elements"), buffersPerStream)
+	}
+	if l.batch > 0 && l.rows > 0 {
+		bound(l.rows/(batchesPerStream*l.batch), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
+			l.count(l.rows, "rows"), batchesPerStream, l.batch)
 	}
 	if l.cached {
 		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
@@ -100,6 +107,14 @@ func (l workload) streams() (int64, string) {
 		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
 	}
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
+}
+
+// count is a number of elements or rows in words.
+func (l workload) count(n int64, of string) string {
+	if l.estimated {
+		return fmt.Sprintf("about %d %s (estimated from the sizes of sampled records)", n, of)
+	}
+	return fmt.Sprintf("%d %s", n, of)
 }
 
 // measured returns how many streams an epoch needs, and a clause that gives the reason. The number follows from the CPU time
@@ -157,18 +172,27 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 			l.private = name
 		}
 	})
+	count := func(s *graph.Step) int64 {
+		if n := p.Cardinality(s); n > 0 {
+			return n
+		}
+		if n := floor(max(reached[name(s)], reached[name(s.In[0])])); n > 0 {
+			return n
+		}
+		l.estimated = true
+		return p.estimate(s, env.FileRecords)
+	}
+	if w.Batch != nil && w.Batch.Rule.Kind == ops.Batched {
+		l.batch, _ = p.batchRows(w.Batch)
+		l.rows = count(w.Batch.In[0])
+	}
 	eachTail(root, w, func(s *graph.Step) {
 		size, ok := p.g.InputInt(s.Node, "buffer_size")
 		if s.Rule.Kind != ops.Shuffled || !ok || size <= l.buffer || !p.expandsBetween(s, w) {
 			return
 		}
 		l.buffer = size
-		if l.shuffled = max(0, p.Cardinality(s)); l.shuffled == 0 {
-			l.shuffled = floor(max(reached[name(s)], reached[name(s.In[0])]))
-		}
-		if l.estimated = l.shuffled == 0; l.estimated {
-			l.shuffled = p.estimate(s, env.FileRecords)
-		}
+		l.shuffled = count(s)
 	})
 	return l
 }
