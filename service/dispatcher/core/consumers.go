@@ -16,8 +16,8 @@ import (
 // dead consumer started. In at-most-once, it starts after everything that may have been sent.
 
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
-// with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
-// starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
+// with the fewest, and a stream of a local worker to a client on its host, if there is one. If two clients differ by two or
+// more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
 // no streams, and as soon as another one starves, it is asked to release all that it has.
 func (c *Core) assignConsumers() {
 	for _, epoch := range c.touchedEpochs() {
@@ -32,8 +32,9 @@ func (c *Core) assignConsumers() {
 type consumerLoad struct {
 	client string
 	count  int
-	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading.
-	ready, idle bool
+	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading, and
+	// starving if it waits for elements.
+	ready, idle, starving bool
 	// active returns the active streams of the epoch. Streams from last on belong to others, or this client was asked to
 	// release them.
 	active func() []*pecanv1.StoredStream
@@ -41,6 +42,14 @@ type consumerLoad struct {
 }
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
+
+// isFar returns 1 if a stream runs on a local worker of another host than the client's, and 0 otherwise.
+func (c *Core) isFar(stream *pecanv1.StoredStream, clientID string) int {
+	if c.placements.Near(stream.Worker.GetWorkerId(), clientID) {
+		return 0
+	}
+	return 1
+}
 
 // balanceEpoch divides the streams of an epoch among its consumers. Streams without a consumer go to the client with the
 // fewest. After that, clients with more streams release some, one at a time.
@@ -52,7 +61,9 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			least := slices.MinFunc(ready, byCount)
+			least := slices.MinFunc(ready, func(a, b *consumerLoad) int {
+				return cmp.Or(cmp.Compare(c.isFar(stream, a.client), c.isFar(stream, b.client)), byCount(a, b))
+			})
 			least.count++
 			c.assign(epoch, stream, least.client)
 		}
@@ -62,14 +73,14 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
 		}
 	}
-	starving := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !c.starving(job, epoch, s.client) })
+	starving := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !s.starving })
 	for _, s := range loads {
 		for s.idle && len(starving) > 0 && !slices.Contains(ready, s) && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(starving, byCount), false) {
 		}
 	}
 	for {
 		least, most := slices.MinFunc(ready, byCount), slices.MaxFunc(ready, byCount)
-		needy := least.count == 0 && c.starving(job, epoch, least.client)
+		needy := least.count == 0 && least.starving
 		if most.count-least.count < 2 && !(needy && most.count == 1) {
 			return
 		}
@@ -85,8 +96,8 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
 	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, idle: c.stoppedReading(job, epoch, pass.ClientId), active: active, last: epoch.ActiveStreams()}
-		s.count = epoch.Undelivered(s.client)
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: epoch.ActiveStreams()}
+		s.idle, s.starving, s.count = c.stoppedReading(job, epoch, s.client), c.starving(job, epoch, s.client), epoch.Undelivered(s.client)
 		loads = append(loads, s)
 	}
 	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
@@ -124,30 +135,43 @@ func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string)
 	return pass != nil && pass.starved
 }
 
-// requestRelease asks a client to release the last of its streams. If it is the only one, the client first keeps
-// it for ConsumerSlice, so that two clients of one stream take turns.
+// requestRelease asks a client to release the last of its streams that suits the next client. A stream of a local worker on
+// another host suits a client that starves, if this client has no stream or the present one does not starve. A client that
+// has stopped reading releases any stream. A client first keeps its only stream for ConsumerSlice, so that two clients of one
+// stream take turns.
 func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
-	for ; from.last > 0; from.last-- {
-		stream := from.active()[from.last-1]
-		if stream.Consumer != from.client || stream.Delivered {
+	anywhere := to.starving && (to.count == 0 || !from.starving)
+	var stream *pecanv1.StoredStream
+	for i := from.last; i > 0; i-- {
+		candidate := from.active()[i-1]
+		if candidate.Consumer != from.client || candidate.Delivered || c.volatileStream(keyOf(job, epoch, candidate)).releasing {
+			if i == from.last {
+				from.last--
+			}
 			continue
 		}
-		volatileStream := c.volatileStream(keyOf(job, epoch, stream))
-		if volatileStream.releasing {
-			continue
+		suits := anywhere || c.isFar(candidate, to.client) == 0
+		if suits || stream == nil && (from.idle || !from.ready) {
+			stream = candidate
 		}
-		if only && c.now-volatileStream.assignedAt < c.cfg.ConsumerSlice {
-			return false
+		if suits {
+			break
 		}
-		volatileStream.releasing, volatileStream.nextConsumer = true, to.client
-		c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).releasing[stream.Stream] = true
-		c.touchStream(epoch, stream.Stream)
-		from.count--
-		to.count++
-		c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
-		return true
 	}
-	return false
+	if stream == nil {
+		return false
+	}
+	volatileStream := c.volatileStream(keyOf(job, epoch, stream))
+	if only && c.now-volatileStream.assignedAt < c.cfg.ConsumerSlice {
+		return false
+	}
+	volatileStream.releasing, volatileStream.nextConsumer = true, to.client
+	c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).releasing[stream.Stream] = true
+	c.touchStream(epoch, stream.Stream)
+	from.count--
+	to.count++
+	c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
+	return true
 }
 
 // assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.

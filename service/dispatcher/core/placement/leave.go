@@ -35,8 +35,8 @@ func (p *Placements) leaveMembers(job *durable.Job, s *search) (runs bool) {
 	return runs
 }
 
-// LeaveOtherHosts takes streams from local workers that may no longer serve their job, because a trainer on another host
-// has joined it. Streams that cannot move end where they are.
+// LeaveOtherHosts takes streams from local workers that may no longer serve their job, because no trainer of it is left on their
+// host. Streams that cannot move end where they are.
 func (p *Placements) LeaveOtherHosts() {
 	if !p.localsMoved {
 		return

@@ -17,16 +17,22 @@ const localStartTime = 30 * time.Second
 // claim to start any.
 const maxLocalWorkers = 1024
 
-// inTurn sorts local workers so that each trainer and each host has one before any has two. Those of one trainer keep
-// the order of registration, in which the trainer started them; it stops the newest first.
+// inTurn sorts local workers so that each host has one before any has two, and on a host each trainer. Those of one trainer
+// keep the order of registration, in which the trainer started them; it stops the newest first.
 func (p *Placements) inTurn(local []string) {
+	sortInTurn(local, p.ownerOf)
+	sortInTurn(local, func(id string) string { return p.workers[id].Host })
+}
+
+// sortInTurn sorts a list so that each owner has one before any has two. What an owner has keeps its order.
+func sortInTurn(list []string, ownerOf func(string) string) {
 	turn, count := map[string]int{}, map[string]int{}
-	for _, id := range local {
-		of := p.ownerOf(id)
+	for _, id := range list {
+		of := ownerOf(id)
 		turn[id] = count[of]
 		count[of]++
 	}
-	slices.SortStableFunc(local, func(a, b string) int { return cmp.Compare(turn[a], turn[b]) })
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(turn[a], turn[b]) })
 }
 
 // ownerOf returns whom a local worker belongs to: a trainer, or a host.
@@ -37,21 +43,20 @@ func (p *Placements) ownerOf(id string) string {
 	return "trainer " + p.workers[id].Trainer
 }
 
-// mayRun returns how many local workers each trainer of a job may run, by trainer. It returns nil if trainers on several
-// hosts read the job, or if no trainer lets the dispatcher decide.
+// mayRun returns how many local workers each trainer of a job may run, by trainer. It returns nil if some trainer has not
+// said where it is, or if no trainer lets the dispatcher decide.
 func (p *Placements) mayRun(job *durable.Job) map[string]int {
 	var first *client
 	var most map[string]int
 	for _, id := range job.ClientIds {
 		c := p.clients[id]
-		if c == nil {
+		if c == nil || c.trainer == "" {
 			return nil
 		}
 		if first == nil {
 			first = c
 		}
-		sameTrainer, sameHost := c.trainer == first.trainer, c.host == first.host && c.host != ""
-		if c.trainer == "" || !sameTrainer && !sameHost {
+		if TargetsLocal(job) && c.trainer != first.trainer && (c.host != first.host || c.host == "") {
 			return nil
 		}
 		if c.mayRun != nil {
@@ -107,26 +112,36 @@ func (p *Placements) localLimit(local []string, most map[string]int) (n int) {
 	return min(n, maxLocalWorkers)
 }
 
-// wantLocal divides the wanted local workers among the trainers that may start them, in turn. Workers that no trainer of
-// these started come first, and then trainers whose workers serve the job.
+// wantLocal divides the wanted local workers among the hosts of the trainers that may start them, and on a host among its
+// trainers, in turn. Workers that no trainer of these started come first, and then trainers whose workers serve the job.
 func (p *Placements) wantLocal(job *durable.Job, s *search, wanted int, local []string, most map[string]int) {
 	if !p.clientsKnown(job) {
 		return
 	}
+	have := map[string]int{}
 	for _, id := range local {
-		if _, decided := most[p.workers[id].Trainer]; !decided {
+		worker := p.workers[id]
+		if _, decided := most[worker.Trainer]; !decided {
+			have[worker.Host]++
 			wanted--
 		}
 	}
 	want := map[string]int{}
 	trainers := p.inOrderOfUse(s, most)
-	for given := true; given && wanted > 0; {
-		given = false
-		for _, trainer := range trainers {
-			if wanted > 0 && want[trainer] < most[trainer] {
-				want[trainer]++
+	hosts, on := p.hostsOf(job, trainers)
+	for round, more := 0, true; more && wanted > 0; round++ {
+		more = false
+		for _, host := range hosts {
+			next := ""
+			for _, trainer := range on[host] {
+				if want[trainer] < most[trainer] && (next == "" || want[trainer] < want[next]) {
+					next = trainer
+				}
+			}
+			if more = more || next != ""; next != "" && wanted > 0 && have[host] <= round {
+				have[host]++
+				want[next]++
 				wanted--
-				given = true
 			}
 		}
 	}
@@ -156,6 +171,25 @@ func (p *Placements) inOrderOfUse(s *search, trainers map[string]int) []string {
 	}
 	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(use[b], use[a]) })
 	return list
+}
+
+// hostsOf returns the hosts of trainers of a job, and the trainers on each, in the order of the trainers.
+func (p *Placements) hostsOf(job *durable.Job, trainers []string) (hosts []string, on map[string][]string) {
+	hostOf := map[string]string{}
+	for _, id := range job.ClientIds {
+		if c := p.clients[id]; c != nil {
+			hostOf[c.trainer] = c.host
+		}
+	}
+	on = map[string][]string{}
+	for _, trainer := range trainers {
+		host := hostOf[trainer]
+		if on[host] == nil {
+			hosts = append(hosts, host)
+		}
+		on[host] = append(on[host], trainer)
+	}
+	return hosts, on
 }
 
 // startsLocal reports whether trainers are starting local workers that a search waits for.

@@ -14,7 +14,7 @@ type Worker struct {
 	ID string
 	// Host is empty if it is not known. Trainer is the trainer that started the worker; empty if none did.
 	Host, Trainer string
-	// Local workers serve only trainers of their host. Caches is set if the worker has a cache directory.
+	// Local workers serve only jobs of the trainers of their host. Caches is set if the worker has a cache directory.
 	Local, Caches bool
 	// Usable workers are connected, heard recently and not leaving.
 	Usable bool
@@ -172,9 +172,9 @@ func TargetsLocal(job *durable.Job) bool {
 	return job.Options.GetTargetWorkers() == pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 }
 
-// Serves reports whether a worker may get streams of a job. A local worker serves the trainers of its host. One that a
-// trainer started serves only jobs of this trainer, because it has the trainer's rights and ends with it. Each trainer
-// of a job may get any stream, so all of them must be on that host.
+// Serves reports whether a worker may get streams of a job. A local worker serves jobs of the trainers of its host. One that a
+// trainer started serves only jobs of this trainer, because it has the trainer's rights and ends with it. The trainers of a
+// job may be on several hosts, unless only workers on their host may serve it: each trainer may get any stream.
 func (p *Placements) Serves(id string, job *durable.Job) bool {
 	worker := p.workers[id]
 	return worker != nil && p.serves(worker, job)
@@ -189,19 +189,25 @@ func (p *Placements) serves(worker *Worker, job *durable.Job) bool {
 		// Its streams would be missing in the cache.
 		return false
 	}
-	own := worker.Trainer == ""
+	near, own := 0, worker.Trainer == ""
 	for _, id := range job.ClientIds {
-		c := p.clients[id]
-		if c == nil {
-			return false
+		if c := p.clients[id]; c != nil && worker.near(c) {
+			near++
+			own = own || c.trainer == worker.Trainer
 		}
-		mine := worker.Trainer != "" && c.trainer == worker.Trainer
-		if !mine && (c.host == "" || c.host != worker.Host) {
-			return false
-		}
-		own = own || mine
 	}
-	return own && len(job.ClientIds) > 0
+	return own && near > 0 && (near == len(job.ClientIds) || !onlyLocal)
+}
+
+// near reports whether a worker is on the host of a client.
+func (w *Worker) near(c *client) bool {
+	return c.host != "" && c.host == w.Host || w.Trainer != "" && c.trainer == w.Trainer
+}
+
+// Near reports whether no other client is nearer to a worker: the worker is remote, or on the client's host.
+func (p *Placements) Near(id, clientID string) bool {
+	worker, c := p.workers[id], p.clients[clientID]
+	return worker == nil || !worker.Local || c != nil && worker.near(c)
 }
 
 // Locals returns the local workers that may serve a job. only is true if no other worker may, and the list has all workers
@@ -219,14 +225,20 @@ func (p *Placements) Locals(job *durable.Job) (workers map[string]bool, only boo
 		return known.workers, only
 	}
 	workers = map[string]bool{}
-	if len(job.ClientIds) > 0 {
-		// A worker that may serve the job is near to all its trainers, so it is near to the first one.
-		if first := p.clients[job.ClientIds[0]]; first != nil {
-			for _, at := range []place{{host: first.host}, {trainer: first.trainer}} {
-				for id := range p.near[at] {
-					if worker := p.workers[id]; (only || worker.Local) && p.serves(worker, job) {
-						workers[id] = true
-					}
+	looked := map[place]bool{}
+	for _, clientID := range job.ClientIds {
+		c := p.clients[clientID]
+		if c == nil {
+			continue
+		}
+		for _, at := range []place{{host: c.host}, {trainer: c.trainer}} {
+			if looked[at] {
+				continue
+			}
+			looked[at] = true
+			for id := range p.near[at] {
+				if worker := p.workers[id]; (only || worker.Local) && p.serves(worker, job) {
+					workers[id] = true
 				}
 			}
 		}
