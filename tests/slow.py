@@ -36,6 +36,7 @@ SLOW = (
     "tests/e2e/test_leaks.py::test_repeated_creation_and_reading_of_a_dataset_leaks_nothing[left early",
     "tests/e2e/test_learned.py::test_the_second_run_of_a_script_decides_on_a_cache_without_measuring_its_steps",
     "tests/e2e/test_learned.py::test_the_second_run_of_a_script_starts_with_the_order_that_the_first_has_adopted",
+    "tests/e2e/test_learned.py::test_the_second_run_of_a_script_starts_with_the_workers_that_the_first_has_found",
     "tests/e2e/test_leaving.py::test_a_child_forked_while_elements_are_read",
     "tests/e2e/test_leaving.py::test_an_iterator_is_deleted_in_time",
     "tests/e2e/test_leaving.py::test_processes_that_are_spawned_or_forked",

@@ -115,6 +115,53 @@ def test_the_second_run_of_a_script_decides_on_a_cache_without_measuring_its_ste
         assert len(list((tmp_path / "learned").iterdir())) == 1, "nothing is kept for the next run"
 
 
+# One worker computes as many elements at once as there are processors, from 2 to 16. Elements and steps sleep, and a step is so short
+# that the trainer needs two workers. A private cluster starts one on a host of six processors. The script prints the placement
+# with which the search begins, and with an argument the one with which it ends.
+PLACED = """
+from pecan._src.client import session
+from tensorflow.python.data.experimental.ops import testing
+at_once = max(2, min(16, len(os.sched_getaffinity(0))))
+os.sched_getaffinity = lambda pid: set(range(6))
+local = D.range(100_000).apply(testing.sleep(400_000)).map(lambda n: tf.fill([1 << 20], tf.cast(n, tf.float32)))
+dataset = local.apply(pecan.distribute(streams=64, max_outstanding_bytes=16 << 20))
+iterator = iter(dataset)
+next(iterator)
+def placement():
+    return session.connect(private_cluster.running().target, 10).status()["jobs"][0].get("placement") or {}
+while not placement():
+    time.sleep(0.02)
+first = placement()
+say(first["local"], first["why"])
+end = time.monotonic() + 90
+while len(sys.argv) > 1 and not placement().get("converged") and time.monotonic() < end:
+    next(iterator)
+    time.sleep(0.4 / at_once / 1.6)
+say(placement()["local"])
+"""
+
+
+def _place(*arguments: str) -> tuple[str, str]:
+    """Runs the script with a private cluster, and returns what it prints."""
+    with Script(PLACED, *arguments) as script:
+        lines = script.line(), script.line()
+        code, _, err = script.rest(60)
+        assert code == 0, err
+    return lines
+
+
+def test_the_second_run_of_a_script_starts_with_the_workers_that_the_first_has_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PECAN_HOME", str(tmp_path))
+    monkeypatch.setenv("PECAN_LEARN", "1")
+    first, found = _place("converge")
+    assert first == "1 the search begins with one worker of each kind"
+    # On a busy host, two workers may seem too few.
+    assert found in ("2", "3")
+    assert _place()[0] == f"{found} the search begins with what an earlier job found"
+    monkeypatch.setenv("PECAN_LEARN", "0")
+    assert _place()[0] == first
+
+
 @pytest.mark.parametrize(
     ("variables", "directory"),
     [

@@ -99,6 +99,20 @@ def check_logged(lines: list[str]) -> None:
         assert before.split(" to ")[1] == line.split(" from ")[1].split(" to ")[0], (before, line)
 
 
+def check_next_job(dataset: tf.data.Dataset, log: pathlib.Path, found: dict) -> None:
+    """Checks that the next job with the dataset begins with the workers that the first one has found."""
+    begun, iterator = len(log.read_text().splitlines()), iter(dataset)
+    next(iterator)
+    end = time.monotonic() + 60
+    while len(lines := log.read_text().splitlines()) == begun:
+        assert time.monotonic() < end, "no decision on the second job"
+        time.sleep(0.1)
+    first, job = json.loads(lines[0]), json.loads(lines[begun])
+    assert job["job"] != first["job"] and job["seconds"] == 0
+    assert (job["target"], job["why"]) == (found, "the search begins with what an earlier job found")
+    del iterator
+
+
 def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "pecan")
     log, prices = tmp_path / "decisions", tmp_path / "prices.yaml"
@@ -132,6 +146,9 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
         print(f"converged after {took:.1f} s and {len(decisions)} decisions")
         assert decisions[0]["target"] == {"remote": 1, "local": 0} and decisions[0]["state"] == "start"
         assert any(len(each["candidates"] or []) >= 2 for each in decisions)
+        found = [each["target"] for each in decisions if each["state"] == "monitor"][-1]
+        assert found["remote"] > 1
+        check_next_job(dataset.apply(distributed), log, found)
     finally:
         for program in programs:
             program.process.kill()
