@@ -16,7 +16,7 @@ import (
 // dead consumer started. In at-most-once, it starts after everything that may have been sent.
 
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
-// with the fewest, and a stream of a local worker to a client on its host, if there is one. If two clients differ by two or
+// with the fewest. If it runs on a local worker, clients on that worker's host come first. If two clients differ by two or
 // more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
 // no streams, and as soon as another one starves, it is asked to release all that it has.
 func (c *Core) assignConsumers() {
@@ -136,8 +136,8 @@ func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string)
 }
 
 // requestRelease asks a client to release the last of its streams that suits the next client. A stream of a local worker on
-// another host suits a client that starves, if this client has no stream or the present one does not starve. A client that
-// has stopped reading releases any stream. A client first keeps its only stream for ConsumerSlice, so that two clients of one
+// another host suits only a next client that starves. In addition, that client has no stream, or the present one does not
+// starve. A client that has stopped reading releases any stream. A client first keeps its only stream for ConsumerSlice, so that two clients of one
 // stream take turns.
 func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
 	anywhere := to.starving && (to.count == 0 || !from.starving)
