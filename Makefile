@@ -63,7 +63,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check mutate soak test test-images test-k8s test-go test-python test-repo e2e slow slow-processes slow-simulation faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store bench-fleet simulate docs packages diagrams clean
+.PHONY: help demo check mutate soak test test-images test-k8s test-go test-python test-repo e2e slow slow-processes slow-go faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-scale bench-cache bench-store bench-fleet simulate docs packages diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -92,15 +92,16 @@ e2e: build ## Run the quick tests that drive real processes (PARALLEL=3 files at
 	$(call process_tests,$(QUICK),$(PARALLEL))
 
 slow: build ## Run the tests that `make test` leaves out: slow process tests, Go tests without -short, 200 seeds of the simulation, its mutants
-	$(MAKE) -k -j 2 slow-processes slow-simulation
-	$(WITH_TENSORFLOW) go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
+	$(MAKE) -k -j 2 slow-processes slow-go
 
 slow-processes:
 	$(call process_tests,slow,2)
 
-# The simulation has a clock of its own, so it computes at the lowest priority while the process tests wait.
-slow-simulation:
+# The simulation has a clock of its own, so it computes at the lowest priority while the process tests wait. The other Go tests
+# follow at the same priority.
+slow-go:
 	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) -timeout 1h ./tests/sim -seeds 200 -mutants
+	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

@@ -117,7 +117,7 @@ def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
         run.release()
 
 
-@pytest.mark.parametrize("cache", ["forced", "auto"])
+@pytest.mark.parametrize("cache", ["forced", pytest.param("auto", marks=pytest.mark.streams(most=128))])
 def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, data, truth, small_disk, cache):
     """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so.
 
