@@ -35,10 +35,10 @@ type consumerLoad struct {
 	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading, and
 	// starving if it waits for elements.
 	ready, idle, starving bool
-	// active returns the active streams of the epoch. Streams from last on belong to others, or this client was asked to
-	// release them.
+	// active returns the active streams of the epoch. last has how many of them may still be released, for each next client,
+	// and under "" if the next client may get any stream.
 	active func() []*pecanv1.StoredStream
-	last   int
+	last   map[string]int
 }
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
@@ -78,16 +78,27 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 		for s.idle && len(starving) > 0 && !slices.Contains(ready, s) && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(starving, byCount), false) {
 		}
 	}
-	for {
-		least, most := slices.MinFunc(ready, byCount), slices.MaxFunc(ready, byCount)
-		needy := least.count == 0 && least.starving
-		if most.count-least.count < 2 && !(needy && most.count == 1) {
-			return
-		}
-		if !c.requestRelease(job, epoch, most, least, most.count == 1) {
-			return
+	for c.balanceOnce(job, epoch, ready) {
+	}
+}
+
+// balanceOnce asks for one stream for the client with the fewest, from the client with the most that has one for it. It returns
+// false if there is none for any client.
+func (c *Core) balanceOnce(job *durable.Job, epoch *durable.Epoch, ready []*consumerLoad) bool {
+	fewest := slices.SortedStableFunc(slices.Values(ready), byCount)
+	most := slices.SortedStableFunc(slices.Values(ready), func(a, b *consumerLoad) int { return byCount(b, a) })
+	for _, to := range fewest {
+		needy := to.count == 0 && to.starving
+		for _, from := range most {
+			if from.count-to.count < 2 && !(needy && from.count == 1) {
+				break
+			}
+			if c.requestRelease(job, epoch, from, to, from.count == 1) {
+				return true
+			}
 		}
 	}
+	return false
 }
 
 // consumerLoads lists the clients of an epoch in the order in which they opened it. Clients that prefetched the
@@ -96,7 +107,7 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
 	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: epoch.ActiveStreams()}
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: map[string]int{}}
 		s.idle, s.starving, s.count = c.stoppedReading(job, epoch, s.client), c.starving(job, epoch, s.client), epoch.Undelivered(s.client)
 		loads = append(loads, s)
 	}
@@ -140,23 +151,9 @@ func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string)
 // starve. A client that has stopped reading releases any stream. A client first keeps its only stream for ConsumerSlice, so that two clients of one
 // stream take turns.
 func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
-	anywhere := to.starving && (to.count == 0 || !from.starving)
-	var stream *pecanv1.StoredStream
-	for i := from.last; i > 0; i-- {
-		candidate := from.active()[i-1]
-		if candidate.Consumer != from.client || candidate.Delivered || c.volatileStream(keyOf(job, epoch, candidate)).releasing {
-			if i == from.last {
-				from.last--
-			}
-			continue
-		}
-		suits := anywhere || c.isFar(candidate, to.client) == 0
-		if suits || stream == nil && (from.idle || !from.ready) {
-			stream = candidate
-		}
-		if suits {
-			break
-		}
+	stream := c.releasable(job, epoch, from, to, to.starving && (to.count == 0 || !from.starving))
+	if stream == nil && (from.idle || !from.ready) {
+		stream = c.releasable(job, epoch, from, to, true)
 	}
 	if stream == nil {
 		return false
@@ -172,6 +169,32 @@ func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *
 	to.count++
 	c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 	return true
+}
+
+// releasable returns the last stream of a client that it may release for the next client: any stream, or only one that does not run on a
+// local worker of another host. It returns nil if there is none. The calls for one next client pass over each stream once.
+func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, anywhere bool) *pecanv1.StoredStream {
+	kind := to.client
+	if anywhere {
+		kind = ""
+	}
+	active := from.active()
+	last, looked := from.last[kind]
+	if !looked {
+		last = len(active)
+	}
+	for ; last > 0; last-- {
+		stream := active[last-1]
+		if stream.Consumer != from.client || stream.Delivered || c.volatileStream(keyOf(job, epoch, stream)).releasing {
+			continue
+		}
+		if anywhere || c.isFar(stream, to.client) == 0 {
+			from.last[kind] = last
+			return stream
+		}
+	}
+	from.last[kind] = 0
+	return nil
 }
 
 // assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.
