@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -322,6 +323,28 @@ func TestMain(m *testing.M) {
 	s.Close()
 }
 
+// waitForCleaning waits until the store has removed the files of the process before. It removes them in the background.
+func waitForCleaning(t *testing.T, dir string) {
+	t.Helper()
+	left := func() (names []string) {
+		for _, pattern := range []string{"OPTIONS-*", "*.log"} {
+			files, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(files) > 1 {
+				names = append(names, files...)
+			}
+		}
+		return names
+	}
+	for end := time.Now().Add(time.Minute); len(left()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the store does not remove %v", left())
+		}
+	}
+}
+
 func TestAStoreInUseIsRefusedAndNotChanged(t *testing.T) {
 	dir := work(t, history(), 0)
 	holder := exec.Command(os.Args[0])
@@ -340,6 +363,7 @@ func TestAStoreInUseIsRefusedAndNotChanged(t *testing.T) {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "held\n" {
 		t.Fatalf("%q %v", line, err)
 	}
+	waitForCleaning(t, dir)
 	before := stamps(t, dir)
 	for _, word := range []string{"check", "inspect"} {
 		_, err := ask(t, Options{}, word, dir)
