@@ -13,7 +13,7 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, cache list|verify|pin|unpin|rm, or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes [--dispatcher HOST:PORT] [--json], explain JOB [--dispatcher HOST:PORT] [--json], top [--once], scale NUMBER --provider NAME, profiles list|export|merge, cache list|verify|pin|unpin|rm, or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "address of the dispatcher: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
@@ -25,7 +25,7 @@ func main() {
 			f.DurationVar(&o.wait, "wait", 10*time.Minute, "scale: time to wait for the workers")
 			f.StringVar(&o.cluster, "cluster", "", "cache rm: id of the cluster that is gone")
 			f.BoolVar(&o.oldNames, "old-names", false, "cache rm DIR: remove the files whose names have no cluster, which earlier versions wrote")
-			f.BoolVar(&o.force, "force", false, "cache rm DIR: remove the files even if no dispatcher answers, so that nothing shows whether the cluster is gone")
+			f.BoolVar(&o.force, "force", false, "cache rm DIR: remove the files even if no dispatcher answers, although the cluster may still exist")
 			f.Uint64Var(&o.from, "from", 0, "store inspect: number of the first record to show")
 			f.Uint64Var(&o.to, "to", 0, "store inspect: number of the last record to show; 0: the last one of the store")
 			f.Uint64Var(&o.limit, "limit", 0, "store inspect: most records to show; 0: all")

@@ -54,9 +54,9 @@ Shows and changes caches:
   cache pin KEY       protects a cache from eviction; cache unpin KEY ends the protection
   cache rm KEY        removes a cache that no epoch uses
   cache rm DIR --cluster ID
-                      removes the files of a cluster that is gone from DIR; without --cluster, lists the clusters that have files there
+                      removes from DIR the files of a cluster that no longer exists; without --cluster, lists the clusters that have files there
   cache rm DIR --old-names
-                      removes the files whose names have no cluster from DIR; earlier versions wrote them
+                      removes from DIR the files whose names have no cluster. Earlier versions wrote such files
 
 Reads the work directory of a dispatcher that is not running, and changes nothing in it:
 

@@ -67,7 +67,8 @@
 // job's trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
 // carry.go keeps the carry: the rows that the next epoch joins.
 //
-// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new lease.
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new lease. The
+// lease of a delivered stream ends in durable (endLeases).
 // Only nextLease makes the number of a lease. A LeaseLost record is durable before another worker gets the stream. Only
 // loseLease, loseLeaseWithWorker and markElements (crashes.go) write LeaseLost records. A worker's lease time is LeaseTTL
 // (config.go). truncation.go decides when the loss of a lease ends the stream. closing_runs.go delays a grant until the
