@@ -101,7 +101,7 @@ slow-processes:
 # follow at the same priority.
 slow-go:
 	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) -timeout 1h ./tests/sim -seeds 200 -mutants
-	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) $(filter-out ./tests/sim,$(LONG_GO))
+	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) -timeout 1h $(filter-out ./tests/sim,$(LONG_GO))
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

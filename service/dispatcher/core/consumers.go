@@ -152,7 +152,7 @@ func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string)
 // stream take turns.
 func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
 	stream := c.releasable(job, epoch, from, to, to.starving && (to.count == 0 || !from.starving))
-	if stream == nil && (from.idle || !from.ready) {
+	if stream == nil && (from.idle && to.starving || !from.ready) {
 		stream = c.releasable(job, epoch, from, to, true)
 	}
 	if stream == nil {

@@ -124,7 +124,7 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 	}
 	const large = 64 << 30
 	deterministic := &pecanv1.JobOptions{Mode: graphtest.Deterministic}
-	counted := []*pecanv1.NodeMetrics{{Node: "TensorSliceDataset/_1", Elements: 1000, SelfCpuS: 1e6}, {Node: "ShuffleDatasetV3/_7", Elements: 25_600}}
+	counted := []*pecanv1.NodeMetrics{{Node: "TensorSliceDataset/_1", Elements: 1000, SelfCpuS: 400}, {Node: "ShuffleDatasetV3/_7", Elements: 25_600}}
 	measured := []*pecanv1.NodeMetrics{{Node: "RangeDataset/_3", Elements: 100, SelfCpuS: 2.9}}
 	for name, c := range map[string]struct {
 		graph  string

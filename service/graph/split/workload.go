@@ -21,6 +21,10 @@ const (
 	// batchesPerStream is how many full batches a stream has at least, if the closing stream joins the short last ones. On
 	// average, such a batch has half of the rows, so at most a sixteenth of the rows passes through the closing stream.
 	batchesPerStream = 8
+	// A stream with longStreamSeconds of CPU or longStreamBytes of files may have fewer batches: more workers gain more than the
+	// joined rows cost.
+	longStreamSeconds = 10
+	longStreamBytes   = 1 << 30
 	// secondsPerPassed is the time in which a stream passes over an element of another stream at the cut.
 	secondsPerPassed = 1e-6
 	// maxCachedStreams bounds the segments of a cache.
@@ -93,7 +97,7 @@ func (l workload) streams() (int64, string) {
 			l.buffer, l.count(l.shuffled, "elements"), buffersPerStream)
 	}
 	if l.batch > 0 && l.rows > 0 {
-		bound(l.rows/(batchesPerStream*l.batch), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
+		bound(max(l.rows/l.batch/batchesPerStream, floor(l.seconds/longStreamSeconds), l.fileBytes/longStreamBytes), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
 			l.count(l.rows, "rows"), batchesPerStream, l.batch)
 	}
 	if l.cached {
@@ -172,11 +176,11 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 			l.private = name
 		}
 	})
-	count := func(s *graph.Step) int64 {
+	count := func(s *graph.Step, measured float64) int64 {
 		if n := p.Cardinality(s); n > 0 {
 			return n
 		}
-		if n := floor(max(reached[name(s)], reached[name(s.In[0])])); n > 0 {
+		if n := floor(measured); n > 0 {
 			return n
 		}
 		l.estimated = true
@@ -184,7 +188,7 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 	}
 	if w.Batch != nil && w.Batch.Rule.Kind == ops.Batched {
 		l.batch, _ = p.batchRows(w.Batch)
-		l.rows = count(w.Batch.In[0])
+		l.rows = count(w.Batch.In[0], reached[name(w.Batch.In[0])])
 	}
 	eachTail(root, w, func(s *graph.Step) {
 		size, ok := p.g.InputInt(s.Node, "buffer_size")
@@ -192,7 +196,7 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 			return
 		}
 		l.buffer = size
-		l.shuffled = count(s)
+		l.shuffled = count(s, max(reached[name(s)], reached[name(s.In[0])]))
 	})
 	return l
 }
