@@ -17,8 +17,9 @@ import (
 
 // assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
 // with the fewest. If it runs on a local worker, clients on that worker's host come first. If two clients differ by two or
-// more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of another one for a while. A client that has stopped reading gets
-// no streams, and as soon as another one starves, it is asked to release all that it has.
+// more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of
+// another one for a while. A client that has stopped reading gets no streams, and as soon as another one starves, it is asked
+// to release all that it has.
 func (c *Core) assignConsumers() {
 	for _, epoch := range c.touchedEpochs() {
 		if job := epoch.Job; !durable.Private(job) && epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
@@ -43,12 +44,9 @@ type consumerLoad struct {
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
-// isFar returns 1 if a stream runs on a local worker of another host than the client's, and 0 otherwise.
-func (c *Core) isFar(stream *pecanv1.StoredStream, clientID string) int {
-	if c.placements.Near(stream.Worker.GetWorkerId(), clientID) {
-		return 0
-	}
-	return 1
+// isNear reports whether a stream runs on a remote worker, or on a local one of the client's host.
+func (c *Core) isNear(stream *pecanv1.StoredStream, clientID string) bool {
+	return c.placements.Near(stream.Worker.GetWorkerId(), clientID)
 }
 
 // balanceEpoch divides the streams of an epoch among its consumers. Streams without a consumer go to the client with the
@@ -61,9 +59,11 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			least := slices.MinFunc(ready, func(a, b *consumerLoad) int {
-				return cmp.Or(cmp.Compare(c.isFar(stream, a.client), c.isFar(stream, b.client)), byCount(a, b))
-			})
+			suited := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !c.isNear(stream, s.client) })
+			if len(suited) == 0 {
+				suited = ready
+			}
+			least := slices.MinFunc(suited, byCount)
 			least.count++
 			c.assign(epoch, stream, least.client)
 		}
@@ -148,8 +148,8 @@ func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string)
 
 // requestRelease asks a client to release the last of its streams that suits the next client. A stream of a local worker on
 // another host suits only a next client that starves. In addition, that client has no stream, or the present one does not
-// starve. A client that has stopped reading releases any stream. A client first keeps its only stream for ConsumerSlice, so that two clients of one
-// stream take turns.
+// starve. A client that has stopped reading releases any stream to one that starves, and a client that does not read yet to
+// any. A client first keeps its only stream for ConsumerSlice, so that two clients of one stream take turns.
 func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
 	stream := c.releasable(job, epoch, from, to, to.starving && (to.count == 0 || !from.starving))
 	if stream == nil && (from.idle && to.starving || !from.ready) {
@@ -171,8 +171,8 @@ func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *
 	return true
 }
 
-// releasable returns the last stream of a client that it may release for the next client: any stream, or only one that does not run on a
-// local worker of another host. It returns nil if there is none. The calls for one next client pass over each stream once.
+// releasable returns the last stream of a client that it may release for the next client: any stream, or only one that is
+// near to it. It returns nil if there is none. The calls for one next client pass over each stream once.
 func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, anywhere bool) *pecanv1.StoredStream {
 	kind := to.client
 	if anywhere {
@@ -188,7 +188,7 @@ func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *cons
 		if stream.Consumer != from.client || stream.Delivered || c.volatileStream(keyOf(job, epoch, stream)).releasing {
 			continue
 		}
-		if anywhere || c.isFar(stream, to.client) == 0 {
+		if anywhere || c.isNear(stream, to.client) {
 			from.last[kind] = last
 			return stream
 		}

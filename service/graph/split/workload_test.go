@@ -27,7 +27,7 @@ func TestTheNumberOfStreamsFollowsTheData(t *testing.T) {
 			"not known before a job has counted them"},
 		"a shuffle of sampled records": {workload{splits: 1024, elements: 1024, files: true, fileBytes: 1 << 40, buffer: 2000, shuffled: 128_000, estimated: true}, 127,
 			"the shuffle holds 2000 of about 128000 elements (estimated from the sizes of sampled records)"},
-		"large batches of rows that nobody can count": {workload{splits: 1024, elements: 1024, files: true, seconds: 500, batch: 1 << 61, rows: 51_200}, 50,
+		"a batch larger than the epoch": {workload{splits: 1024, elements: 1024, files: true, seconds: 500, batch: 1 << 61, rows: 51_200}, 50,
 			"an epoch has 51200 rows"},
 		"long streams with few batches": {workload{splits: 1024, elements: 1024, files: true, fileBytes: 150 << 30, batch: 8192, rows: 1_281_167}, 150,
 			"an epoch has 1281167 rows"},
