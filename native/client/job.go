@@ -10,7 +10,6 @@ import (
 
 	"github.com/pecan-ml/pecan/native/client/epoch"
 	"github.com/pecan-ml/pecan/native/client/pace"
-	"github.com/pecan-ml/pecan/native/client/resume"
 	"github.com/pecan-ml/pecan/native/client/wait"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -154,40 +153,6 @@ func (j *Job) Created() bool { return j.created }
 
 // Workers returns how many workers were registered when the job was created or found.
 func (j *Job) Workers() int { return j.workers }
-
-// Open starts an iteration over the dataset and returns at once. The work continues in the background, and Next returns
-// its errors.
-func (j *Job) Open(options IterOptions) *Iteration {
-	it := newIteration(j, options)
-	if err := options.Validate(); err != nil {
-		it.broken = err
-		return it
-	}
-	if err := j.session.link.Check(); err != nil {
-		it.broken = err
-		return it
-	}
-	j.mu.Lock()
-	switch {
-	case j.closed:
-		it.broken = reason.New(reason.Closed, "job %s is closed", j.consumer.JobID)
-	case j.lost != nil:
-		it.broken = j.lost
-	case !it.ended:
-		j.iterations[it] = struct{}{}
-		if options.Resume != nil {
-			it.current = j.newEpoch(nil, false, resume.StartPosition(j.consumer, options.Resume.Position), nil)
-		} else {
-			it.current = j.nextEpoch(nil)
-		}
-		it.pass = it.newPass()
-	}
-	j.mu.Unlock()
-	if it.current != nil {
-		it.current.Activate(it.epochOptions())
-	}
-	return it
-}
 
 // remove drops an iteration that ended or was closed.
 func (j *Job) remove(it *Iteration) {

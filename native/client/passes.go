@@ -2,8 +2,44 @@ package client
 
 import (
 	"github.com/pecan-ml/pecan/native/client/epoch"
+	"github.com/pecan-ml/pecan/native/client/resume"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 )
+
+// Open starts an iteration over the dataset and returns at once. The work continues in the background, and Next returns
+// its errors.
+func (j *Job) Open(options IterOptions) *Iteration {
+	it := newIteration(j, options)
+	if err := options.Validate(); err != nil {
+		it.broken = err
+		return it
+	}
+	if err := j.session.link.Check(); err != nil {
+		it.broken = err
+		return it
+	}
+	j.mu.Lock()
+	switch {
+	case j.closed:
+		it.broken = reason.New(reason.Closed, "job %s is closed", j.consumer.JobID)
+	case j.lost != nil:
+		it.broken = j.lost
+	case !it.ended:
+		j.iterations[it] = struct{}{}
+		if options.Resume != nil {
+			it.current = j.newEpoch(nil, false, resume.StartPosition(j.consumer, options.Resume.Position), nil)
+		} else {
+			it.current = j.nextEpoch(nil)
+		}
+		it.pass = it.newPass()
+	}
+	j.mu.Unlock()
+	if it.current != nil {
+		it.current.Activate(it.epochOptions())
+	}
+	return it
+}
 
 // nextEpoch returns the prefetched epoch, or opens the next one now. after is the epoch that the iteration has read
 // before; nil for its first one. In a plan with a carry, the batches of that epoch go on in the new one. j.mu is held.

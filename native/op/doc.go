@@ -6,7 +6,7 @@
 //	    → endless range → map: PecanNextBlock(iteration) → unbatch                some small elements, or none yet
 //	                    or map: PecanNext(iteration) → filter: ready → map: drop it   an element, or none yet
 //
-// handles.go has jobs and iterations, and kernels.go has the functions that TensorFlow calls. ops.c and ops.h are the C
+// handles.go has jobs and handles, and kernels.go has the functions that TensorFlow calls, and iterations. ops.c and ops.h are the C
 // side of both.
 //
 // # Ownership

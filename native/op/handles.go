@@ -4,13 +4,9 @@ package op
 import "C"
 
 import (
-	"fmt"
 	"runtime/cgo"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc/codes"
 
 	"github.com/pecan-ml/pecan/native/client"
 	"github.com/pecan-ml/pecan/native/client/element"
@@ -18,9 +14,6 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
-
-// maxWait limits one call of a kernel.
-const maxWait = 100 * time.Millisecond
 
 // maxBlockElements and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
 // costs little per element. It is small enough that the first element does not wait long for the last.
@@ -149,158 +142,6 @@ func unbatched(dtype int32) bool {
 		return true
 	}
 	return false
-}
-
-// iteration is the state behind an iteration tensor. TensorFlow calls the kernels of one iteration one after the other.
-type iteration struct {
-	job   *Job
-	inner Iteration
-
-	mu sync.Mutex
-	// over is set if its end was returned, or no caller is left.
-	over bool
-	// broken is the error that ended it before its end.
-	broken *reason.Error
-	// unacknowledged is the newest Ctrl-C that the process's own handler had not seen at the end of the last
-	// wait. reported is the newest one that was returned to the caller; 0 for none.
-	unacknowledged, reported uint64
-	// slices counts the waits in a row without a result. explainedAt is the slice at which the last explanation was
-	// given.
-	slices      int
-	explainedAt int
-}
-
-func newIteration(job *Job) (*iteration, error) {
-	if !job.retain() {
-		return nil, reason.New(reason.Closed, "the dataset's job was closed already")
-	}
-	inner, err := job.config.Open()
-	if err != nil {
-		job.Release()
-		return nil, err
-	}
-	return &iteration{job: job, inner: inner, reported: uint64(C.pecan_unacknowledged_interrupt())}, nil
-}
-
-func (it *iteration) close() {
-	it.mu.Lock()
-	it.over = true
-	it.mu.Unlock()
-	// No caller is left that could receive an error.
-	_ = it.inner.Close()
-	it.job.Release()
-}
-
-// element dequeues one element, and block dequeues elements. Both wait for at most maxWait.
-func (it *iteration) element() (*element.Elements, client.Status, error) {
-	if it.over || it.broken != nil {
-		return it.nothingMore()
-	}
-	elements, status, err := it.inner.NextElement(maxWait)
-	return it.settle(elements, status, err, 0)
-}
-
-func (it *iteration) block() (*element.Elements, client.Status, error) {
-	if it.over || it.broken != nil {
-		return it.nothingMore()
-	}
-	elements, status, err := it.inner.NextBlock(max(1, it.job.blockElements), maxWait)
-	return it.settle(elements, status, err, 1)
-}
-
-// nothingMore is the result of every later call. After an error, that result is the error again and never the end.
-// After an end, a repeat() would begin the next epoch, and a cache() would take the elements so far for the complete
-// dataset. A training loop would believe that it has read everything. The error has code CANCELLED, because
-// TensorFlow's ignore_errors() calls again forever after every other code.
-func (it *iteration) nothingMore() (*element.Elements, client.Status, error) {
-	if it.broken == nil {
-		return nil, client.End, nil
-	}
-	return nil, client.Broken, reason.WithCode(it.broken.Reason, codes.Canceled, it.broken.Message)
-}
-
-// ended marks an error after which no element follows. resume.py searches errors for the words that ended appends. They
-// say that this error counts for no element.
-func ended(err error) *reason.Error {
-	own := reason.From(err)
-	return reason.WithCode(own.Reason, own.Code(), own.Message+"; the iterator ends with this error, before the end of its pass")
-}
-
-// settle examines the result of a wait: whether the element matches the spec, whether the user interrupted
-// the wait, and whether the iteration continues.
-func (it *iteration) settle(elements *element.Elements, status client.Status, err error, leading int) (*element.Elements, client.Status, error) {
-	if status == client.Ready {
-		it.slices, it.explainedAt = 0, 0
-		if it.unacknowledged != 0 {
-			// Between elements that arrive one by one the handler can run, unless one call requests all of
-			// them.
-			it.unacknowledged = uint64(C.pecan_unacknowledged_interrupt())
-		}
-		if err := it.job.check(elements, leading); err != nil {
-			elements.Release()
-			return nil, client.Failed, err
-		}
-		return elements, status, nil
-	}
-	switch {
-	case status == client.NotYet:
-		it.slices++
-		it.explain()
-		if it.interrupted() {
-			return nil, client.Failed, reason.New(reason.Interrupted, "interrupted while waiting for the next element")
-		}
-		if err := it.sessionBroken(); err != nil {
-			it.broken = ended(err)
-			return nil, client.Broken, it.broken
-		}
-	case status == client.End:
-		it.over = true
-	case status == client.Broken:
-		it.broken = ended(err)
-		return nil, status, it.broken
-	}
-	return nil, status, err
-}
-
-// A wait is explained after warnAfter, or after computingAfter if workers are only computing, which is
-// normal. It is explained again each time it has become twice as long.
-const (
-	warnAfter      = 2 * time.Second
-	computingAfter = 10 * time.Second
-)
-
-func (it *iteration) explain() {
-	if it.slices < max(int(warnAfter/maxWait), 2*it.explainedAt) || it.job.config.Warn == nil {
-		return
-	}
-	why, computing := it.inner.Waiting()
-	if why == "" || computing && it.slices < int(computingAfter/maxWait) {
-		return
-	}
-	it.explainedAt = it.slices
-	waited := (time.Duration(it.slices) * maxWait).Round(time.Second)
-	it.job.config.Warn(fmt.Sprintf("no element for %v: %s", waited, why))
-}
-
-// interrupted reports whether there was a Ctrl-C that the process's own handler sees only after this wait.
-// The handler runs between two steps of Python's main thread, so it has not run although a whole slice has
-// passed. A Ctrl-C while the main thread was elsewhere does not concern this wait.
-func (it *iteration) interrupted() bool {
-	before := it.unacknowledged
-	it.unacknowledged = uint64(C.pecan_unacknowledged_interrupt())
-	if before == 0 || it.unacknowledged == 0 || it.unacknowledged == it.reported {
-		return false
-	}
-	it.reported = it.unacknowledged
-	return true
-}
-
-// sessionBroken returns why no more elements will arrive, or nil.
-func (it *iteration) sessionBroken() error {
-	if it.job.config.Broken == nil {
-		return nil
-	}
-	return it.job.config.Broken()
 }
 
 // check compares a component with the registered dataset's spec. TensorFlow would read any bytes as the type

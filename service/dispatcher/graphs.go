@@ -132,21 +132,3 @@ func upstreamOf(g *graph.Graph, node string) (names []string) {
 	visit(root, false)
 	return names
 }
-
-// Order implements Graphs.
-func (p *graphPlanner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured ordering.Measured) (*ordering.Proposal, error) {
-	g, err := graph.Parse(data, p.limits)
-	if err != nil {
-		return nil, err
-	}
-	return ordering.Propose(g, plan, options, measured)
-}
-
-// Named implements Graphs.
-func (p *graphPlanner) Named(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
-	g, err := graph.Parse(data, p.limits)
-	if err != nil {
-		return nil, err
-	}
-	return ordering.Named(g, plan, options, named)
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // planOrder plans an order in the background, because planning parses a graph. Graphs may be large, so one is planned at
@@ -74,4 +75,22 @@ func (d *Dispatcher) orderOfPosition(req *pecanv1.OpenEpochRequest) ([]string, e
 		return nil, reason.New(reason.BadArgument, "open epoch at a position: the steps of job %q may not run in the order that the position names: %w. Resume with the order, the order_tolerance and the version of Pecan with which the state was saved, or begin without this state", req.JobId, err)
 	}
 	return order, nil
+}
+
+// Order implements Graphs.
+func (p *graphPlanner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, measured ordering.Measured) (*ordering.Proposal, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Propose(g, plan, options, measured)
+}
+
+// Named implements Graphs.
+func (p *graphPlanner) Named(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Named(g, plan, options, named)
 }

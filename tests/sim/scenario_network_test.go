@@ -145,7 +145,7 @@ var wallClock = map[string]bool{
 func TestC1NothingReadsTheWallClock(t *testing.T) {
 	harmless := map[string]string{
 		"native/client/transport/dial.go: Unix":                 "a deadline in the past, whatever time it is",
-		"native/op/handles.go: Round":                           "of a duration, for people",
+		"native/op/kernels.go: Round":                           "of a duration, for people",
 		"service/cmd/pecanctl/profiles.go: Format":              "of the date of an epoch, for people",
 		"service/cmd/pecanctl/profiles.go: Parse":               "of files",
 		"service/cmd/pecanctl/profiles.go: UTC":                 "of that date",

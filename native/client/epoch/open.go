@@ -6,11 +6,64 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/google/uuid"
 	"github.com/pecan-ml/pecan/native/client/control"
+	"github.com/pecan-ml/pecan/native/client/transport"
 	"github.com/pecan-ml/pecan/native/client/wait"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
+
+// Options say how one epoch is read; client.IterOptions explains them.
+type Options struct {
+	MaxOutstandingBytes int64
+	Compression         pecanv1.Compression
+	Protocol            transport.Protocol
+	Deterministic       bool
+	NoPrefetch          bool
+}
+
+// Open begins a pass over the job in the background: the pass with this number, or the next one if pass is nil. earlier
+// is closed when the preceding epoch is open or never will be; it may be nil. ahead says that the epoch is prefetched.
+//
+// The batches of the epoch after continue in this one. If after is nil, this epoch begins with its own rows, or with the
+// rows of start.
+func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position, after *Epoch) *Epoch {
+	e := &Epoch{
+		carryState: newCarryState(after, start),
+		Consumer:   c, link: c.Link, Pass: pass, prefetch: ahead, ResumeAt: start, requestID: uuid.NewString(), cursor: start.GetTurn(),
+		previous: earlier, Answered: make(chan struct{}), Notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+	}
+	e.streams.resumed = e.StartProgress().Next
+	e.ctx, e.cancel = context.WithCancel(c.Link.Context())
+	c.Link.Go(e.run)
+	return e
+}
+
+// Activate starts reading. If the epoch was prefetched, it also sends the dispatcher an adoption, and does
+// not wait for the answer.
+func (e *Epoch) Activate(options Options) {
+	e.mu.Lock()
+	e.options = options
+	start := !e.active && !e.closed
+	e.active = true
+	empty := start && e.delivered && e.opened
+	adopt := start && e.prefetch && e.opened && !e.delivered
+	opened, number := e.opened, e.id
+	e.mu.Unlock()
+	if opened {
+		e.Consumer.Job.NoteOpened(number, true)
+	}
+	if start {
+		e.link.Go(e.pump)
+	}
+	if adopt {
+		e.link.Go(e.adopt)
+	}
+	if empty {
+		e.warnEmpty()
+	}
+}
 
 // warnEmpty logs that a pass has no elements because trainers with the same job name read all of them.
 // Without the warning the pass looks like an empty dataset.

@@ -9,7 +9,6 @@ import (
 	"github.com/pecan-ml/pecan/native/client/transport"
 	"github.com/pecan-ml/pecan/native/client/wait"
 	"github.com/pecan-ml/pecan/proto/frame"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
@@ -28,38 +27,6 @@ type receiver struct {
 	// asks is the size of the frame that the worker has announced, while the receiver waits in the rotation.
 	asks    uint64
 	rotated *list.Element
-}
-
-// openChannel requests the stream from its worker. An error is final: no other try can succeed. e.mu is held.
-func (e *Epoch) openChannel(st *stream) error {
-	c, err := e.Consumer.Workers.Connect(st.worker, e.options.Protocol)
-	if err != nil {
-		return err
-	}
-	if c == nil {
-		return nil
-	}
-	if e.acknowledgesDequeued() {
-		// A worker counts elements below the first requested index as acknowledged. If this trainer died, nobody
-		// else would get the queued ones. The queue is therefore dropped and requested again.
-		st.drop()
-	}
-	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next, granted: st.grantable()}
-	open := &pecanv1.OpenStream{
-		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: r.granted, Compression: e.options.Compression, PayloadChecksum: e.Consumer.Options.GetPayloadChecksum(),
-	}
-	channel, ended := c.Open(r, open, e.Consumer.maxElement())
-	if ended != nil {
-		// The connection ended before it knew this receiver, so it reports the end to nobody else.
-		st.disconnected(ended.Err, ended.Unreachable)
-		return nil
-	}
-	r.channel = channel
-	st.receiver, st.opened, st.parked = r, true, false
-	if st.failures > 0 {
-		e.reopened++
-	}
-	return nil
 }
 
 // closeChannel closes the stream's channel, if there is one.

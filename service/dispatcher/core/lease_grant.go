@@ -52,6 +52,11 @@ func (c *Core) offEpochs() (list []*durable.Epoch) {
 	return list
 }
 
+// Grant implements schedule.Host.
+func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
+	h.c.grantLease(epoch, stream, workerID)
+}
+
 // grantLease leases a waiting stream to a worker under a new number.
 func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
 	job := epoch.Job

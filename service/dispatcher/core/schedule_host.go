@@ -66,11 +66,6 @@ func (h scheduleHost) Locals(job *durable.Job) (workers map[string]bool, only bo
 	return h.c.placements.Locals(job)
 }
 
-// Grant implements schedule.Host.
-func (h scheduleHost) Grant(epoch *durable.Epoch, stream uint32, workerID string) {
-	h.c.grantLease(epoch, stream, workerID)
-}
-
 // preemptEvery is the period in which preempt looks. A job waits for one or two periods, which is less than a measurement
 // window of a placement.
 const preemptEvery = time.Second

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -60,34 +59,6 @@ func planAndOrder(plan *pecanv1.Plan) string {
 
 func (r *run) checkpointDir() string {
 	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.command.GetId())
-}
-
-// openOrRestore opens the stream's graph at the newest valid checkpoint that is not after the index that the
-// reader wants. Without one it opens the graph at its start.
-func (r *run) openOrRestore() (*tf.Iterator, error) {
-	if r.saves() {
-		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())
-		if err != nil {
-			r.stream.log.Warn("searching for checkpoints failed", "error", err)
-		}
-		r.saver.setFiles(all)
-		wanted := r.window.Wanted()
-		for _, each := range all {
-			if each.Index == 0 || each.Index > wanted {
-				continue
-			}
-			it, err := r.restore(each)
-			if it != nil || r.ctx.Err() != nil {
-				return it, err
-			}
-			if errors.Is(err, errOwnIterator) {
-				continue
-			}
-			r.saver.damaged.Add(1)
-			r.stream.log.Warn("a checkpoint cannot be used", "file", each.Name, "error", err)
-		}
-	}
-	return r.open(nil)
 }
 
 // restore opens the stream's graph at a checkpoint.

@@ -7,9 +7,9 @@
 // The package has more files and lines than others, because all of them use the state of one run or stream under its
 // lock. The main files follow a stream's life:
 //
-//   - streams.go starts and stops streams. stream.go has one stream and restarts it.
-//   - resume.go chooses the index where a run begins. run.go is the run.
-//   - opening_lock.go waits until graphs may be opened, and open.go opens them. pooled.go begins a stream in an iterator
+//   - streams.go starts and stops streams. stream.go has one stream, restarts it, and chooses
+//     the index where a run begins. run.go is the run.
+//   - open.go waits for the lock of opening_lock.go, and opens the graphs. pooled.go begins a stream in an iterator
 //     that runs many streams, and pool.go keeps such iterators between streams. inline.go says which streams run inline.
 //   - produce.go fetches elements, and entries.go puts small ones into window entries. partial.go passes on an entry
 //     that waits for more.
@@ -31,9 +31,9 @@
 // guard) is taken before the opening lock. Fields of run that follow "goroutine of main" belong to that goroutine
 // alone.
 //
-// Do not renumber elements, and do not begin a run at another index than resume.go says: readers accept only the next
-// index. Open a stream only through opening_lock.go: after a death, it opens one stream alone.
+// Do not renumber elements, and do not begin a run at another index than stream.go says: readers accept only the next
+// index. Open a stream only through openLocked: after a death, it opens one stream alone.
 //
 // On a crash nothing is saved here. The dispatcher leases the stream again, and the next run begins at the index that
-// resume.go derives from the new StartStream.
+// stream.go derives from the new StartStream.
 package run

@@ -30,6 +30,61 @@ type restorable struct {
 	state  []byte
 }
 
+// openLocked opens the run's graphs under the opening lock. If workers have died of that, no other graph is opened and no
+// suspicious element is produced meanwhile. The cause of another death is then known.
+func (r *run) openLocked() (*tf.Iterator, error) {
+	w := r.stream.streams
+	if !r.command.GetOpenExclusive() {
+		if err := w.openings.share(r.ctx); err != nil {
+			return nil, err
+		}
+		defer w.openings.unshare()
+		leave := w.openings.awaitLimit(r.ctx)
+		defer leave()
+	} else {
+		if !w.openExclusively(r.ctx) {
+			return nil, r.ctx.Err()
+		}
+		defer w.exclusive.unlock()
+		defer w.openings.lock.Release(exclusively)
+		if r.ctx.Err() != nil {
+			return nil, r.ctx.Err()
+		}
+		r.markOpening()
+	}
+	w.openings.add(r)
+	defer w.openings.remove(r)
+	return r.openOrRestore()
+}
+
+// openOrRestore opens the stream's graph at the newest valid checkpoint that is not after the index that the
+// reader wants. Without one it opens the graph at its start.
+func (r *run) openOrRestore() (*tf.Iterator, error) {
+	if r.saves() {
+		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())
+		if err != nil {
+			r.stream.log.Warn("searching for checkpoints failed", "error", err)
+		}
+		r.saver.setFiles(all)
+		wanted := r.window.Wanted()
+		for _, each := range all {
+			if each.Index == 0 || each.Index > wanted {
+				continue
+			}
+			it, err := r.restore(each)
+			if it != nil || r.ctx.Err() != nil {
+				return it, err
+			}
+			if errors.Is(err, errOwnIterator) {
+				continue
+			}
+			r.saver.damaged.Add(1)
+			r.stream.log.Warn("a checkpoint cannot be used", "file", each.Name, "error", err)
+		}
+	}
+	return r.open(nil)
+}
+
 // open builds the stream's graphs and their iterators, and r.closers release them. The iterators continue from a state if
 // there is one.
 func (r *run) open(from *restorable) (*tf.Iterator, error) {

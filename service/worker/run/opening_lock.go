@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
@@ -114,33 +113,6 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 		streams = append(streams, &pecanv1.OpeningStream{Id: r.stream.key.ID(), Lease: r.stream.leaseNow()})
 	}
 	return streams
-}
-
-// openLocked opens the run's graphs under the opening lock. If workers have died of that, no other graph is opened and no
-// suspicious element is produced meanwhile. The cause of another death is then known.
-func (r *run) openLocked() (*tf.Iterator, error) {
-	w := r.stream.streams
-	if !r.command.GetOpenExclusive() {
-		if err := w.openings.share(r.ctx); err != nil {
-			return nil, err
-		}
-		defer w.openings.unshare()
-		leave := w.openings.awaitLimit(r.ctx)
-		defer leave()
-	} else {
-		if !w.openExclusively(r.ctx) {
-			return nil, r.ctx.Err()
-		}
-		defer w.exclusive.unlock()
-		defer w.openings.lock.Release(exclusively)
-		if r.ctx.Err() != nil {
-			return nil, r.ctx.Err()
-		}
-		r.markOpening()
-	}
-	w.openings.add(r)
-	defer w.openings.remove(r)
-	return r.openOrRestore()
 }
 
 // An exclusive opening queues for the opening lock for firstPeriod. Then others may open graphs for the same time. Each

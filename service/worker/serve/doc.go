@@ -5,13 +5,12 @@
 // its channels' windows round-robin, and gathers their frames into one write.
 //
 // server.go listens and accepts. gate.go bounds connections. conn.go reads a reader's frames. channel.go is one reader of
-// one window. send.go runs the goroutine that writes: it gathers entries and makes frames, and batch.go sends them.
-// slots.go manages shared memory. compress.go decides about compression. ratelog.go limits the rate of warnings about
-// peers.
+// one window. send.go runs the goroutine that writes: it gathers entries, makes frames and sends them. slots.go manages
+// shared memory. compress.go decides about compression. ratelog.go limits the rate of warnings about peers.
 //
-// A peer is not trusted: every number it sends is checked, and a peer that breaks a limit loses its connection. conn.mu
-// is taken after a window's lock. Memory of an entry is used only while the batch holds the entry.
+// A peer is not trusted: every number it sends is checked, and a peer that breaks a limit loses its connection. conn.mu is
+// taken after a window's lock. Memory of an entry is used only while the batch holds the entry.
 //
-// Do not produce, drop or reorder elements here: the window gives them in the order of their indexes. A change of the
-// bytes belongs to proto/frame, which has the version.
+// Do not produce, drop or reorder elements here: the window gives them in the order of their indexes. A change of the bytes
+// belongs to proto/frame, which has the version.
 package serve

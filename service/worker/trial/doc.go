@@ -4,8 +4,8 @@
 // elements of some streams in both orders, by turns, compares them, and measures their CPU. Its elements go to no reader,
 // and it writes no files. A panic or failure in a trial refuses the order; it never harms the worker's streams.
 //
-// queue.go takes commands and answers them. trial.go has one trial. paired.go runs a stream in both orders. differ.go
-// compares elements. gain.go decides whether CPU is saved. threads.go measures the CPU of a trial's threads.
+// queue.go takes commands and answers them. trial.go has one trial. paired.go runs a stream in both orders. compare.go
+// compares elements, and decides whether CPU is saved. threads.go measures the CPU of a trial's threads.
 //
 // All of a trial happens in one goroutine that is bound to its thread, so that its CPU is separate from that of streams.
 //
