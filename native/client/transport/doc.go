@@ -2,9 +2,9 @@
 //
 // Workers (workers.go) finds or creates one Conn (conn.go) for each worker address and protocol (protocol.go). dial.go
 // connects over the Unix socket of a worker on this host or over TCP, and does the handshake. Conn.Open opens a Channel
-// (channel.go) for one stream. reader.go reads frames and passes entries to the channel's Receiver. unixlink.go takes
-// descriptors from a Unix socket, and shared.go maps their slots of shared memory. check.go and checksum.go check lengths
-// and checksums, write.go sends queued frames and pings.
+// (channel.go) for one stream. reader.go reads frames and checks them, and passes entries to the channel's Receiver.
+// unixlink.go takes descriptors from a Unix socket, and shared.go maps their slots of shared memory. checksum.go checks
+// checksums. write.go sends queued frames and pings.
 //
 // A reader's budget bounds the payloads, and not the read buffers of connections. Those take 1 MiB for 16 connections, 3.7
 // MiB for 256 and 6.7 MiB for 1,000 (readBufferOf).

@@ -53,7 +53,6 @@
 //	heartbeat of a leaving       departure.go                                            WorkerLeft
 //	worker, goodbye
 //	Watch, Unwatch               watches.go                                              Update, EndWatch
-//	                             differences.go                                          Update
 //	after every decision         lease_grant.go       LeasesGranted, StreamAdded         Command(StartStreams)
 //	                             consumers.go         ConsumersAssigned
 //

@@ -11,8 +11,8 @@
 //     the index where a run begins. run.go is the run.
 //   - open.go waits for the lock of opening_lock.go, and opens the graphs. pooled.go begins a stream in an iterator
 //     that runs many streams, and pool.go keeps such iterators between streams. inline.go says which streams run inline.
-//   - produce.go fetches elements, and entries.go puts small ones into window entries. partial.go passes on an entry
-//     that waits for more.
+//   - produce.go fetches elements, and entries.go puts small ones into window entries. It passes on an entry that
+//     waits for more.
 //   - attach.go connects a reader. drain.go ends runs before a planned departure.
 //
 // The other files support them:

@@ -303,19 +303,6 @@ func (c *conn) push(encoded []byte) error {
 	return nil
 }
 
-// ready queues a channel that may have something to send.
-func (c *conn) ready(ch *channel) {
-	c.mu.Lock()
-	if ch.queued || ch.closed {
-		c.mu.Unlock()
-		return
-	}
-	ch.queued = true
-	c.queue = append(c.queue, ch)
-	c.mu.Unlock()
-	c.wake()
-}
-
 func (c *conn) wake() {
 	select {
 	case c.signal <- struct{}{}:

@@ -34,6 +34,19 @@ const (
 	batchBuffers = 512
 )
 
+// ready queues a channel that may have something to send.
+func (c *conn) ready(ch *channel) {
+	c.mu.Lock()
+	if ch.queued || ch.closed {
+		c.mu.Unlock()
+		return
+	}
+	ch.queued = true
+	c.queue = append(c.queue, ch)
+	c.mu.Unlock()
+	c.wake()
+}
+
 // write sends until the connection ends.
 func (c *conn) write() {
 	defer c.nc.Close()
