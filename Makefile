@@ -24,6 +24,8 @@ RERUN ?=
 SIZE ?= medium
 FUZZTIME ?= 20s
 ROW ?=
+# Other targets that `make slow` runs while its process tests wait.
+BESIDE ?=
 SECONDS ?= 600
 FULL ?=
 SEED ?=
@@ -98,10 +100,11 @@ slow-processes:
 	$(call process_tests,slow,2)
 
 # The simulation has a clock of its own, so it computes at the lowest priority while the process tests wait. The other Go tests
-# follow at the same priority.
+# and the targets of BESIDE follow at the same priority.
 slow-go:
 	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) -timeout 1h ./tests/sim -seeds 200 -mutants
 	$(WITH_TENSORFLOW) nice -n 19 go $(GOTEST) -timeout 1h $(filter-out ./tests/sim,$(LONG_GO))
+	$(if $(BESIDE),nice -n 19 $(MAKE) $(BESIDE))
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from cache_service import Service, until
 from pecan._src.client import session
+from soak import cases
 
 D = tf.data.Dataset
 # A busy host needs several trials, and all of them cost at most 2 % of an epoch in the registered order. In the other order,
@@ -47,7 +48,7 @@ def computed(service: Service) -> int:
     return sum(n for op, n in service.produced().items() if "Map" in op)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", cases([False, True], soak=[True]))
 def test_a_badly_ordered_prefix_is_ordered_before_it_is_stored(tmp_path, deterministic):
     """The expensive step runs on whole images, and a later step drops most of its result."""
     _, values = read(D.range(ELEMENTS).map(image, num_parallel_calls=2).map(cropped).map(expensive, num_parallel_calls=2))

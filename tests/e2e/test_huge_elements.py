@@ -62,8 +62,8 @@ def room():
     ),
 )
 def test_elements_of_one_gibibyte_arrive_unchanged(kind, protocol, compression):
-    # The cases without compression show that an element can follow another one.
-    elements = 1 if compression and not SOAK else 2
+    # Without soak, text has one element, because TensorFlow takes long to make it.
+    elements = 2 if kind == "numbers" or SOAK else 1
     with Script(
         MAKE
         + f"""

@@ -279,8 +279,8 @@ def test_a_private_cluster_sizes_itself():
         say(len(cluster.workers.processes))
         def train(step_s, enough):
             end = time.monotonic() + {WAIT_S}
-            while time.monotonic() < end:
-                seen.append(int(next(iterator)[0]))
+            while time.monotonic() < end and (element := next(iterator, None)) is not None:
+                seen.append(int(element[0]))
                 time.sleep(step_s)
                 [job] = session.connect(cluster.target, 10).status()["jobs"]
                 loads.extend(reader["host"]["load"] for reader in job["consumers"] if reader.get("host"))
