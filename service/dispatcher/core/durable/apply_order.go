@@ -202,7 +202,7 @@ func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 		return err
 	}
 	switch decided := s.OrderFor(job); {
-	case job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC:
+	case job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC && job.Options.EffectiveTolerance() > pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
 		return fmt.Errorf("epoch %d of mode deterministic gets streams in two orders", r.Epoch)
 	case len(epoch.Order) == 0 && (len(r.Order) == 0 || !slices.Equal(r.Order, decided)), len(epoch.Order) > 0 && len(r.Order) > 0 && !slices.Equal(r.Order, epoch.Order):
 		return fmt.Errorf("epoch %d gets an order that is not its own, or that was not decided", r.Epoch)

@@ -12,15 +12,16 @@ import (
 // order is adopted, all fresh streams have it. So a job of one epoch gains too. A rollback takes the order from fresh
 // streams. OrderSpread records each change before a worker gets such a stream.
 
-// mixes reports whether streams of one epoch may have different orders.
+// mixes reports whether streams of one epoch may begin in different orders. In mode deterministic an epoch begins in one order.
 func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
-	return job.Plan.GetNumStreams() > 1 && mayMix(job, decided)
+	return job.Plan.GetNumStreams() > 1 && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC && mayLeave(job, decided)
 }
 
-// mayMix reports whether an epoch may have two orders, in different streams or one after the other. In mode deterministic it
-// has one order.
-func mayMix(job *durable.Job, decided *pecanv1.StoredOrder) bool {
-	return (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+// mayLeave reports whether streams may leave the order of their epoch. In mode deterministic, bytes depend on the order unless
+// it is exact.
+func mayLeave(job *durable.Job, decided *pecanv1.StoredOrder) bool {
+	exact := job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || decided.Tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+	return exact && (decided.ByStream || !job.Plan.HasClosing())
 }
 
 // cachesOther reports whether the newest decision on a cache is for another order of the steps upstream of it.
@@ -97,7 +98,7 @@ func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOr
 func (r *Rollouts) withdraw(key durable.OrderKey, decided *pecanv1.StoredOrder, costs bool) {
 	for _, job := range r.jobsOf(key) {
 		for _, epoch := range job.Epochs {
-			if !mayMix(job, decided) || !slices.Equal(epoch.Order, decided.Order) || epoch.Error != nil {
+			if !mayLeave(job, decided) || !slices.Equal(epoch.Order, decided.Order) || epoch.Error != nil {
 				continue
 			}
 			for _, stream := range epoch.Active() {
