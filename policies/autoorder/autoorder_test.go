@@ -32,7 +32,7 @@ func random(rng *rand.Rand, n int) autoorder.Pipeline {
 			}
 			if rng.IntN(3) == 0 {
 				s.Writes = append(s.Writes, autoorder.Write{Component: c, Values: autoorder.Effect{
-					Kind: []autoorder.EffectKind{autoorder.Keeps, autoorder.Multiplies, autoorder.Sets}[rng.IntN(3)], By: 4 * rng.Float64(),
+					Kind: []autoorder.EffectKind{0, autoorder.Multiplies, autoorder.Sets}[rng.IntN(3)], By: 4 * rng.Float64(),
 				}, Width: float64(rng.IntN(3))})
 			}
 		}

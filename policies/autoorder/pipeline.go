@@ -88,10 +88,9 @@ type Effect struct {
 // EffectKind says how the new number of values depends on the old one.
 type EffectKind int
 
-// The kinds of effects: the number stays, is multiplied by By, or becomes By.
+// The kinds of effects: the number is multiplied by By, or becomes By. Without a kind, it stays.
 const (
-	Keeps EffectKind = iota
-	Multiplies
+	Multiplies EffectKind = iota + 1
 	Sets
 )
 

@@ -92,8 +92,8 @@ func (w *WiderTolerance) Advice() string {
 		Word(w.GetTolerance(), "ORDER_TOLERANCE_"), trial.GetElements(), 1000*trial.GetOrderedS(), 1000*trial.GetOriginalS(), changes)
 }
 
-// MayReturn reports whether an order is piloted again after an epoch without a failure. An order may return after one failed
-// stream, because the failure may have another cause.
+// MayReturn reports whether an order is piloted again after an epoch without a failure. An order may return once after a failed
+// stream, or after costs above those of earlier epochs, because these may have another cause.
 func (o *StoredOrder) MayReturn() bool {
 	return o.isRolledBack() && !o.GetElementsFailed() && o.GetSuspicions() == 1
 }

@@ -84,7 +84,7 @@ func New(cfg Config, state *durable.State) *Core {
 		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 		fleet: fleet.New(cfg.Fleet),
 	}
-	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
+	c.orders = rollout.NewRollouts(rolloutHost{c}, state, c.takeAtOnce)
 	c.schedule = schedule.New(scheduleHost{c}, state, len(cfg.WorkerAddresses), cfg.Tenants)
 	c.placements = placement.New(placementHost{c}, state, c.schedule, c.fleet, cfg.DeadAfter)
 	c.touched = newTouches()

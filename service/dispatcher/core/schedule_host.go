@@ -76,12 +76,24 @@ func (c *Core) preempt() {
 		return
 	}
 	c.preemptAt = c.now + preemptEvery
-	movable := func(epoch *durable.Epoch) bool {
-		return split.MovesAtOnce(epoch.Job.Plan, epoch.Job.Options) && cachedStep(epoch) == nil
-	}
-	for _, taken := range c.schedule.Preempt(c.isStarved, movable) {
+	for _, taken := range c.schedule.Preempt(c.isStarved, movesAtOnce) {
 		c.move(taken.Epoch, taken.Epoch.Find(taken.Stream), "a job with a smaller share of the slots waits")
 	}
+}
+
+// movesAtOnce reports whether the streams of an epoch can continue at once on other workers.
+func movesAtOnce(epoch *durable.Epoch) bool {
+	return split.MovesAtOnce(epoch.Job.Plan, epoch.Job.Options) && cachedStep(epoch) == nil
+}
+
+// takeAtOnce takes a stream that is not produced from its connected worker, if it can continue at once elsewhere.
+func (c *Core) takeAtOnce(epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) bool {
+	worker := c.workers[stream.Worker.GetWorkerId()]
+	if worker == nil || worker.away || stream.Produced || stream.Delivered || !movesAtOnce(epoch) {
+		return false
+	}
+	c.move(epoch, stream, why)
+	return true
 }
 
 // isStarved reports whether a trainer of an epoch waits for elements.

@@ -100,7 +100,7 @@ func TestGroupsMixAtLeastAsWellAsALocalRun(t *testing.T) {
 			load, block := workload{splits: elements, elements: elements, seconds: 400}, int64(1)
 			if c.byFiles {
 				block = perFile
-				load.splits, load.elements, load.files, load.buffer, load.shuffled = files, files, true, c.buffer, c.counted
+				load.splits, load.elements, load.files, load.buffer, load.shuffled = files, files, true, c.buffer, count{n: c.counted}
 			}
 			n, _ := load.streams()
 			plan := &pecanv1.Plan{NumStreams: int32(n), Group: int32(load.group(n))}

@@ -122,6 +122,11 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		manyFiles(1000)(def)
 		numbers(100, 300)(def)
 	}
+	// listed makes a list of the source, whose length is not known.
+	listed := func(def *tf.GraphDef) {
+		n := graphtest.OfOp(t, def, "RangeDataset")
+		n.Op, n.Attr["Tinput_types"] = "ListDataset", nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64, tf.DataType_DT_INT64, tf.DataType_DT_INT64})
+	}
 	const large = 64 << 30
 	deterministic := &pecanv1.JobOptions{Mode: graphtest.Deterministic}
 	counted := []*pecanv1.NodeMetrics{{Node: "TensorSliceDataset/_1", Elements: 1000, SelfCpuS: 400}, {Node: "ShuffleDatasetV3/_7", Elements: 25_600}}
@@ -157,6 +162,7 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 			want: "into 159 streams. There are 159 streams: an epoch has about 10200 rows (estimated from the sizes of sampled records), and a stream has at least 8 batches of 8"},
 		"short batches that were counted": {graph: "records", change: manyFiles(1000), opts: graphtest.Once, env: split.Env{FileBytes: large, Profile: counted},
 			want: "into 400 streams. There are 400 streams: an epoch has 25600 rows, and a stream has at least 8 batches of 8"},
+		"short batches of a source that nobody can count": {graph: "endless_batch", change: listed, opts: graphtest.Once, env: split.Env{Carry: true}, want: "into 16 streams. There are 16 streams: the source is very long, or its length is not known. The number of elements that reach BatchDatasetV2"},
 		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. There are 16 streams, because a dataset with enough splits has at least this many"},
 		"no work":          {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
 		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},

@@ -50,13 +50,13 @@ type workload struct {
 	// seconds is the CPU of an epoch in an earlier job, 0 if it is not known.
 	seconds float64
 	// buffer is the buffer of a shuffle whose input has several elements for each split, 0 without one. shuffled is the
-	// number of its elements, 0 if it is not known.
-	buffer, shuffled int64
+	// number of its elements.
+	buffer   int64
+	shuffled count
 	// batch is the number of rows of a batch whose short last ones the closing stream joins, 0 without one. rows is the number
-	// of rows in an epoch, 0 if it is not known.
-	batch, rows int64
-	// estimated is set if shuffled or rows comes from the sizes of sampled records.
-	estimated bool
+	// of rows in an epoch.
+	batch int64
+	rows  count
 	// passes is set if a stream reads the elements of the other streams at the cut, and drops them.
 	passes bool
 	cached bool
@@ -64,6 +64,20 @@ type workload struct {
 	inTurn bool
 	// private is a step for which every stream needs an iterator of its own, "" without one.
 	private string
+}
+
+// count is a number of elements or rows, 0 if it is not known. estimated is set if it comes from the sizes of sampled records.
+type count struct {
+	n         int64
+	estimated bool
+}
+
+// words returns the number with what it counts.
+func (c count) words(of string) string {
+	if c.estimated {
+		return fmt.Sprintf("about %d %s (estimated from the sizes of sampled records)", c.n, of)
+	}
+	return fmt.Sprintf("%d %s", c.n, of)
 }
 
 // streams returns S, at least defaultGroup, and a sentence that gives the reason.
@@ -90,15 +104,15 @@ func (l workload) streams() (int64, string) {
 		}
 		bound(floor(seconds/10/secondsPerPassed/float64(max(l.elements, 1))), "every stream reads all %d elements at the cut, which must stay below a tenth of the work", l.elements)
 	}
-	if l.buffer > 0 && l.shuffled == 0 {
+	if l.buffer > 0 && l.shuffled.n == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
 	} else if l.buffer > 0 {
-		bound(l.shuffled/(buffersPerStream*l.buffer/defaultGroup+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
-			l.buffer, l.count(l.shuffled, "elements"), buffersPerStream)
+		bound(l.shuffled.n/(l.buffer/(defaultGroup/buffersPerStream)+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
+			l.buffer, l.shuffled.words("elements"), buffersPerStream)
 	}
-	if l.batch > 0 && l.rows > 0 {
-		bound(max(l.rows/l.batch/batchesPerStream, floor(l.seconds/longStreamSeconds), l.fileBytes/longStreamBytes), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
-			l.count(l.rows, "rows"), batchesPerStream, l.batch)
+	if l.batch > 0 && l.rows.n > 0 {
+		bound(max(l.rows.n/l.batch/batchesPerStream, floor(l.seconds/longStreamSeconds), l.fileBytes/longStreamBytes), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
+			l.rows.words("rows"), batchesPerStream, l.batch)
 	}
 	if l.cached {
 		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
@@ -111,14 +125,6 @@ func (l workload) streams() (int64, string) {
 		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
 	}
 	return n, fmt.Sprintf("There are %d streams: %s.", n, why)
-}
-
-// count is a number of elements or rows in words.
-func (l workload) count(n int64, of string) string {
-	if l.estimated {
-		return fmt.Sprintf("about %d %s (estimated from the sizes of sampled records)", n, of)
-	}
-	return fmt.Sprintf("%d %s", n, of)
 }
 
 // measured returns how many streams an epoch needs, and a clause that gives the reason. The number follows from the CPU time
@@ -176,19 +182,18 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 			l.private = name
 		}
 	})
-	count := func(s *graph.Step, measured float64) int64 {
+	counted := func(s *graph.Step, measured float64) count {
 		if n := p.Cardinality(s); n > 0 {
-			return n
+			return count{n: n}
 		}
 		if n := floor(measured); n > 0 {
-			return n
+			return count{n: n}
 		}
-		l.estimated = true
-		return p.estimate(s, env.FileRecords)
+		return count{p.estimate(s, env.FileRecords), true}
 	}
 	if w.Batch != nil && w.Batch.Rule.Kind == ops.Batched {
 		l.batch, _ = p.batchRows(w.Batch)
-		l.rows = count(w.Batch.In[0], reached[name(w.Batch.In[0])])
+		l.rows = counted(w.Batch.In[0], reached[name(w.Batch.In[0])])
 	}
 	eachTail(root, w, func(s *graph.Step) {
 		size, ok := p.g.InputInt(s.Node, "buffer_size")
@@ -196,7 +201,7 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 			return
 		}
 		l.buffer = size
-		l.shuffled = count(s, max(reached[name(s)], reached[name(s.In[0])]))
+		l.shuffled = counted(s, max(reached[name(s)], reached[name(s.In[0])]))
 	})
 	return l
 }

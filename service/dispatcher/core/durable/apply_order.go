@@ -191,8 +191,8 @@ func checkWider(tolerance pecanv1.OrderTolerance, wider *pecanv1.WiderTolerance)
 	return finite(wider.PredictedBeforeS, wider.PredictedAfterS)
 }
 
-// applyOrderSpread changes which streams of an open epoch have another order. A stream keeps its order from its first lease
-// to its last.
+// applyOrderSpread changes which streams of an open epoch have another order. A stream keeps its order while a worker runs it,
+// and after its end.
 func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 	job, epoch, err := s.Epoch(r.GetJobId(), r.GetEpoch())
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 		return err
 	}
 	switch decided := s.OrderFor(job); {
-	case job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC:
+	case job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC && job.Options.EffectiveTolerance() > pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
 		return fmt.Errorf("epoch %d of mode deterministic gets streams in two orders", r.Epoch)
 	case len(epoch.Order) == 0 && (len(r.Order) == 0 || !slices.Equal(r.Order, decided)), len(epoch.Order) > 0 && len(r.Order) > 0 && !slices.Equal(r.Order, epoch.Order):
 		return fmt.Errorf("epoch %d gets an order that is not its own, or that was not decided", r.Epoch)
@@ -213,8 +213,8 @@ func (s *State) applyOrderSpread(r *pecanv1.OrderSpread) error {
 	}
 	then := &Epoch{Order: r.Order, OrderStreams: r.OrderStreams, OrderFrom: r.OrderFrom, OrderBelow: r.OrderBelow}
 	for stream := range epoch.total {
-		if epoch.Leased(stream) && HasOrder(epoch, stream) != HasOrder(then, stream) {
-			return fmt.Errorf("stream %d of epoch %d gets another order after its first lease", stream, r.Epoch)
+		if epoch.KeepsOrder(stream) && HasOrder(epoch, stream) != HasOrder(then, stream) {
+			return fmt.Errorf("stream %d of epoch %d gets another order while a worker runs it, or after its end", stream, r.Epoch)
 		}
 	}
 	epoch.Order, epoch.OrderStreams, epoch.OrderFrom, epoch.OrderBelow = r.Order, r.OrderStreams, r.OrderFrom, r.OrderBelow

@@ -138,6 +138,12 @@ func (e *Epoch) Leased(stream uint32) bool {
 	return active.GetLease() > 0 || active == nil && e.delivered.has(stream) || active.GetDelivered()
 }
 
+// KeepsOrder reports whether a stream keeps its order of steps, because it has ended or a worker runs it.
+func (e *Epoch) KeepsOrder(stream uint32) bool {
+	active := e.active[stream]
+	return e.Leased(stream) && (active == nil || active.Worker != nil || active.Produced || active.Delivered)
+}
+
 // WhollyOrdered reports whether all streams have the epoch's order.
 func (e *Epoch) WhollyOrdered() bool {
 	return len(e.Order) > 0 && len(e.OrderStreams) == 0 && e.OrderBelow == 0

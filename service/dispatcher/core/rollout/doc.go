@@ -10,12 +10,13 @@
 //	pilot        pilot.go    one stream of an open epoch, or of the next one, runs in the new order, where that can be compared
 //	comparison   compare.go  sums the costs of both sides
 //	judgement    judge.go    OrderJudged adopts the order or rolls it back
-//	spread       spread.go   fresh streams of open epochs get an adopted order, or the registered one after a rollback
+//	spread       spread.go   fresh streams of open epochs get an adopted order, or the registered one after a rollback. Running
+//	                         streams leave an order that costs more
 //
 // wider.go tries what a wider tolerance would save. explain.go reports the stage and its reason. position.go returns the
 // order of an epoch that a position names. rollout.go holds the machine and its Host, which is the core.
 //
 // Nothing before OrderDecided is durable: a dispatcher that restarts measures and tries again. The order of a stream
-// is durable before its first lease, and a leased stream keeps its order. Jobs of one dataset share a rollout if policy,
+// is durable before its first lease, and a stream keeps it while a worker runs the stream. Jobs of one dataset share a rollout if policy,
 // tolerance and plan are the same. The package is pure, and it must not read graphs: the caller plans.
 package rollout

@@ -33,6 +33,7 @@ func (r *Rollouts) judgePilots() {
 		decided, p := r.state.Decision(key), r.pilots[key]
 		if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK || len(decided.GetOrder()) == 0 || len(jobs[key]) == 0 {
 			delete(r.pilots, key)
+			delete(r.lost, key)
 			continue
 		}
 		p.due = r.host.Now() + checkEvery
@@ -40,7 +41,9 @@ func (r *Rollouts) judgePilots() {
 	}
 }
 
-// judge adopts a piloted order or rolls it back, if the metrics suffice.
+// judge adopts a piloted order or rolls it back, if the metrics suffice. An order that seems to cost a little more stays in as
+// many streams until it has cost what it may cost. If that was seen against earlier epochs only, the host may have got slower,
+// so the order gets another pilot beside the registered order, once.
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*durable.Job) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
@@ -66,10 +69,20 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	}
 	r.keepOther(key, decided, s)
 	costs := fmt.Sprintf("in production its steps take %.4g ms per element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
+	p.loss = max(0, s.ordered.cpu()-float64(s.ordered.elements)*registered.perElement)
+	p.doubtful = p.loss > 0
+	lost, allowed := r.lost[key]+p.loss, r.allowedLoss(key, decided, jobs)
 	switch {
 	case s.ordered.perElement > margin*registered.perElement:
 		why := fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", costs, s.ordered.perElement/registered.perElement, margin)
 		r.rollBack(key, &pecanv1.OrderJudged{Production: production, Why: why})
+	case p.doubtful && lost > allowed:
+		why := fmt.Sprintf("%s: it has cost %.3g s of CPU more, and may cost %.3g s, which is %.0f %% of the work of its jobs", costs, lost, allowed, 100*lossShare)
+		again := p.wholeEpochs && !slices.ContainsFunc(jobs, func(job *durable.Job) bool { return !mixes(job, decided) })
+		r.rollBack(key, &pecanv1.OrderJudged{Production: production, Why: why, Suspected: again})
+	case p.doubtful && decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
+		p.waitsFor = fmt.Sprintf("%s: it has cost %.3g s of CPU more, and may cost %.3g s", costs, lost, allowed)
+		r.extendPilot(decided, jobs)
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 		r.setStage(key, &pecanv1.OrderJudged{Production: production, Why: strings.TrimSuffix(decided.Why, ".") + "; " + costs})
 	default:
@@ -92,11 +105,11 @@ func (r *Rollouts) keepOther(key durable.OrderKey, decided *pecanv1.StoredOrder,
 func (r *Rollouts) setStage(key durable.OrderKey, judged *pecanv1.OrderJudged) {
 	judged.Fingerprint, judged.Policy, judged.Tolerance, judged.PlanHash = key.Fingerprint, key.Policy, key.Tolerance, key.PlanHash
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderJudged{OrderJudged: judged}})
-	delete(r.pilots, key)
+	r.endPilot(key)
 	decided := r.state.Decision(key)
 	switch decided.Stage {
 	case pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
-		r.withdraw(key, decided)
+		r.withdraw(key, decided, judged.Production != nil)
 	case pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED:
 		r.spreadAdopted(key, decided)
 	}
@@ -169,6 +182,6 @@ func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	if !decided.MayReturn() || !epoch.Delivered() || epoch.Error != nil || len(epoch.Order) > 0 {
 		return
 	}
-	why := fmt.Sprintf("it runs again, because epoch %d of job %s had no failure in the registered order; it was rolled back before: %s", epoch.Epoch, job.JobId, decided.Why)
+	why := fmt.Sprintf("it runs again, because epoch %d of job %s has ended in the registered order without a failure; it was rolled back before: %s", epoch.Epoch, job.JobId, decided.Why)
 	r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
 }

@@ -19,8 +19,10 @@ type pilot struct {
 	epochs   map[string]uint64
 	// wholeEpochs is set if in some epoch all streams have the order.
 	wholeEpochs bool
-	// checked is set if the comparison was made, and the order is right.
-	checked bool
+	// checked is set if the comparison was made, and the order is right. doubtful is set if it was made, and the order seems to cost
+	// more. loss is what it cost beyond the registered order, in seconds of CPU.
+	checked, doubtful bool
+	loss              float64
 	// waitsFor says what the pilot waits for.
 	waitsFor string
 }
@@ -35,6 +37,7 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 	key := durable.KeyOf(decided)
 	if p := r.pilots[key]; p == nil || p.checked {
 		// Each epoch gets its own comparison.
+		r.endPilot(key)
 		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{}, epochs: map[string]uint64{}}
 	}
 	p := r.pilots[key]
@@ -51,14 +54,22 @@ func (r *Rollouts) BeginPilot(job *durable.Job, number uint64, position *pecanv1
 
 // comparableInEpoch reports whether some streams of a job's next epoch should have the order. A single stream cannot be
 // compared, and neither can streams that must not differ. If the last epoch ended without a decision, epochs are too short
-// for a comparison.
+// for a comparison, unless the comparison was made and left a doubt.
 func (p *pilot) comparableInEpoch(job *durable.Job, decided *pecanv1.StoredOrder) bool {
-	if last, any := p.epochs[job.JobId]; any {
+	if last, any := p.epochs[job.JobId]; any && !p.doubtful {
 		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || epoch.Delivered() {
 			return false
 		}
 	}
 	return mixes(job, decided)
+}
+
+// endPilot ends a pilot, and notes what it has cost.
+func (r *Rollouts) endPilot(key durable.OrderKey) {
+	if p := r.pilots[key]; p != nil {
+		r.lost[key] += p.loss
+		delete(r.pilots, key)
+	}
 }
 
 // One of pilotShare streams has a piloted order, and at most maxPilotStreams of an epoch have it.

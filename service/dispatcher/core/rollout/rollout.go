@@ -31,6 +31,8 @@ const (
 	minTrialElements, fewTrialElements, maxTrialElements = 60, 20, 2000
 	trialOpeningCPU, fewOpeningsCPU                      = 0.25, 0.125
 	largeGain                                            = 0.3
+	// In production, an order may cost lossShare of the jobs' work more than the registered order.
+	lossShare = 0.01
 	// trialTimeout is how long a worker may take to answer. The worker gives up earlier.
 	trialTimeout = time.Minute
 	// An order is refused after maxLosses lost workers in its trials, because it may have killed them.
@@ -67,13 +69,19 @@ type Rollouts struct {
 	// wider has the orders of wider tolerances. They are tried to say what they would save, and no stream runs in them.
 	wider         map[durable.OrderKey]*rollout
 	plans, trials uint64
-	// pilots has the orders in production.
+	// pilots has the orders in production. lost has the CPU seconds that each cost beyond the registered order before its pilot.
 	pilots map[durable.OrderKey]*pilot
+	lost   map[durable.OrderKey]float64
+	// take takes a stream from its worker. It returns false if the stream cannot continue at once in another order.
+	take func(epoch *durable.Epoch, stream *pecanv1.StoredStream, why string) bool
 }
 
 // NewRollouts returns the rollouts over a state.
-func NewRollouts(host Host, state *durable.State) *Rollouts {
-	return &Rollouts{host: host, state: state, open: map[durable.OrderKey]*rollout{}, wider: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{}}
+func NewRollouts(host Host, state *durable.State, take func(*durable.Epoch, *pecanv1.StoredStream, string) bool) *Rollouts {
+	return &Rollouts{
+		host: host, state: state, open: map[durable.OrderKey]*rollout{}, wider: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{},
+		lost: map[durable.OrderKey]float64{}, take: take,
+	}
 }
 
 // Tick continues every rollout that is due.

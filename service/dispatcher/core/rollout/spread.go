@@ -12,9 +12,16 @@ import (
 // order is adopted, all fresh streams have it. So a job of one epoch gains too. A rollback takes the order from fresh
 // streams. OrderSpread records each change before a worker gets such a stream.
 
-// mixes reports whether streams of one epoch may have different orders. In mode deterministic an epoch has one order.
+// mixes reports whether streams of one epoch may begin in different orders. In mode deterministic an epoch begins in one order.
 func mixes(job *durable.Job, decided *pecanv1.StoredOrder) bool {
-	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
+	return job.Plan.GetNumStreams() > 1 && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC && mayLeave(job, decided)
+}
+
+// mayLeave reports whether streams may leave the order of their epoch. In mode deterministic, bytes depend on the order unless
+// it is exact.
+func mayLeave(job *durable.Job, decided *pecanv1.StoredOrder) bool {
+	exact := job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || decided.Tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+	return exact && (decided.ByStream || !job.Plan.HasClosing())
 }
 
 // cachesOther reports whether the newest decision on a cache is for another order of the steps upstream of it.
@@ -86,27 +93,44 @@ func (r *Rollouts) spreadAdopted(key durable.OrderKey, decided *pecanv1.StoredOr
 	}
 }
 
-// withdraw takes an order that was rolled back from streams that no worker has had.
-func (r *Rollouts) withdraw(key durable.OrderKey, decided *pecanv1.StoredOrder) {
+// withdraw takes an order that was rolled back from streams that no worker has had. If the order costs more, running streams
+// continue in the registered order too, where that repeats no work.
+func (r *Rollouts) withdraw(key durable.OrderKey, decided *pecanv1.StoredOrder, costs bool) {
 	for _, job := range r.jobsOf(key) {
 		for _, epoch := range job.Epochs {
-			if !mixes(job, decided) || !slices.Equal(epoch.Order, decided.Order) || firstUnleased(epoch) >= epoch.Regular() {
+			if !mayLeave(job, decided) || !slices.Equal(epoch.Order, decided.Order) || epoch.Error != nil {
 				continue
 			}
-			if epoch.WhollyOrdered() {
-				var closing []uint32
-				for stream := epoch.Regular(); stream < epoch.Total(); stream++ {
-					closing = append(closing, stream)
+			for _, stream := range epoch.Active() {
+				if costs && durable.HasOrder(epoch, stream.Stream) && stream.Stream < epoch.Regular() {
+					r.take(epoch, stream, "its order of steps costs more than the registered order")
 				}
-				r.spread(epoch, epoch.Order, leasedIn(epoch, closing), 0, firstUnleased(epoch))
-				continue
 			}
-			below := min(epoch.OrderBelow, firstUnleased(epoch))
-			if kept := leasedIn(epoch, epoch.OrderStreams); below < epoch.OrderBelow || len(kept) < len(epoch.OrderStreams) {
-				r.spread(epoch, epoch.Order, kept, epoch.OrderFrom, below)
+			if streams, from, below, changed := keeping(epoch); changed {
+				r.spread(epoch, epoch.Order, streams, from, below)
 			}
 		}
 	}
+}
+
+// keeping returns the streams that keep the order of an epoch, because they were begun in it: a list, and the longest run of
+// regular streams. changed reports whether other streams have the order.
+func keeping(epoch *durable.Epoch) (streams []uint32, from, below uint32, changed bool) {
+	begin := uint32(0)
+	for stream := range epoch.Total() {
+		switch {
+		case !durable.HasOrder(epoch, stream):
+			begin = stream + 1
+		case !epoch.KeepsOrder(stream):
+			begin, changed = stream+1, true
+		default:
+			streams = append(streams, stream)
+			if stream < epoch.Regular() && stream-begin >= max(1, below-from) {
+				from, below = begin, stream+1
+			}
+		}
+	}
+	return slices.DeleteFunc(streams, func(stream uint32) bool { return from <= stream && stream < below }), from, below, changed
 }
 
 // firstUnleased returns the first regular stream such that no worker has had it or a later one.

@@ -56,7 +56,7 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 	}
 	epoch, gain := 0.0, o.planned.gain()
 	if produced, _ := o.planned.produced("", nodes); produced > 0 {
-		epoch = spent / float64(produced) * r.epochElements(u)
+		epoch = spent / float64(produced) * r.epochElements(u.key, u.jobs)
 	}
 	all = r.workOf(u.jobs, epoch)
 	share := trialShare * (all.done + all.left)
@@ -77,11 +77,11 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 }
 
 // epochElements returns how many elements an epoch has, from the plan or from an earlier epoch; 0 if that is unknown.
-func (r *Rollouts) epochElements(u *undecidedOrder) float64 {
-	if known := u.jobs[0].Plan.GetCardinality(); known > 0 {
+func (r *Rollouts) epochElements(key durable.OrderKey, jobs []*durable.Job) float64 {
+	if known := jobs[0].Plan.GetCardinality(); known > 0 {
 		return float64(known)
 	}
-	return float64(r.state.Profile(u.key.Fingerprint).GetEpochElements())
+	return float64(r.state.Profile(key.Fingerprint).GetEpochElements())
 }
 
 // trialWorker finds a connected worker that runs a stream of a waiting job. It does not ask a session twice, and no worker

@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"slices"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
@@ -31,6 +33,27 @@ func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
 		return max(begun*epoch-done, done) + firstEpochs*epoch
 	}
 	return max(0, begun*epoch-done) + epoch*ExpectedEpochs(begun, r.state.PastJobs(job))
+}
+
+// allowedLoss returns the CPU seconds that an order may cost beyond the registered order, from the work of its jobs. If the
+// length of an epoch is unknown, only the work that is done counts.
+func (r *Rollouts) allowedLoss(key durable.OrderKey, decided *pecanv1.StoredOrder, jobs []*durable.Job) float64 {
+	nodes := r.sum(jobs, (*jobmetrics.Totals).Registered)
+	if elements, _ := jobmetrics.Busiest(nodes); elements == 0 {
+		nodes = r.state.Profile(key.Fingerprint).GetNodes()
+	}
+	_, spent := jobmetrics.Busiest(nodes)
+	epoch := 0.0
+	for _, step := range decided.Order {
+		if at := slices.IndexFunc(nodes, func(n *pecanv1.NodeMetrics) bool { return n.Node == step }); at >= 0 && nodes[at].Elements > 0 {
+			epoch = spent / float64(nodes[at].Elements) * r.epochElements(key, jobs)
+		}
+	}
+	all := r.workOf(jobs, epoch)
+	if epoch == 0 {
+		all.left = 0
+	}
+	return lossShare * (all.done + all.left)
 }
 
 // ExpectedEpochs returns how many further epochs a job will begin that has begun some. The earlier jobs that began more
