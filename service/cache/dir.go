@@ -65,6 +65,8 @@ type Dir struct {
 	fs     *patience
 	budget int64
 	limit  limit
+	// buffers are those that no Writer has.
+	buffers sync.Pool
 
 	mu sync.Mutex
 	// used is the size of all files: the last scan plus this process's later writes (since). scanned is false if the next

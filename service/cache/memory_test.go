@@ -3,6 +3,8 @@ package cache
 import (
 	"bytes"
 	"errors"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -149,5 +151,87 @@ func TestASegmentOfManyBlocks(t *testing.T) {
 	}
 	if n, err := readAll(t, d, s, list); n != len(list) {
 		t.Errorf("%d of %d chunks: %v", n, len(list), err)
+	}
+}
+
+// hesitant is a directory in memory. Its first write of a block takes a minute, and then copies what it was given.
+type hesitant struct {
+	*memory
+	began  atomic.Bool
+	copied chan []byte
+}
+
+func (h *hesitant) Create(name string) (File, error) {
+	file, err := h.memory.Create(name)
+	return &hesitantFile{file, h}, err
+}
+
+type hesitantFile struct {
+	File
+	in *hesitant
+}
+
+func (f *hesitantFile) Write(data []byte) (int, error) {
+	if len(data) < blockBytes || f.in.began.Swap(true) {
+		return f.File.Write(data)
+	}
+	time.Sleep(time.Minute)
+	f.in.copied <- bytes.Clone(data)
+	return len(data), nil
+}
+
+// Close does nothing, because a write goes on.
+func (f *hesitantFile) Close() error { return nil }
+
+// A write that is given up goes on with its memory, which no other segment gets.
+func TestAWriteThatIsGivenUpKeepsItsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hesitant{memory: newMemory(func(string) error { return nil }), copied: make(chan []byte, 1)}
+		d := New(h, 0)
+		filled := func(value byte) []Chunk {
+			return []Chunk{{Count: 1, Payload: [][]byte{bytes.Repeat([]byte{value}, blockBytes)}}}
+		}
+		if _, err := attempt(d, filled(1)); !errors.Is(err, ErrSlow) {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * restFor * mostWait)
+		for range 3 {
+			if _, err := attempt(d, filled(2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if copied := <-h.copied; bytes.Contains(copied, []byte{2, 2, 2}) {
+			t.Error("the write has bytes of another segment")
+		}
+	})
+}
+
+// nowhere is a directory that keeps nothing.
+type nowhere struct{ *memory }
+
+func (nowhere) Create(string) (File, error) { return nowhereFile{}, nil }
+func (nowhere) Rename(string, string) error { return nil }
+
+type nowhereFile struct{}
+
+func (nowhereFile) Write(data []byte) (int, error) { return len(data), nil }
+func (nowhereFile) Sync() error                    { return nil }
+func (nowhereFile) Close() error                   { return nil }
+
+// Small segments follow each other quickly. If each had new memory, Go would collect it all the time.
+func TestSegmentsAreWrittenInTheSameMemory(t *testing.T) {
+	const segments, most = 64, 2 * blockBytes
+	d := New(nowhere{newMemory(func(string) error { return nil })}, 0)
+	list := slices.Repeat([]Chunk{{Count: 1, Payload: [][]byte{make([]byte, blockBytes/8)}}}, 12)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range segments {
+		if _, err := attempt(d, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / segments; each > most {
+		t.Errorf("a segment allocates %d bytes", each)
 	}
 }

@@ -25,13 +25,17 @@ type Writer struct {
 	compressAbove float64
 	raw           bool
 	file          File
-	buffer        []byte
-	// compressed is the buffer for compressed blocks.
-	compressed []byte
-	at         uint64
-	elements   uint64
-	inBlock    uint64
-	blocks     []block
+	*buffers
+	at       uint64
+	elements uint64
+	inBlock  uint64
+	blocks   []block
+}
+
+// buffers are the memory of one Writer at a time.
+type buffers struct {
+	// buffer has the chunks of the next block, and compressed is for compressed blocks.
+	buffer, compressed []byte
 }
 
 // Uncompressed is a speed that no compressor has.
@@ -46,7 +50,11 @@ func (d *Dir) Create(name string, id ID, dtypes []uint32, compressAbove float64)
 	if err := d.reserve(int64(len(header))); err != nil {
 		return nil, err
 	}
-	w := &Writer{dir: d, name: name, id: id, dtypes: dtypes, compressAbove: compressAbove, raw: compressAbove == Uncompressed}
+	memory, kept := d.buffers.Get().(*buffers)
+	if !kept {
+		memory = new(buffers)
+	}
+	w := &Writer{buffers: memory, dir: d, name: name, id: id, dtypes: dtypes, compressAbove: compressAbove, raw: compressAbove == Uncompressed}
 	file, err := d.fs.Create(w.temporaryName())
 	if err != nil {
 		return nil, fmt.Errorf("write segment %s: %w", name, err)
@@ -107,6 +115,9 @@ func (w *Writer) flush() error {
 		return err
 	}
 	for _, data := range [][]byte{gap, stored} {
+		if len(data) == 0 {
+			continue
+		}
 		if err := w.write(data); err != nil {
 			return err
 		}
@@ -195,6 +206,9 @@ func (w *Writer) commit() (out Segment, err error) {
 	if err := w.dir.fs.SyncDir(); err != nil {
 		return out, errors.Join(fmt.Errorf("sync the cache directory: %w", err), w.dir.Remove(w.name))
 	}
+	// Only now is it certain that no write goes on with the buffers.
+	w.dir.buffers.Put(w.buffers)
+	w.buffers = nil
 	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: crc, Elements: w.elements, ID: w.id}, nil
 }
 
@@ -205,6 +219,6 @@ func (w *Writer) Abort() error {
 		err = w.file.Close()
 		w.file = nil
 	}
-	w.buffer, w.compressed = nil, nil
+	w.buffers = new(buffers)
 	return errors.Join(err, w.dir.Remove(w.temporaryName()))
 }

@@ -103,6 +103,9 @@ func TestTheSourceOfElementsIsNoPartOfTheTemplate(t *testing.T) {
 		var sources []int64
 		for _, f := range graphtest.Decode(t, raw).GetLibrary().GetFunction() {
 			for _, n := range f.GetNodeDef() {
+				if n.GetOp() == "MapDataset" && strings.HasPrefix(n.GetName(), "pecan_pull") && n.GetAttr()["use_inter_op_parallelism"].GetB() {
+					t.Errorf("%s changes threads for each element", n.GetName())
+				}
 				if n.GetOp() == "PecanPull" {
 					sources = append(sources, n.GetAttr()["source"].GetI())
 				}

@@ -36,7 +36,8 @@ func (e *editor) addPull(types []tf.DataType, shapes []*tf.TensorShapeProto, han
 	source := &tf.NodeDef{Name: pullPrefix, Op: "MapDataset", Input: []string{pullPrefix + "/range"}, Attr: nodedef.DatasetAttrs(types, shapes)}
 	source.Attr["f"] = nodedef.FuncAttr(f.Signature.Name)
 	source.Attr["Targuments"] = nodedef.TypesAttr(nil)
-	source.Attr["use_inter_op_parallelism"] = nodedef.BoolAttr(true)
+	// The op runs in the thread that fetches: to change threads costs CPU per element.
+	source.Attr["use_inter_op_parallelism"] = nodedef.BoolAttr(false)
 	source.Attr["preserve_cardinality"] = nodedef.BoolAttr(false)
 	return e.Add(source)
 }
