@@ -21,9 +21,11 @@ const (
 	// leastRows is the least number of rows of a part, if the source has enough for leastParts. To begin a part takes a few
 	// milliseconds.
 	leastRows = 1024
-	// leastParts leaves a choice of S, and mostParts bounds the files of a cache. A list of extents has up to extentParts
-	// parts. An extent has 1 MB or more, so each part has enough data.
-	leastParts, extentParts, mostParts = 128, 512, 4096
+	// leastParts leaves a choice of S, and mostParts bounds the files of a cache.
+	leastParts, mostParts = 128, 4096
+	// A part has leastExtents extents of 1 MB or more, if the source has enough for leastExtentParts. A source of many extents
+	// has up to mostExtentParts parts.
+	leastExtents, leastExtentParts, mostExtentParts = 8, 64, 512
 )
 
 // blocksOfPart returns how many blocks of a division a part has, if the source has a number of rows. The number depends
@@ -33,7 +35,7 @@ func blocksOfPart(rows int64, e Edge) int64 {
 	least := analysis.CeilDiv(rows, mostParts)
 	switch {
 	case e.extents:
-		least = analysis.CeilDiv(rows, extentParts)
+		least = max(analysis.CeilDiv(rows, mostExtentParts), min(leastExtents, analysis.CeilDiv(rows, leastExtentParts)))
 	case !e.files:
 		least = max(least, min(leastRows, analysis.CeilDiv(rows, leastParts)))
 	}

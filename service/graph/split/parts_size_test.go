@@ -20,7 +20,9 @@ func TestPartsAreNeitherTooManyNorTooLarge(t *testing.T) {
 		"few files":                   {files, 8, 1},
 		"many files":                  {files, 4096, 1},
 		"very many files":             {files, 100_000, 32},
-		"few extents":                 {extents, 500, 1},
+		"few extents":                 {extents, 60, 1},
+		"some extents":                {extents, 256, 4},
+		"enough extents":              {extents, 600, 8},
 		"many extents":                {extents, 4100, 16},
 	} {
 		got := blocksOfPart(c.rows, c.of)
