@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
@@ -43,7 +44,10 @@ type Info struct {
 }
 
 // disk is a directory of the host. os.Root keeps every access inside it, also through links.
-type disk struct{ root *os.Root }
+type disk struct {
+	path string
+	root atomic.Pointer[os.Root]
+}
 
 // OpenDir opens a directory for segments. It creates the directory if its parent exists. A call that the host does not answer in
 // time is an error.
@@ -55,24 +59,77 @@ func OpenDir(path string, budget int64) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the cache directory: %w", err)
 	}
-	return New(disk{root}, budget), nil
+	d := &disk{path: path}
+	d.root.Store(root)
+	return New(d, budget), nil
+}
+
+// do makes a call. If it fails, and another directory is at the path now, it makes the call there: a mount has returned, or somebody
+// has made the directory again.
+func (d *disk) do(call func(root *os.Root) error) error {
+	root := d.root.Load()
+	err := call(root)
+	if err != nil && d.replace(root) {
+		return call(d.root.Load())
+	}
+	return err
+}
+
+// replace opens the directory at the path, and returns whether it is another one than old.
+func (d *disk) replace(old *os.Root) bool {
+	root, err := safedir.Open(d.path)
+	if err != nil {
+		return false
+	}
+	was, gone := old.Stat(".")
+	now, err := root.Stat(".")
+	if err != nil || gone == nil && os.SameFile(was, now) || !d.root.CompareAndSwap(old, root) {
+		_ = root.Close()
+		return d.root.Load() != old
+	}
+	_ = old.Close()
+	return true
 }
 
 // Create implements FileSystem.
-func (d disk) Create(name string) (File, error) { return safedir.Create(d.root, name) }
+func (d *disk) Create(name string) (file File, err error) {
+	err = d.do(func(root *os.Root) (err error) {
+		file, err = safedir.Create(root, name)
+		return err
+	})
+	return file, err
+}
 
 // Open implements FileSystem.
-func (d disk) Open(name string) (Readable, int64, error) { return safedir.OpenFile(d.root, name) }
+func (d *disk) Open(name string) (file Readable, size int64, err error) {
+	err = d.do(func(root *os.Root) (err error) {
+		file, size, err = safedir.OpenFile(root, name)
+		return err
+	})
+	return file, size, err
+}
 
 // Rename implements FileSystem.
-func (d disk) Rename(from, to string) error { return d.root.Rename(from, to) }
+func (d *disk) Rename(from, to string) error {
+	return d.do(func(root *os.Root) error { return root.Rename(from, to) })
+}
 
 // Remove implements FileSystem.
-func (d disk) Remove(name string) error { return safedir.Remove(d.root, name) }
+func (d *disk) Remove(name string) error {
+	return d.do(func(root *os.Root) error { return safedir.Remove(root, name) })
+}
 
 // List implements FileSystem.
-func (d disk) List() ([]Info, error) {
-	dir, err := d.root.Open(".")
+func (d *disk) List() (out []Info, err error) {
+	err = d.do(func(root *os.Root) (err error) {
+		out, err = list(root)
+		return err
+	})
+	return out, err
+}
+
+func list(root *os.Root) ([]Info, error) {
+	dir, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
@@ -94,4 +151,6 @@ func (d disk) List() ([]Info, error) {
 }
 
 // SyncDir implements FileSystem.
-func (d disk) SyncDir() error { return safedir.Sync(d.root, ".") }
+func (d *disk) SyncDir() error {
+	return d.do(func(root *os.Root) error { return safedir.Sync(root, ".") })
+}

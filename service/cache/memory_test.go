@@ -121,7 +121,7 @@ func TestAReadThatIsGivenUpKeepsItsMemory(t *testing.T) {
 		}
 		fs.delay = 2 * mostWait
 		var p pool
-		if _, err := d.Open(segment, p.alloc); !errors.Is(err, ErrSlow) {
+		if _, err := d.Open(segment, p.alloc); !errors.Is(err, ErrNoAnswer) {
 			t.Fatal(err)
 		}
 		p.check(t, "while the read goes on", 1)

@@ -12,15 +12,16 @@ const (
 	// mostWait is how long a caller waits for a call of the host's file system.
 	mostWait = 3 * time.Second
 	// longer and restFor are factors. Calls that make files durable or list the directory may take longer × the wait,
-	// because they take long even on a healthy file system. The pause after a call that took too long is restFor × the
+	// because they take long even on a healthy file system. So may renaming and closing. The pause after a call that took too long is restFor × the
 	// wait.
 	longer, restFor = 10, 3
 	// pieceBytes is how much is read before its checksum is computed. It is still in the processor's cache then.
 	pieceBytes = 256 << 10
 )
 
-// ErrSlow is the error of a call that takes too long. A call that is not made because of an earlier one has it too.
-var ErrSlow = errors.New("the cache directory does not answer in time")
+// ErrNoAnswer is the error of a call that takes too long. A call that is not made because of an earlier one has it too. So does the
+// reading of a segment if the directory cannot even be listed.
+var ErrNoAnswer = errors.New("the cache directory does not answer")
 
 // patience bounds the time for which a caller waits for a file system: wait, or ten times as long for lists and for calls that make
 // something durable. A call that takes longer goes on alone, and its result is
@@ -33,17 +34,17 @@ type patience struct {
 	restingUntil time.Time
 }
 
-// resting returns ErrSlow for a while after a call that took too long.
+// resting returns ErrNoAnswer for a while after a call that took too long.
 func (p *patience) resting() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Now().Before(p.restingUntil) {
-		return ErrSlow
+		return ErrNoAnswer
 	}
 	return nil
 }
 
-// within makes a call, and returns ErrSlow if it takes longer than most. late takes the result of such a call.
+// within makes a call, and returns ErrNoAnswer if it takes longer than most. late takes the result of such a call.
 func within[T any](p *patience, most time.Duration, what string, call func() (T, error), late func(T)) (result T, err error) {
 	if err := p.resting(); err != nil {
 		return result, err
@@ -83,7 +84,7 @@ func await[T any](p *patience, most time.Duration, what string, call func() (T, 
 			late(a.result)
 		}
 	}()
-	return result, fmt.Errorf("%w: %s takes longer than %v", ErrSlow, what, most)
+	return result, fmt.Errorf("%w: %s takes longer than %v", ErrNoAnswer, what, most)
 }
 
 // only makes a call that returns nothing but an error.
@@ -120,9 +121,9 @@ func (p *patience) Open(name string) (*patientReadable, int64, error) {
 	return &patientReadable{o.file, p}, o.size, nil
 }
 
-// Rename renames a file.
+// Rename renames a file. A mounted bucket copies it.
 func (p *patience) Rename(from, to string) error {
-	return p.only(p.wait, "renaming a file", func() error { return p.fs.Rename(from, to) })
+	return p.only(longer*p.wait, "renaming a file", func() error { return p.fs.Rename(from, to) })
 }
 
 // Remove deletes a file. It is asked also while the file system rests, because nothing else removes what was written.
@@ -159,8 +160,8 @@ func (f *patientFile) Sync() error {
 	return f.p.only(longer*f.p.wait, "making a file durable", f.file.Sync)
 }
 
-// Close implements File.
-func (f *patientFile) Close() error { return f.p.close(f.file.Close) }
+// Close implements File. A mounted bucket may upload the file.
+func (f *patientFile) Close() error { return f.p.close(longer*f.p.wait, f.file.Close) }
 
 type patientReadable struct {
 	file Readable
@@ -190,13 +191,13 @@ func (f *patientReadable) fill(memory Block, from int64, skipped int) (uint32, e
 }
 
 // Close closes the file.
-func (f *patientReadable) Close() error { return f.p.close(f.file.Close) }
+func (f *patientReadable) Close() error { return f.p.close(f.p.wait, f.file.Close) }
 
 // close closes a file also while the file system rests.
-func (p *patience) close(file func() error) error {
+func (p *patience) close(most time.Duration, file func() error) error {
 	if p.resting() != nil {
 		go func() { _ = file() }()
 		return nil
 	}
-	return p.only(p.wait, "closing a file", file)
+	return p.only(most, "closing a file", file)
 }

@@ -40,7 +40,7 @@ func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 		d := New(s, 0)
 		began := time.Now()
 		for range 20 {
-			if _, err := attempt(d, list); !errors.Is(err, ErrSlow) {
+			if _, err := attempt(d, list); !errors.Is(err, ErrNoAnswer) {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.delay.Store(int64(5 * time.Second))
-		if _, err := d.Open(segment, new(pool).alloc); !errors.Is(err, ErrSlow) {
+		if _, err := d.Open(segment, new(pool).alloc); !errors.Is(err, ErrNoAnswer) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)

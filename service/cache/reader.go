@@ -15,6 +15,7 @@ const endBytes = 16 << 10
 // Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps errInvalid.
 type Reader struct {
 	name   string
+	dir    *Dir
 	file   *patientReadable
 	alloc  Alloc
 	size   int64
@@ -35,9 +36,9 @@ func (d *Dir) Open(s Segment, alloc Alloc) (*Reader, error) {
 	}
 	file, size, err := d.fs.Open(s.Name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errInvalid, err)
+		return nil, fmt.Errorf("%w: %w", errInvalid, d.failed(err))
 	}
-	r := &Reader{name: s.Name, file: file, alloc: alloc, size: size}
+	r := &Reader{name: s.Name, dir: d, file: file, alloc: alloc, size: size}
 	if err := r.check(s); err != nil {
 		_ = r.Close()
 		return nil, err
@@ -45,13 +46,21 @@ func (d *Dir) Open(s Segment, alloc Alloc) (*Reader, error) {
 	return r, nil
 }
 
-// invalid returns an error with the cause as text only, unless that is ErrSlow. It does not wrap other causes: the io.EOF of a
+// failed returns the error of a file that cannot be read. It is ErrNoAnswer if nothing of the directory can be read: the file may be valid.
+func (d *Dir) failed(err error) error {
+	if _, none := d.fs.List(); none != nil && !errors.Is(err, ErrNoAnswer) {
+		return fmt.Errorf("%w: %w", ErrNoAnswer, none)
+	}
+	return err
+}
+
+// invalid returns an error with the cause as text only, unless that is ErrNoAnswer. It does not wrap other causes: the io.EOF of a
 // truncated file must not look like the end of the elements.
 func (r *Reader) invalid(format string, args ...any) error {
 	err := fmt.Errorf("%w: %s: %s", errInvalid, r.name, fmt.Sprintf(format, args...))
 	for _, arg := range args {
-		if cause, is := arg.(error); is && errors.Is(cause, ErrSlow) {
-			return fmt.Errorf("%w: %w", ErrSlow, err)
+		if cause, is := arg.(error); is && errors.Is(cause, ErrNoAnswer) {
+			return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 		}
 	}
 	return err
@@ -123,7 +132,7 @@ func (r *Reader) read(from, at, to int64) (_ Block, crc uint32, err error) {
 	}
 	if crc, err = r.file.fill(memory, from, int(at-from)); err != nil {
 		memory.Release()
-		return nil, 0, err
+		return nil, 0, r.dir.failed(err)
 	}
 	return memory, crc, nil
 }

@@ -214,7 +214,7 @@ func (d *Directory) remove(name string) {
 // invalidate reports that a segment cannot be used. A damaged segment is moved aside. If the directory is slow, the segment may
 // be good, and stays.
 func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
-	if errors.Is(why, cache.ErrSlow) {
+	if errors.Is(why, cache.ErrNoAnswer) {
 		d.health.failed(why)
 		d.warnedSlow.Do(func() {
 			d.Log.Warn("the cache directory does not answer in time; streams compute their elements until it answers (logged once)", "file", segment.GetName(), "error", why)

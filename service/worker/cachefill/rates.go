@@ -116,7 +116,7 @@ func (h *health) succeeded() {
 func (h *health) failed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures++; h.failures >= mostFailures || errors.Is(err, cache.ErrSlow) {
+	if h.failures++; h.failures >= mostFailures || errors.Is(err, cache.ErrNoAnswer) {
 		h.problem = err.Error()
 	}
 }
