@@ -34,6 +34,9 @@ func TestACallOnAClosedIteratorIsRefused(t *testing.T) {
 // all of them to the memory of the process. Memory that TensorFlow and the allocator retain is counted only once.
 func TestAClosedIteratorLeaksNoMessage(t *testing.T) {
 	const iterators, message, rounds = 30, 1 << 18, 5
+	if freedBytes > rounds*iterators*message {
+		t.Skip("AddressSanitizer keeps freed memory for a while, so the memory of the process says nothing")
+	}
 	c := newContext(t)
 	var stayed []int64
 	for range rounds {
