@@ -79,7 +79,7 @@ CASES = {
     "zip of batches and numbers": (lambda one, two: D.zip((read(one).batch(3), D.range(50))), "BLOCKS", 3, "EXACT"),
     "zip of two files": (lambda one, two: D.zip((read(one), read(two))), "FILES", 2, "EXACT"),
     "zip in a zip": (lambda one, two: D.zip((D.range(99), D.zip((D.range(200), read(two).batch(2))))), "BLOCKS", 2, "EXACT"),
-    "candidates": (lambda one, two: marked([one, two]).batch(4), "FILES", 1, "REMAINDER"),
+    "candidates": (lambda one, two: marked([one, two]).batch(4), "FILES", 2, "REMAINDER"),
     "a candidate, take": (lambda one, two: read(one).apply(pecan.cache_candidate("read")).take(101).batch(3), "FILES", 3, "EXACT"),
 }
 
