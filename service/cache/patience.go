@@ -11,9 +11,9 @@ import (
 const (
 	// mostWait is how long a caller waits for a call of the host's file system.
 	mostWait = 3 * time.Second
-	// longer and restFor are factors. Calls that make files durable or list the directory may take longer × the wait,
-	// because they take long even on a healthy file system. So may renaming and closing. The pause after a call that took too long is restFor × the
-	// wait.
+	// longer and restFor are factors. Calls that make files durable, close or rename them, or list the directory may take
+	// longer × the wait. They take long even on a healthy file system. The pause after a call that took too long is
+	// restFor × the wait.
 	longer, restFor = 10, 3
 	// pieceBytes is how much is read before its checksum is computed. It is still in the processor's cache then.
 	pieceBytes = 256 << 10
@@ -39,7 +39,7 @@ func (p *patience) resting() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Now().Before(p.restingUntil) {
-		return ErrNoAnswer
+		return fmt.Errorf("%w in time", ErrNoAnswer)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func await[T any](p *patience, most time.Duration, what string, call func() (T, 
 			late(a.result)
 		}
 	}()
-	return result, fmt.Errorf("%w: %s takes longer than %v", ErrNoAnswer, what, most)
+	return result, fmt.Errorf("%w in time: %s takes longer than %v", ErrNoAnswer, what, most)
 }
 
 // only makes a call that returns nothing but an error.

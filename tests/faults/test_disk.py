@@ -159,7 +159,7 @@ def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, dat
 @pytest.mark.streams(least=32, most=64)
 def test_a_slow_cache_directory_does_not_stop_epochs(tmp_path, data, truth, slow_disk):
     """D14: each call of the cache directory takes 5 s, while segments are written, and while they are read. The epochs go on without it."""
-    slow = "does not answer"
+    slow = "does not answer in time"
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(slow_disk.path)))) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 4, dataset=data.dataset().apply(pecan.cache())) as run:

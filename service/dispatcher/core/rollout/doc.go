@@ -17,6 +17,6 @@
 // order of an epoch that a position names. rollout.go holds the machine and its Host, which is the core.
 //
 // Nothing before OrderDecided is durable: a dispatcher that restarts measures and tries again. The order of a stream
-// is durable before its first lease, and a stream keeps it while a worker runs the stream. Jobs of one dataset share a rollout if policy,
-// tolerance and plan are the same. The package is pure, and it must not read graphs: the caller plans.
+// is durable before its first lease, and a stream keeps it while a worker runs the stream. Jobs of one dataset share a
+// rollout if policy, tolerance and plan are the same. The package is pure, and it must not read graphs: the caller plans.
 package rollout

@@ -14,6 +14,14 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
+// A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the registered
+// order, and workers report both separately. If one stream cannot be compared, the whole epoch has the order and is compared
+// with earlier metrics. The order is rolled back if it costs more by a margin, or has cost what it may cost. It is also rolled
+// back if elements fail only in it. It is adopted if it costs less, and compared with earlier metrics from then on.
+//
+// Decisions are durable, and so are the ordered streams of an epoch. The metrics are not: after a restart the
+// comparison begins with the next epoch that is opened.
+
 // judgePilots judges the pilots that are due.
 func (r *Rollouts) judgePilots() {
 	var due []durable.OrderKey
@@ -188,15 +196,6 @@ func (r *Rollouts) EpochEnded(job *durable.Job, epoch *durable.Epoch) {
 	why := fmt.Sprintf("it runs again, because epoch %d of job %s has ended in the registered order without a failure; it was rolled back before: %s", epoch.Epoch, job.JobId, decided.Why)
 	r.setStage(key, &pecanv1.OrderJudged{Stage: pecanv1.OrderStage_ORDER_STAGE_PILOTED, Why: why})
 }
-
-// A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the registered
-// order, and workers report both separately. The order is rolled back for good if its steps cost more per element than in
-// the other streams. It is also rolled back for good if elements fail only in it. Otherwise it is adopted, and compared
-// with earlier metrics from then on. If one stream cannot be compared, the whole epoch has the order and is compared with
-// earlier metrics.
-//
-// Decisions are durable, and so are the ordered streams of an epoch. The metrics are not: after a restart the
-// comparison begins with the next epoch that is opened.
 
 const (
 	// Costs in two streams of one order differ by up to a tenth. Each stream has its own threads and allocators (design note

@@ -194,11 +194,9 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 	if _, before := jobmetrics.Busiest(o.metrics); before > spent {
 		nodes, spent = o.metrics, before
 	}
-	epoch, gain := 0.0, o.planned.gain()
-	if produced, _ := o.planned.produced("", nodes); produced > 0 {
-		epoch = spent / float64(produced) * r.epochElements(u.key, u.jobs)
-	}
-	all = r.workOf(u.jobs, epoch)
+	gain := o.planned.gain()
+	produced, _ := o.planned.produced("", nodes)
+	all = r.workOf(u.jobs, r.epochCost(u.key, u.jobs, spent, produced))
 	share := trialShare * (all.done + all.left)
 	budget = min(share-o.cost, gainShare*gain*all.left)
 	last, _ := o.planned.lastDifferent()
@@ -214,14 +212,6 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 	least = max(least, o.least)
 	// If a trial is lost or inconclusive, another one follows.
 	return min(budget, max(least, share/maxLosses), max(least, trialOpeningCPU+maxTrialElements*both)), least, all
-}
-
-// epochElements returns how many elements an epoch has, from the plan or from an earlier epoch; 0 if that is unknown.
-func (r *Rollouts) epochElements(key durable.OrderKey, jobs []*durable.Job) float64 {
-	if known := jobs[0].Plan.GetCardinality(); known > 0 {
-		return float64(known)
-	}
-	return float64(r.state.Profile(key.Fingerprint).GetEpochElements())
 }
 
 // trialWorker finds a connected worker that runs a stream of a waiting job. It does not ask a session twice, and no worker

@@ -35,6 +35,19 @@ func (r *Rollouts) left(job *durable.Job, epoch, done float64) float64 {
 	return max(0, begun*epoch-done) + epoch*ExpectedEpochs(begun, r.state.PastJobs(job))
 }
 
+// epochCost returns the CPU seconds of an epoch, if so many elements took spent seconds; 0 if that is unknown. An epoch has as
+// many elements as the plan says, or as an earlier epoch had.
+func (r *Rollouts) epochCost(key durable.OrderKey, jobs []*durable.Job, spent float64, produced uint64) float64 {
+	if produced == 0 {
+		return 0
+	}
+	elements := float64(jobs[0].Plan.GetCardinality())
+	if elements <= 0 {
+		elements = float64(r.state.Profile(key.Fingerprint).GetEpochElements())
+	}
+	return spent / float64(produced) * elements
+}
+
 // allowedLoss returns the CPU seconds that an order may cost beyond the registered order, from the work of its jobs. If the
 // length of an epoch is unknown, only the work that is done counts.
 func (r *Rollouts) allowedLoss(key durable.OrderKey, decided *pecanv1.StoredOrder, jobs []*durable.Job) float64 {
@@ -43,12 +56,13 @@ func (r *Rollouts) allowedLoss(key durable.OrderKey, decided *pecanv1.StoredOrde
 		nodes = r.state.Profile(key.Fingerprint).GetNodes()
 	}
 	_, spent := jobmetrics.Busiest(nodes)
-	epoch := 0.0
+	produced := uint64(0)
 	for _, step := range decided.Order {
 		if at := slices.IndexFunc(nodes, func(n *pecanv1.NodeMetrics) bool { return n.Node == step }); at >= 0 && nodes[at].Elements > 0 {
-			epoch = spent / float64(nodes[at].Elements) * r.epochElements(key, jobs)
+			produced = nodes[at].Elements
 		}
 	}
+	epoch := r.epochCost(key, jobs, spent, produced)
 	all := r.workOf(jobs, epoch)
 	if epoch == 0 {
 		all.left = 0
