@@ -123,7 +123,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		CheckpointShare: config.CheckpointShare, Dial: config.Dial,
 	}
 	streams.Identity, streams.Lifetime, streams.Running, streams.Dispatcher = w.identity, lifetime, &w.running, w.session
-	streams.Graphs, streams.Totals = dataset.NewStore(w.session.fetchGraph), profile.NewTotals()
+	streams.Graphs, streams.Totals = dataset.NewStore(w.session.fetchGraph), profile.NewTotals(runtime.NumCPU())
 	w.trials = &trial.Queue{
 		Log: w.log, Identity: w.identity, Lifetime: lifetime, Running: &w.running, Send: w.session.Send, Graphs: streams.Graphs,
 		ShareOpening: streams.ShareOpening,

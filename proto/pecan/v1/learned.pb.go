@@ -217,7 +217,9 @@ type StoredProfile struct {
 	// Elements that the newest of these epochs delivered. 0: none was delivered yet.
 	EpochElements uint64 `protobuf:"varint,71,opt,name=epoch_elements,json=epochElements,proto3" json:"epoch_elements,omitempty"`
 	// What the steps cost in another order, where they read other sizes. Absent until production has judged one.
-	Other         *MeasuredOrder `protobuf:"bytes,140,opt,name=other,proto3" json:"other,omitempty"`
+	Other *MeasuredOrder `protobuf:"bytes,140,opt,name=other,proto3" json:"other,omitempty"`
+	// The share of the time of all steps in which threads waited for a core, 0 to 1.
+	CpuWait       float64 `protobuf:"fixed64,250,opt,name=cpu_wait,json=cpuWait,proto3" json:"cpu_wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +287,13 @@ func (x *StoredProfile) GetOther() *MeasuredOrder {
 		return x.Other
 	}
 	return nil
+}
+
+func (x *StoredProfile) GetCpuWait() float64 {
+	if x != nil {
+		return x.CpuWait
+	}
+	return 0
 }
 
 // What steps cost in an order.
@@ -579,13 +588,14 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"suspicions\x12/\n" +
 	"\x05wider\x18\x8f\x01 \x01(\v2\x18.pecan.v1.WiderToleranceR\x05wider\x12(\n" +
 	"\x0felements_failed\x18\xdc\x01 \x01(\bR\x0eelementsFailed\x12*\n" +
-	"\x10elements_excused\x18\xdd\x01 \x01(\bR\x0felementsExcused\"\xd8\x01\n" +
+	"\x10elements_excused\x18\xdd\x01 \x01(\bR\x0felementsExcused\"\xf4\x01\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12!\n" +
 	"\fepochs_begun\x18F \x01(\x04R\vepochsBegun\x12%\n" +
 	"\x0eepoch_elements\x18G \x01(\x04R\repochElements\x12.\n" +
-	"\x05other\x18\x8c\x01 \x01(\v2\x17.pecan.v1.MeasuredOrderR\x05other\"R\n" +
+	"\x05other\x18\x8c\x01 \x01(\v2\x17.pecan.v1.MeasuredOrderR\x05other\x12\x1a\n" +
+	"\bcpu_wait\x18\xfa\x01 \x01(\x01R\acpuWait\"R\n" +
 	"\rMeasuredOrder\x12\x14\n" +
 	"\x05order\x18\x01 \x03(\tR\x05order\x12+\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"X\n" +

@@ -1216,7 +1216,10 @@ type JobMetrics struct {
 	// The part of `nodes` that belongs to streams in the registered order that read a segment of a cache.
 	Cached []*NodeMetrics `protobuf:"bytes,100,rep,name=cached,proto3" json:"cached,omitempty"`
 	// The part of `nodes` that belongs to streams in the registered order whose steps ran inline.
-	Inline        []*NodeMetrics `protobuf:"bytes,101,rep,name=inline,proto3" json:"inline,omitempty"`
+	Inline []*NodeMetrics `protobuf:"bytes,101,rep,name=inline,proto3" json:"inline,omitempty"`
+	// Estimated seconds in which threads waited for a core in streams that run all steps in the registered order. `self_cpu_s` of
+	// their nodes has that time too.
+	CpuWaitS      float64 `protobuf:"fixed64,250,opt,name=cpu_wait_s,json=cpuWaitS,proto3" json:"cpu_wait_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1322,13 @@ func (x *JobMetrics) GetInline() []*NodeMetrics {
 		return x.Inline
 	}
 	return nil
+}
+
+func (x *JobMetrics) GetCpuWaitS() float64 {
+	if x != nil {
+		return x.CpuWaitS
+	}
+	return 0
 }
 
 // Counts of runs that continued a stream at an index, or began it again.
@@ -2365,7 +2375,7 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
 	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12)\n" +
 	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\x12,\n" +
-	"\x11parts_unversioned\x18\xdc\x01 \x01(\x04R\x10partsUnversioned\"\x8a\x03\n" +
+	"\x11parts_unversioned\x18\xdc\x01 \x01(\x04R\x10partsUnversioned\"\xa9\x03\n" +
 	"\n" +
 	"JobMetrics\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1e\n" +
@@ -2379,7 +2389,9 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\x06failed\x18\a \x01(\x04R\x06failed\x12%\n" +
 	"\x0eordered_failed\x18\b \x01(\x04R\rorderedFailed\x12-\n" +
 	"\x06cached\x18d \x03(\v2\x15.pecan.v1.NodeMetricsR\x06cached\x12-\n" +
-	"\x06inline\x18e \x03(\v2\x15.pecan.v1.NodeMetricsR\x06inline\"\xad\x01\n" +
+	"\x06inline\x18e \x03(\v2\x15.pecan.v1.NodeMetricsR\x06inline\x12\x1d\n" +
+	"\n" +
+	"cpu_wait_s\x18\xfa\x01 \x01(\x01R\bcpuWaitS\"\xad\x01\n" +
 	"\bRecovery\x12\x1e\n" +
 	"\n" +
 	"recomputed\x18\x01 \x01(\x04R\n" +

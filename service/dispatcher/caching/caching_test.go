@@ -77,6 +77,15 @@ func TestTheCostsOfAnEpochDoNotDependOnFullBuffers(t *testing.T) {
 	}
 }
 
+func TestTimeInWhichThreadsWaitForACoreCostsNothing(t *testing.T) {
+	facts := decoding()
+	facts.CPUWait = 0.75
+	d := decide(t, facts)
+	if !near(d.Compute.Seconds, 32000*0.0201/4/4) {
+		t.Errorf("an epoch that computes takes %.4g s", d.Compute.Seconds)
+	}
+}
+
 func TestNothingIsCachedIfTheTrainersAreTheBound(t *testing.T) {
 	facts := decoding()
 	// A trainer that takes 1 s for 32 elements waits for nobody.

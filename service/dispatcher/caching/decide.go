@@ -28,7 +28,7 @@ func Decide(facts measure.Caching, prices Prices) (decided *pecanv1.CacheDecisio
 	}
 	if facts.Options.GetCache() == pecanv1.Cache_CACHE_PAPER {
 		// The published policy knows no limits, only times of threads.
-		facts.Source = nil
+		facts.Source, facts.CPUWait = nil, 0
 	}
 	in, waitsFor := validInput(facts, prices)
 	switch {

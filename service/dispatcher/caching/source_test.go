@@ -41,6 +41,11 @@ func TestWorkersShareASlowSource(t *testing.T) {
 	if d := mustDecide(t, free, caching.Prices{Prices: autoscale.Published}); d.Compute.Remote != 3 {
 		t.Errorf("an epoch that computes has %d workers: %v", d.Compute.Remote, d.Compute)
 	}
+	// Waiting for the source is not subtracted again as waiting for a core.
+	free.CPUWait = 0.75
+	if d := mustDecide(t, free, caching.Prices{Prices: autoscale.Published}); d.Compute.Remote != 3 {
+		t.Errorf("an epoch that computes has %d workers: %v", d.Compute.Remote, d.Compute)
+	}
 	alone := onOneSource()
 	alone.Source = alone.Source[1:]
 	if d := decide(t, alone); d.Compute.Bound != "the workers" || !near(d.Compute.Seconds, 32000*0.084/32) {

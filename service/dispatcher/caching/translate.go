@@ -82,6 +82,8 @@ type flow struct {
 	count map[string]float64
 	// waiting is the share of the time of reading in which threads wait only because other workers read too.
 	waiting float64
+	// computing is the share of the rest of the time in which threads do not wait for a core.
+	computing float64
 }
 
 // pipelineOf returns the costs of the steps in one epoch.
@@ -105,6 +107,7 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 		return p, fmt.Sprintf("no element has come out of step %s yet", missing)
 	}
 	shared := f.fitSource(facts)
+	f.fitCores(facts)
 	for _, step := range facts.Plan.Steps {
 		p.Seconds += f.seconds(step.Node)
 		if len(step.Inputs) == 0 {
@@ -166,14 +169,27 @@ func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
 	return seconds
 }
 
-// seconds returns the time of threads that a step itself takes in an epoch.
+// fitCores finds in which share of the time threads compute. Those that wait for the source are among those that were counted as
+// waiting for a core.
+func (f *flow) fitCores(facts measure.Caching) {
+	all := 0.0
+	for _, node := range facts.Nodes {
+		all += node.SelfCpuS
+	}
+	f.computing = 1
+	if reads := f.waiting * measure.ReadingOf(facts.Nodes).Seconds; all > reads {
+		f.computing = min((1-facts.CPUWait)*all/(all-reads), 1)
+	}
+}
+
+// seconds returns the time of cores that a step itself takes in an epoch.
 func (f *flow) seconds(node string) float64 {
 	m := f.measured[node]
 	if m.GetElements() == 0 {
 		return 0
 	}
 	waits := f.waiting * measure.ReadingOf([]*pecanv1.NodeMetrics{m}).Seconds
-	return max(m.SelfCpuS-waits, 0) / float64(m.Elements) * f.count[node]
+	return max(m.SelfCpuS-waits, 0) * f.computing / float64(m.Elements) * f.count[node]
 }
 
 // bytes returns the mean size of an element of a step; 0 if it is not known. A step that passes elements on may have no

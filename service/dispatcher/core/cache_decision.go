@@ -127,14 +127,16 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	}
 	fingerprint := c.state.Dataset(job.DatasetId).GetFingerprint()
 	kept := c.state.Profile(fingerprint)
-	nodes := jobmetrics.Valid(c.profiles[job.JobId].Totals().Computed())
+	totals := c.profiles[job.JobId].Totals()
+	nodes, cpuWait := jobmetrics.Valid(totals.Computed()), totals.CPUWaitShare()
 	if elements, cpu := jobmetrics.Busiest(nodes); elements < decisionElements || cpu < decisionCPU {
+		cpuWait = kept.GetCpuWait()
 		if nodes = jobmetrics.Valid(kept.GetNodes()); len(nodes) == 0 {
 			return facts, fmt.Sprintf("measured %d of %d elements of the busiest step and %.2g of %.2g s of CPU", min(elements, decisionElements), decisionElements, min(cpu, decisionCPU), decisionCPU)
 		}
 	}
 	facts = measure.Caching{
-		Plan: job.Plan, Options: job.Options, Nodes: nodes, Elements: c.elementsOf(job, kept), Quota: c.cacheRoom(job), Begun: c.state.EpochsBegun(job),
+		Plan: job.Plan, Options: job.Options, Nodes: nodes, CPUWait: cpuWait, Elements: c.elementsOf(job, kept), Quota: c.cacheRoom(job), Begun: c.state.EpochsBegun(job),
 		UnixS: c.unix(), KeptHours: c.cfg.CacheTTL.Hours(), Current: job.CacheDecision.GetNode(),
 		Trainers: c.placements.Trainers(job), Source: c.sources[job.JobId].Uses(), Reads: c.reads.Uses(), Writes: c.writes.Uses(),
 	}

@@ -90,6 +90,7 @@ func CleanMetrics(metrics *pecanv1.JobMetrics) {
 	for _, nodes := range []*[]*pecanv1.NodeMetrics{&metrics.Nodes, &metrics.Ordered, &metrics.Cached, &metrics.Inline} {
 		cleanNodes(nodes, maxCallDepth)
 	}
+	metrics.CpuWaitS = CleanSeconds(metrics.CpuWaitS)
 }
 
 // maxCallDepth bounds how deep the functions of steps are in each other.

@@ -6,7 +6,7 @@
 //
 // profiler.go reads an iterator. metrics.go computes what each step did. matcher.go pairs the model's nodes with the
 // graph's steps. inside.go has the steps in functions. meters.go reads the counters of a graph. history.go passes counts
-// from run to run of a pooled iterator. totals.go sums runs per job.
+// from run to run of a pooled iterator. totals.go sums runs per job. cpuwait.go estimates how long threads waited for a core.
 //
 // A Profiler belongs to one run. Totals has one lock, which is taken after a run's. Totals calls the Run interface
 // under this lock, so an implementation must not call back into Totals.

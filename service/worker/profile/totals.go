@@ -19,6 +19,7 @@ type Totals struct {
 	mu          sync.Mutex
 	jobs        map[string]*counters
 	generations uint64
+	cores       float64
 }
 
 // counters are the totals of one job.
@@ -30,6 +31,7 @@ type counters struct {
 	// reported is set if nothing has changed since the last report.
 	reported bool
 	used     time.Time
+	waits    cpuWait
 }
 
 // Run is a run whose metrics count in the totals of its job.
@@ -49,8 +51,10 @@ type Run interface {
 	Recovery() *pecanv1.Recovery
 }
 
-// NewTotals makes an empty Totals.
-func NewTotals() *Totals { return &Totals{jobs: map[string]*counters{}} }
+// NewTotals makes an empty Totals of a worker with so many cores.
+func NewTotals(cores int) *Totals {
+	return &Totals{jobs: map[string]*counters{}, cores: float64(max(cores, 1))}
+}
 
 // Add counts a run from now on.
 func (t *Totals) Add(r Run) {
@@ -61,6 +65,9 @@ func (t *Totals) Add(r Run) {
 		t.generations++
 		a = &counters{generation: t.generations, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[Run]bool{}}
 		t.jobs[r.Job()] = a
+	}
+	if len(a.live) == 0 {
+		a.waits.begin(time.Now())
 	}
 	a.live[r], a.used = true, time.Now()
 }
@@ -151,6 +158,7 @@ func (t *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	}
 	metrics.Recovery.Add(a.done.Recovery)
 	addRuns(metrics, slices.Collect(maps.Keys(a.live))...)
+	metrics.CpuWaitS = a.waits.update(time.Now(), seconds(metrics.Nodes), seconds(metrics.Nodes)-seconds(metrics.Ordered)-seconds(metrics.Cached), t.cores)
 	return metrics
 }
 

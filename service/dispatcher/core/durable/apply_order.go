@@ -264,6 +264,9 @@ func checkProfile(profile *pecanv1.StoredProfile) error {
 	if err := CheckSteps(profile.GetOther().GetOrder()); err != nil {
 		return err
 	}
+	if share := profile.GetCpuWait(); !(share >= 0 && share <= 1) {
+		return fmt.Errorf("the profile says that threads wait for a core in %v of their time, which is no share", share)
+	}
 	return cmp.Or(checkNodes(profile.Nodes), checkNodes(profile.GetOther().GetNodes()))
 }
 

@@ -11,6 +11,8 @@ type Totals struct {
 	Recovery                       *pecanv1.Recovery
 	// Failed counts failed elements of all streams. OrderedFailed counts those of streams in another order.
 	Failed, OrderedFailed uint64
+	// CPUWait has the seconds of Computed in which threads waited for a core.
+	CPUWait float64
 }
 
 func newTotals() *Totals {
@@ -25,6 +27,7 @@ func (t *Totals) add(report *pecanv1.JobMetrics) {
 	t.Recovery.Add(report.GetRecovery())
 	t.Failed += report.GetFailed()
 	t.OrderedFailed += report.GetOrderedFailed()
+	t.CPUWait += report.GetCpuWaitS()
 }
 
 func (t *Totals) addTotals(other *Totals) {
@@ -35,6 +38,7 @@ func (t *Totals) addTotals(other *Totals) {
 	t.Recovery.Add(other.Recovery)
 	t.Failed += other.Failed
 	t.OrderedFailed += other.OrderedFailed
+	t.CPUWait += other.CPUWait
 }
 
 // FailsInRegisteredOrder reports whether elements failed in streams that run in the registered order.
@@ -63,4 +67,13 @@ func (t *Totals) Computed() []*pecanv1.NodeMetrics {
 	sum.Add(t.Registered())
 	sum.Subtract(t.Cached.List())
 	return sum.List()
+}
+
+// CPUWaitShare returns the share of the time of Computed in which threads waited for a core, 0 to 1.
+func (t *Totals) CPUWaitShare() float64 {
+	_, all := Busiest(Valid(t.Computed()))
+	if !(all > 0) {
+		return 0
+	}
+	return min(t.CPUWait/all, 1)
 }

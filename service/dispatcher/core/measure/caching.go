@@ -12,6 +12,8 @@ type Caching struct {
 	// trainers get in an epoch; 0: not known.
 	Nodes    []*pecanv1.NodeMetrics
 	Elements uint64
+	// CPUWait is the share of the time of Nodes in which threads waited for a core.
+	CPUWait float64
 	// Source has how workers read the source together.
 	Source []SourceUse
 	// Trainers are those that have read in the last seconds.

@@ -35,7 +35,7 @@ func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1
 	}
 	kept := r.state.Profile(key.Fingerprint)
 	if o := r.open[key]; !slices.Equal(o.metrics, kept.GetNodes()) {
-		r.storeProfile(&pecanv1.StoredProfile{Fingerprint: key.Fingerprint, Nodes: o.metrics, EpochsBegun: o.epochs, EpochElements: kept.GetEpochElements(), Other: kept.GetOther()})
+		r.storeProfile(&pecanv1.StoredProfile{Fingerprint: key.Fingerprint, Nodes: o.metrics, EpochsBegun: o.epochs, EpochElements: kept.GetEpochElements(), Other: kept.GetOther(), CpuWait: o.cpuWait})
 	}
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderDecided{OrderDecided: &pecanv1.OrderDecided{Decided: decided}}})
 	if planned.Wider != nil {

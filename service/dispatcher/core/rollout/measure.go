@@ -14,13 +14,14 @@ import (
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes, epochs := r.sum(u.jobs, (*jobmetrics.Totals).Parallel), r.epochsBegun(u.jobs)
+	o.cpuWait = r.host.Metrics(u.jobs[0].JobId).CPUWaitShare()
 	if !isEnough(jobmetrics.Busiest(nodes)) {
 		nodes = r.sum(u.jobs, (*jobmetrics.Totals).Registered)
 	}
 	if elements, cpu := jobmetrics.Busiest(nodes); !isEnough(elements, cpu) {
 		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.1f s of CPU", min(elements, planElements), planElements, min(cpu, planCPU), planCPU)
 		kept := r.state.Profile(u.key.Fingerprint)
-		nodes, epochs = kept.GetNodes(), kept.GetEpochsBegun()
+		nodes, epochs, o.cpuWait = kept.GetNodes(), kept.GetEpochsBegun(), kept.GetCpuWait()
 		if !isEnough(jobmetrics.Busiest(nodes)) {
 			return
 		}
@@ -40,7 +41,7 @@ func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 		return
 	}
 	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
-	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.sum(jobs, (*jobmetrics.Totals).Parallel), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther()}
+	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.sum(jobs, (*jobmetrics.Totals).Parallel), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther(), CpuWait: r.host.Metrics(job.JobId).CPUWaitShare()}
 	switch elements, cpu := jobmetrics.Busiest(now.Nodes); {
 	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return

@@ -104,6 +104,8 @@ type rollout struct {
 	planned *Planned
 	// metrics are the metrics of the plan, summed over epochs.
 	metrics []*pecanv1.NodeMetrics
+	// cpuWait is the share of their time in which threads waited for a core.
+	cpuWait float64
 	epochs  uint64
 	trial   *trial
 	// blocked is set if the next trial has no budget, or no worker that runs the dataset is free.
