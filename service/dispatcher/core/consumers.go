@@ -36,10 +36,15 @@ type consumerLoad struct {
 	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading, and
 	// starving if it waits for elements.
 	ready, idle, starving bool
-	// active returns the active streams of the epoch. last has how many of them may still be released, for each next client,
-	// and under "" if the next client may get any stream.
+	// active returns the active streams of the epoch. last has how many of them may still be released, for each kind.
 	active func() []*pecanv1.StoredStream
-	last   map[string]int
+	last   map[kindOfRelease]int
+}
+
+// kindOfRelease names the streams that may be released for a next client: those that are near to it, or any that it reaches.
+type kindOfRelease struct {
+	to       string
+	anywhere bool
 }
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
@@ -53,17 +58,18 @@ func (c *Core) isNear(stream *pecanv1.StoredStream, clientID string) bool {
 // fewest. After that, clients with more streams release some, one at a time.
 func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	loads := c.consumerLoads(job, epoch)
-	ready := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })
+	adopted := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })
+	ready := adopted
 	if active := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return s.idle }); len(active) > 0 {
 		ready = active
 	}
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			suited := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !c.isNear(stream, s.client) })
-			if len(suited) == 0 {
-				suited = ready
+			least := c.bestReader(epoch, stream, ready)
+			if !c.reaches(epoch, stream.Worker.WorkerId, least.client) {
+				// A client that has stopped reading may read again.
+				least = c.bestReader(epoch, stream, adopted)
 			}
-			least := slices.MinFunc(suited, byCount)
 			least.count++
 			c.assign(epoch, stream, least.client)
 		}
@@ -80,6 +86,25 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	for c.balanceOnce(job, epoch, ready) {
 	}
+}
+
+// bestReader returns the client that should read a stream: one that reaches the stream's worker, then a near one, then the one with
+// the fewest streams.
+func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
+	var bestRank [3]int
+	for _, s := range among {
+		rank := [3]int{0, 0, s.count}
+		if !c.reaches(epoch, stream.Worker.GetWorkerId(), s.client) {
+			rank[0] = 1
+		}
+		if !c.isNear(stream, s.client) {
+			rank[1] = 1
+		}
+		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank = s, rank
+		}
+	}
+	return best
 }
 
 // balanceOnce asks for one stream for the client with the fewest, from the client with the most that has one for it. It returns
@@ -107,7 +132,7 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
 	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: map[string]int{}}
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: map[kindOfRelease]int{}}
 		s.idle, s.starving, s.count = c.stoppedReading(job, epoch, s.client), c.starving(job, epoch, s.client), epoch.Undelivered(s.client)
 		loads = append(loads, s)
 	}
@@ -172,12 +197,9 @@ func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *
 }
 
 // releasable returns the last stream of a client that it may release for the next client: any stream, or only one that is
-// near to it. It returns nil if there is none. The calls for one next client pass over each stream once.
+// near to it. It must reach the worker, unless the present client does not read. It returns nil if there is none. The calls for one next client pass over each stream once.
 func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, anywhere bool) *pecanv1.StoredStream {
-	kind := to.client
-	if anywhere {
-		kind = ""
-	}
+	kind := kindOfRelease{to.client, anywhere}
 	active := from.active()
 	last, looked := from.last[kind]
 	if !looked {
@@ -188,7 +210,8 @@ func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *cons
 		if stream.Consumer != from.client || stream.Delivered || c.volatileStream(keyOf(job, epoch, stream)).releasing {
 			continue
 		}
-		if anywhere || c.isNear(stream, to.client) {
+		reached := from.idle || !from.ready || c.reaches(epoch, stream.Worker.GetWorkerId(), to.client)
+		if reached && (anywhere || c.isNear(stream, to.client)) {
 			from.last[kind] = last
 			return stream
 		}
@@ -204,4 +227,8 @@ func (c *Core) assign(epoch *durable.Epoch, stream *pecanv1.StoredStream, client
 	c.endRelease(key)
 	volatileStream := c.volatileStream(key)
 	volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = "", c.now, stream.Lease
+	id := stream.Worker.GetWorkerId()
+	if stream.Worker != nil && !c.reaches(epoch, id, clientID) && c.otherWorker(epoch.Job, id, volatileStream.avoid) && !c.truncates(key, stream) {
+		c.move(epoch, stream, "client "+clientID+" cannot read it from worker "+id)
+	}
 }

@@ -41,21 +41,6 @@ func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 	return nil
 }
 
-// Unreachable implements schedule.Host.
-func (h scheduleHost) Unreachable(epoch *durable.Epoch) map[string]bool {
-	state := h.c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]
-	if state == nil || len(state.unreachable) == 0 {
-		return nil
-	}
-	workers := map[string]bool{}
-	for id, until := range state.unreachable {
-		if h.c.now < until {
-			workers[id] = true
-		}
-	}
-	return workers
-}
-
 // Members implements schedule.Host.
 func (h scheduleHost) Members(job *durable.Job) map[string]bool {
 	return h.c.placements.Members(job)
