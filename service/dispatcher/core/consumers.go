@@ -15,11 +15,10 @@ import (
 // starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
 // dead consumer started. In at-most-once, it starts after everything that may have been sent.
 
-// assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
-// with the fewest. If it runs on a local worker, clients on that worker's host come first. If two clients differ by two or
-// more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of
-// another one for a while. A client that has stopped reading gets no streams, and as soon as another one starves, it is asked
-// to release all that it has.
+// assignConsumers divides the streams of shared epochs among their clients. bestReader chooses the client of a running stream.
+// If two clients differ by two or more streams, the one with the most is asked to release one. A starving client without a
+// stream gets the only stream of another one for a while. A client that has stopped reading gets no streams, and as soon as
+// another one starves, it is asked to release all that it has.
 func (c *Core) assignConsumers() {
 	for _, epoch := range c.touchedEpochs() {
 		if job := epoch.Job; !durable.Private(job) && epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
@@ -47,6 +46,9 @@ type kindOfRelease struct {
 	anywhere bool
 }
 
+// needy is set for a client that starves and has no stream.
+func (s *consumerLoad) needy() bool { return s.starving && s.count == 0 }
+
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
 // isNear reports whether a stream runs on a remote worker, or on a local one of the client's host.
@@ -65,13 +67,9 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			least := c.bestReader(epoch, stream, ready)
-			if !c.reaches(epoch, stream.Worker.WorkerId, least.client) {
-				// A client that has stopped reading may read again.
-				least = c.bestReader(epoch, stream, adopted)
-			}
-			least.count++
-			c.assign(epoch, stream, least.client)
+			reader := c.bestReader(epoch, stream, adopted)
+			reader.count++
+			c.assign(epoch, stream, reader.client)
 		}
 	}
 	for _, s := range loads {
@@ -88,17 +86,16 @@ func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
 	}
 }
 
-// bestReader returns the client that should read a stream: one that reaches the stream's worker, then a near one, then the one with
-// the fewest streams.
+// bestReader returns the client that should read a stream: one that reaches the stream's worker, then one that reads, then one
+// that starves and has no stream, then a near one, then the one with the fewest streams.
 func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
-	var bestRank [3]int
+	var bestRank [5]int
 	for _, s := range among {
-		rank := [3]int{0, 0, s.count}
-		if !c.reaches(epoch, stream.Worker.GetWorkerId(), s.client) {
-			rank[0] = 1
-		}
-		if !c.isNear(stream, s.client) {
-			rank[1] = 1
+		rank := [5]int{4: s.count}
+		for i, worse := range []bool{!c.reaches(epoch, stream.Worker.GetWorkerId(), s.client), s.idle, !s.needy(), !c.isNear(stream, s.client)} {
+			if worse {
+				rank[i] = 1
+			}
 		}
 		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
 			best, bestRank = s, rank
@@ -113,9 +110,8 @@ func (c *Core) balanceOnce(job *durable.Job, epoch *durable.Epoch, ready []*cons
 	fewest := slices.SortedStableFunc(slices.Values(ready), byCount)
 	most := slices.SortedStableFunc(slices.Values(ready), func(a, b *consumerLoad) int { return byCount(b, a) })
 	for _, to := range fewest {
-		needy := to.count == 0 && to.starving
 		for _, from := range most {
-			if from.count-to.count < 2 && !(needy && from.count == 1) {
+			if from.count-to.count < 2 && !(to.needy() && from.count == 1) {
 				break
 			}
 			if c.requestRelease(job, epoch, from, to, from.count == 1) {
