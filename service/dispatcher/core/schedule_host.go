@@ -83,7 +83,7 @@ func (c *Core) takeAtOnce(epoch *durable.Epoch, stream *pecanv1.StoredStream, wh
 
 // isStarved reports whether a trainer of an epoch waits for elements.
 func (c *Core) isStarved(epoch *durable.Epoch) bool {
-	return slices.ContainsFunc(epoch.Passes, func(pass *pecanv1.StoredPass) bool { return c.starving(epoch.Job, epoch, pass.ClientId) })
+	return slices.ContainsFunc(epoch.Passes, func(pass *pecanv1.StoredPass) bool { return c.starving(epoch, pass.ClientId) })
 }
 
 // refreshWorker reports what the scheduler and the placements need to know of a worker.
