@@ -228,7 +228,7 @@ func (c *Core) assign(epoch *durable.Epoch, stream *pecanv1.StoredStream, client
 	volatileStream := c.volatileStream(key)
 	volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = "", c.now, stream.Lease
 	id := stream.Worker.GetWorkerId()
-	if stream.Worker != nil && !c.reaches(epoch, id, clientID) && c.otherWorker(epoch.Job, id, volatileStream.avoid) && !c.truncates(key, stream) {
+	if stream.Worker != nil && !c.reaches(epoch, id, clientID) && c.otherWorker(epoch, clientID, id, volatileStream.avoid) && !c.truncates(key, stream) {
 		c.move(epoch, stream, "client "+clientID+" cannot read it from worker "+id)
 	}
 }

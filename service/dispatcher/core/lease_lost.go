@@ -102,7 +102,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	volatileStream.unreachableReason = req.Message
 	c.touchStream(epoch, stream.Stream)
 	known := !c.reaches(epoch, req.WorkerId, req.ClientId)
-	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(job, req.WorkerId, volatileStream.avoid) {
+	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(epoch, req.ClientId, req.WorkerId, volatileStream.avoid) {
 		return nil
 	}
 	c.warn("stream moved, because its client cannot read it", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)

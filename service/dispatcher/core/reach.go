@@ -94,10 +94,10 @@ func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *
 	})
 }
 
-// otherWorker reports whether another worker can take a stream of a job.
-func (c *Core) otherWorker(job *durable.Job, than string, avoid []string) bool {
+// otherWorker reports whether another worker can take a stream for a client.
+func (c *Core) otherWorker(epoch *durable.Epoch, clientID, than string, avoid []string) bool {
 	for id, worker := range c.workers {
-		if id != than && !slices.Contains(avoid, id) && c.usable(worker) && c.placements.Serves(id, job) {
+		if id != than && !slices.Contains(avoid, id) && c.usable(worker) && c.placements.Serves(id, epoch.Job) && c.reaches(epoch, id, clientID) {
 			return true
 		}
 	}
