@@ -82,8 +82,8 @@ func (c *Core) balanceEpoch(epoch *durable.Epoch) {
 	}
 }
 
-// bestReader returns the client that should read a stream: one that reaches the stream's worker, then one that reads, then one
-// that starves and has no stream, then a near one, then the one with the fewest streams.
+// bestReader returns the client that should read a stream. Clients that reach the stream's worker come first, then those that
+// read, then those that starve and have no stream. After that, near ones come first, then the one with the fewest streams.
 func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
 	var bestRank [5]int
 	for _, s := range among {
