@@ -111,9 +111,15 @@ type status struct {
 	Jobs []struct {
 		JobId     string `json:"job_id"`
 		Placement *struct {
-			Remote    int
-			Converged bool
-			Why       string
+			Remote     int
+			Converged  bool
+			Why        string
+			Candidates []struct {
+				Remote, Windows int
+				Predicted       float64 `json:"predicted_s"`
+				Measured        float64 `json:"measured_s"`
+				Score           float64
+			}
 		}
 	}
 	Provider *struct {

@@ -15,15 +15,14 @@ import (
 // starts there. That consumer receives the dead trainer's elements in flight again. In at-least-once, it starts where the
 // dead consumer started. In at-most-once, it starts after everything that may have been sent.
 
-// assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
-// with the fewest. If it runs on a local worker, clients on that worker's host come first. If two clients differ by two or
-// more, the one with the most is asked to release a stream. A starving client without a stream gets the only stream of
-// another one for a while. A client that has stopped reading gets no streams, and as soon as another one starves, it is asked
-// to release all that it has.
+// assignConsumers divides the streams of shared epochs among their clients. bestReader chooses the client of a running stream.
+// If two clients differ by two or more streams, the one with the most is asked to release one. A starving client without a
+// stream gets the only stream of another one for a while. A client that has stopped reading gets no streams, and as soon as
+// another one starves, it is asked to release all that it has.
 func (c *Core) assignConsumers() {
 	for _, epoch := range c.touchedEpochs() {
 		if job := epoch.Job; !durable.Private(job) && epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
-			c.balanceEpoch(job, epoch)
+			c.balanceEpoch(epoch)
 		}
 	}
 }
@@ -36,11 +35,19 @@ type consumerLoad struct {
 	// ready is set if the client adopted the epoch, or no client did. idle is set if the client has stopped reading, and
 	// starving if it waits for elements.
 	ready, idle, starving bool
-	// active returns the active streams of the epoch. last has how many of them may still be released, for each next client,
-	// and under "" if the next client may get any stream.
+	// active returns the active streams of the epoch. last has how many of them may still be released, for each kind.
 	active func() []*pecanv1.StoredStream
-	last   map[string]int
+	last   map[kindOfRelease]int
 }
+
+// kindOfRelease names the streams that may be released for a next client: those that are near to it, or any that it reaches.
+type kindOfRelease struct {
+	to       string
+	anywhere bool
+}
+
+// needy is set for a client that starves and has no stream.
+func (s *consumerLoad) needy() bool { return s.starving && s.count == 0 }
 
 func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
@@ -49,51 +56,77 @@ func (c *Core) isNear(stream *pecanv1.StoredStream, clientID string) bool {
 	return c.placements.Near(stream.Worker.GetWorkerId(), clientID)
 }
 
-// balanceEpoch divides the streams of an epoch among its consumers. Streams without a consumer go to the client with the
-// fewest. After that, clients with more streams release some, one at a time.
-func (c *Core) balanceEpoch(job *durable.Job, epoch *durable.Epoch) {
-	loads := c.consumerLoads(job, epoch)
+// balanceEpoch divides the streams of an epoch among its consumers. It chooses a reader for each stream without one. After
+// that, clients that do not read release all streams, and clients with more streams release some, one at a time.
+func (c *Core) balanceEpoch(epoch *durable.Epoch) {
+	loads := c.consumerLoads(epoch)
 	ready := slices.DeleteFunc(slices.Clone(loads), func(s *consumerLoad) bool { return !s.ready })
-	if active := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return s.idle }); len(active) > 0 {
-		ready = active
-	}
+	reading := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return s.idle })
+	starving := slices.DeleteFunc(slices.Clone(reading), func(s *consumerLoad) bool { return !s.starving })
 	for _, stream := range c.touchedStreams(epoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			suited := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !c.isNear(stream, s.client) })
-			if len(suited) == 0 {
-				suited = ready
+			reader := c.bestReader(epoch, stream, ready)
+			reader.count++
+			c.assign(epoch, stream, reader.client)
+		}
+	}
+	for _, s := range loads {
+		if !s.ready {
+			// A client that does not read yet loses nothing.
+			c.releaseAll(epoch, s, ready)
+		} else if s.idle {
+			c.releaseAll(epoch, s, starving)
+		}
+	}
+	for c.balanceOnce(epoch, reading) {
+	}
+}
+
+// bestReader returns the client that should read a stream. Clients that reach the stream's worker come first, then those that
+// read, then those that starve and have no stream. After that, near ones come first, then the one with the fewest streams.
+func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
+	var bestRank [5]int
+	for _, s := range among {
+		rank := [5]int{4: s.count}
+		for i, worse := range []bool{!c.reaches(epoch, stream.Worker.GetWorkerId(), s.client), s.idle, !s.needy(), !c.isNear(stream, s.client)} {
+			if worse {
+				rank[i] = 1
 			}
-			least := slices.MinFunc(suited, byCount)
-			least.count++
-			c.assign(epoch, stream, least.client)
+		}
+		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank = s, rank
 		}
 	}
-	for _, s := range loads {
-		// A client that does not read yet loses nothing.
-		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
-		}
+	return best
+}
+
+// releaseAll asks a client to release all its streams, the last one first, each for the client that should read it.
+func (c *Core) releaseAll(epoch *durable.Epoch, from *consumerLoad, among []*consumerLoad) {
+	if from.count == 0 || len(among) == 0 {
+		return
 	}
-	starving := slices.DeleteFunc(slices.Clone(ready), func(s *consumerLoad) bool { return !s.starving })
-	for _, s := range loads {
-		for s.idle && len(starving) > 0 && !slices.Contains(ready, s) && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(starving, byCount), false) {
+	for _, stream := range slices.Backward(from.active()) {
+		if c.holds(epoch, from, stream) {
+			c.requestRelease(epoch, stream, from, c.bestReader(epoch, stream, among))
 		}
-	}
-	for c.balanceOnce(job, epoch, ready) {
 	}
 }
 
 // balanceOnce asks for one stream for the client with the fewest, from the client with the most that has one for it. It returns
-// false if there is none for any client.
-func (c *Core) balanceOnce(job *durable.Job, epoch *durable.Epoch, ready []*consumerLoad) bool {
-	fewest := slices.SortedStableFunc(slices.Values(ready), byCount)
-	most := slices.SortedStableFunc(slices.Values(ready), func(a, b *consumerLoad) int { return byCount(b, a) })
+// false if there is none for any client. A client first keeps its only stream for ConsumerSlice, so that two clients of one
+// stream take turns.
+func (c *Core) balanceOnce(epoch *durable.Epoch, reading []*consumerLoad) bool {
+	fewest := slices.SortedStableFunc(slices.Values(reading), byCount)
+	most := slices.SortedStableFunc(slices.Values(reading), func(a, b *consumerLoad) int { return byCount(b, a) })
 	for _, to := range fewest {
-		needy := to.count == 0 && to.starving
 		for _, from := range most {
-			if from.count-to.count < 2 && !(needy && from.count == 1) {
+			only := from.count == 1
+			if from.count-to.count < 2 && !(to.needy() && only) {
 				break
 			}
-			if c.requestRelease(job, epoch, from, to, from.count == 1) {
+			stream := c.releasable(epoch, from, to)
+			if stream != nil && !(only && c.now-c.volatileStream(keyOf(epoch.Job, epoch, stream)).assignedAt < c.cfg.ConsumerSlice) {
+				c.requestRelease(epoch, stream, from, to)
 				return true
 			}
 		}
@@ -103,15 +136,15 @@ func (c *Core) balanceOnce(job *durable.Job, epoch *durable.Epoch, ready []*cons
 
 // consumerLoads lists the clients of an epoch in the order in which they opened it. Clients that prefetched the
 // epoch are not ready before they adopt it, unless all did.
-func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumerLoad {
+func (c *Core) consumerLoads(epoch *durable.Epoch) []*consumerLoad {
 	onlyAhead, active := durable.AllPrefetched(epoch), sync.OnceValue(epoch.Active)
 	var loads []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: map[string]int{}}
-		s.idle, s.starving, s.count = c.stoppedReading(job, epoch, s.client), c.starving(job, epoch, s.client), epoch.Undelivered(s.client)
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch, active: active, last: map[kindOfRelease]int{}}
+		s.idle, s.starving, s.count = c.stoppedReading(epoch, s.client), c.starving(epoch, s.client), epoch.Undelivered(s.client)
 		loads = append(loads, s)
 	}
-	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
+	state := c.volatileEpoch(passKey{epoch.Job.JobId, epoch.Epoch})
 	for number := range state.releasing {
 		stream := epoch.Stream(number)
 		for _, s := range loads {
@@ -126,58 +159,44 @@ func (c *Core) consumerLoads(job *durable.Job, epoch *durable.Epoch) []*consumer
 	return loads
 }
 
+// passOf returns the state of a client's pass; nil before its first report.
+func (c *Core) passOf(epoch *durable.Epoch, clientID string) *passState {
+	if client := c.clients[clientID]; client != nil {
+		return client.passes[passKey{epoch.Job.JobId, epoch.Epoch}]
+	}
+	return nil
+}
+
 // stoppedReading reports whether a client has taken nothing for a while although elements were ready, as its heartbeats say.
 // A client with long steps has more time.
-func (c *Core) stoppedReading(job *durable.Job, epoch *durable.Epoch, clientID string) bool {
-	client := c.clients[clientID]
-	if client == nil {
-		return false
-	}
-	pass := client.passes[passKey{job.JobId, epoch.Epoch}]
+func (c *Core) stoppedReading(epoch *durable.Epoch, clientID string) bool {
+	pass := c.passOf(epoch, clientID)
 	return pass != nil && pass.seen-pass.took > max(c.cfg.ConsumerSlice, c.placements.InactiveSteps(clientID))
 }
 
-func (c *Core) starving(job *durable.Job, epoch *durable.Epoch, clientID string) bool {
-	client := c.clients[clientID]
-	if client == nil {
-		return false
-	}
-	pass := client.passes[passKey{job.JobId, epoch.Epoch}]
+// starving reports whether a client waits for elements of an epoch.
+func (c *Core) starving(epoch *durable.Epoch, clientID string) bool {
+	pass := c.passOf(epoch, clientID)
 	return pass != nil && pass.starved
 }
 
-// requestRelease asks a client to release the last of its streams that suits the next client. A stream of a local worker on
-// another host suits only a next client that starves. In addition, that client has no stream, or the present one does not
-// starve. A client that has stopped reading releases any stream to one that starves, and a client that does not read yet to
-// any. A client first keeps its only stream for ConsumerSlice, so that two clients of one stream take turns.
-func (c *Core) requestRelease(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, only bool) bool {
-	stream := c.releasable(job, epoch, from, to, to.starving && (to.count == 0 || !from.starving))
-	if stream == nil && (from.idle && to.starving || !from.ready) {
-		stream = c.releasable(job, epoch, from, to, true)
-	}
-	if stream == nil {
-		return false
-	}
-	volatileStream := c.volatileStream(keyOf(job, epoch, stream))
-	if only && c.now-volatileStream.assignedAt < c.cfg.ConsumerSlice {
-		return false
-	}
+// requestRelease asks a client to release a stream for the next client.
+func (c *Core) requestRelease(epoch *durable.Epoch, stream *pecanv1.StoredStream, from, to *consumerLoad) {
+	key := keyOf(epoch.Job, epoch, stream)
+	volatileStream := c.volatileStream(key)
 	volatileStream.releasing, volatileStream.nextConsumer = true, to.client
-	c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).releasing[stream.Stream] = true
+	c.volatileEpoch(passKey{key.Job, key.Epoch}).releasing[stream.Stream] = true
 	c.touchStream(epoch, stream.Stream)
 	from.count--
 	to.count++
-	c.event("release of a stream requested", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
-	return true
+	c.event("release of a stream requested", "job", key.Job, "epoch", key.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 }
 
-// releasable returns the last stream of a client that it may release for the next client: any stream, or only one that is
-// near to it. It returns nil if there is none. The calls for one next client pass over each stream once.
-func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *consumerLoad, anywhere bool) *pecanv1.StoredStream {
-	kind := to.client
-	if anywhere {
-		kind = ""
-	}
+// releasable returns the last stream of a client that suits the next client; nil without one. The next client must reach the
+// stream's worker. A stream of a local worker on another host suits only a next client that starves. In addition, that client
+// has no stream, or the present one does not starve. The calls for one next client pass over each stream once.
+func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1.StoredStream {
+	kind := kindOfRelease{to.client, to.starving && (to.count == 0 || !from.starving)}
 	active := from.active()
 	last, looked := from.last[kind]
 	if !looked {
@@ -185,16 +204,20 @@ func (c *Core) releasable(job *durable.Job, epoch *durable.Epoch, from, to *cons
 	}
 	for ; last > 0; last-- {
 		stream := active[last-1]
-		if stream.Consumer != from.client || stream.Delivered || c.volatileStream(keyOf(job, epoch, stream)).releasing {
-			continue
-		}
-		if anywhere || c.isNear(stream, to.client) {
-			from.last[kind] = last
-			return stream
+		if c.holds(epoch, from, stream) && (kind.anywhere || c.isNear(stream, to.client)) && c.reaches(epoch, stream.Worker.GetWorkerId(), to.client) {
+			break
 		}
 	}
-	from.last[kind] = 0
-	return nil
+	from.last[kind] = last
+	if last == 0 {
+		return nil
+	}
+	return active[last-1]
+}
+
+// holds reports whether a client reads a stream, and was not asked to release it.
+func (c *Core) holds(epoch *durable.Epoch, s *consumerLoad, stream *pecanv1.StoredStream) bool {
+	return stream.Consumer == s.client && !stream.Delivered && !c.volatileStream(keyOf(epoch.Job, epoch, stream)).releasing
 }
 
 // assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.
@@ -204,4 +227,8 @@ func (c *Core) assign(epoch *durable.Epoch, stream *pecanv1.StoredStream, client
 	c.endRelease(key)
 	volatileStream := c.volatileStream(key)
 	volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = "", c.now, stream.Lease
+	id := stream.Worker.GetWorkerId()
+	if stream.Worker != nil && !c.reaches(epoch, id, clientID) && c.otherWorker(epoch, clientID, id, volatileStream.avoid) && !c.truncates(key, stream) {
+		c.move(epoch, stream, "client "+clientID+" cannot read it from worker "+id)
+	}
 }

@@ -2,8 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -103,49 +101,13 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	volatileStream.unreachableReports++
 	volatileStream.unreachableReason = req.Message
 	c.touchStream(epoch, stream.Stream)
-	known := c.now < c.volatileEpoch(passKey{key.Job, key.Epoch}).unreachable[req.WorkerId]
-	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatileStream.avoid) {
+	known := !c.reaches(epoch, req.WorkerId, req.ClientId)
+	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(epoch, req.ClientId, req.WorkerId, volatileStream.avoid) {
 		return nil
 	}
 	c.warn("stream moved, because its client cannot read it", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
 	c.moveUnreadable(job, epoch, stream, req)
 	return nil
-}
-
-// moveUnreadable moves a stream away from a worker that its client cannot reach. It also moves the client's other streams
-// there, because the client needs seconds to notice each one. For a while, the epoch's streams go to other workers, and wait
-// until one has room. A stream whose rest would be lost stays until its client reports it.
-func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *pecanv1.StoredStream, req *pecanv1.ReportWorkerRequest) {
-	state := c.volatileEpoch(passKey{job.JobId, epoch.Epoch})
-	if state.unreachable == nil {
-		state.unreachable = map[string]time.Duration{}
-	}
-	state.unreachable[req.WorkerId] = c.now + unreachableTime*c.cfg.SuspectAfter
-	c.state.EachLease(req.WorkerId, func(_ *durable.Job, of *durable.Epoch, stream *pecanv1.StoredStream) {
-		if of != epoch || stream.Consumer != req.ClientId {
-			return
-		}
-		key := keyOf(job, epoch, stream)
-		if stream != reported && c.truncates(key, stream) {
-			return
-		}
-		volatileStream := c.volatileStream(key)
-		volatileStream.avoid = append(volatileStream.avoid, req.WorkerId)
-		c.move(epoch, stream, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
-	})
-}
-
-// unreachableTime is for how many times SuspectAfter an epoch avoids a worker that a client could not reach.
-const unreachableTime = 10
-
-// otherWorker reports whether another worker can take a stream.
-func (c *Core) otherWorker(than string, avoid []string) bool {
-	for id, worker := range c.workers {
-		if id != than && !slices.Contains(avoid, id) && c.usable(worker) {
-			return true
-		}
-	}
-	return false
 }
 
 // loseLeaseWithWorker ends the lease of a stream whose worker is lost. If the stream may have killed the worker, the record

@@ -36,7 +36,7 @@ func (c *Core) hello(in Hello) error {
 	}
 	c.placements.RemoveWorker(id)
 	*worker = workerState{
-		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
+		address: msg.Address, loopback: isLoopback(msg.GetAddress().GetTcp()), session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
 		tensorflow: msg.TensorflowVersion, version: msg.Version, kind: msg.Kind, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}

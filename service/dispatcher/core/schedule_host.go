@@ -41,21 +41,6 @@ func (h scheduleHost) Avoid(epoch *durable.Epoch, stream uint32) []string {
 	return nil
 }
 
-// Unreachable implements schedule.Host.
-func (h scheduleHost) Unreachable(epoch *durable.Epoch) map[string]bool {
-	state := h.c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]
-	if state == nil || len(state.unreachable) == 0 {
-		return nil
-	}
-	workers := map[string]bool{}
-	for id, until := range state.unreachable {
-		if h.c.now < until {
-			workers[id] = true
-		}
-	}
-	return workers
-}
-
 // Members implements schedule.Host.
 func (h scheduleHost) Members(job *durable.Job) map[string]bool {
 	return h.c.placements.Members(job)
@@ -98,7 +83,7 @@ func (c *Core) takeAtOnce(epoch *durable.Epoch, stream *pecanv1.StoredStream, wh
 
 // isStarved reports whether a trainer of an epoch waits for elements.
 func (c *Core) isStarved(epoch *durable.Epoch) bool {
-	return slices.ContainsFunc(epoch.Passes, func(pass *pecanv1.StoredPass) bool { return c.starving(epoch.Job, epoch, pass.ClientId) })
+	return slices.ContainsFunc(epoch.Passes, func(pass *pecanv1.StoredPass) bool { return c.starving(epoch, pass.ClientId) })
 }
 
 // refreshWorker reports what the scheduler and the placements need to know of a worker.

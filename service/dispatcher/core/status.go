@@ -101,8 +101,8 @@ func (c *Core) epochStatus(job *durable.Job, epoch *durable.Epoch, busy func() i
 	status.StreamsDone, status.StreamsRunning, status.Elements = epoch.DeliveredStreams(), uint32(epoch.Held()), c.elementsArrived(epoch)
 	status.StreamsWaiting = epoch.Total() - status.StreamsDone - status.StreamsRunning
 	for _, pass := range epoch.Passes {
-		if client := c.clients[pass.ClientId]; client != nil && client.passes[passKey{job.JobId, epoch.Epoch}] != nil {
-			report := client.passes[passKey{job.JobId, epoch.Epoch}].report
+		if known := c.passOf(epoch, pass.ClientId); known != nil {
+			report := known.report
 			status.Passes = append(status.Passes, &pecanv1.PassStatus{
 				ClientId: pass.ClientId, Starved: report.GetStarved(), Elements: report.GetElements(), Bytes: report.GetBytes(),
 				WaitedS: report.GetWaitedS(), DuplicatesDropped: report.GetDuplicatesDropped(),

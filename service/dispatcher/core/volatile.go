@@ -50,7 +50,9 @@ func (c *clientState) maxSilence(timeout time.Duration) time.Duration {
 // workerState is a registered worker: connected, or away and expected back.
 type workerState struct {
 	address *pecanv1.WorkerAddress
-	session SessionID
+	// loopback is set if address is of no use on other hosts.
+	loopback bool
+	session  SessionID
 	// order is the order in which workers registered. It breaks ties.
 	order                     uint64
 	maxStreams, cores         int32
@@ -158,8 +160,8 @@ type epochState struct {
 	streams map[uint32]*streamState
 	// releasing has the streams that a client was asked to release.
 	releasing map[uint32]bool
-	// unreachable has until when the epoch avoids a worker that one of its clients could not reach; nil without one.
-	unreachable map[string]time.Duration
+	// unreachable has until when workers are avoided that clients could not reach; nil without one.
+	unreachable map[unreached]time.Duration
 	// watches has the watches of the epoch's clients.
 	watches []WatchID
 	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.

@@ -210,6 +210,12 @@ func (p *Placements) Near(id, clientID string) bool {
 	return worker == nil || !worker.Local || c != nil && worker.near(c)
 }
 
+// Apart reports whether a worker and a client have said that they are on two hosts.
+func (p *Placements) Apart(id, clientID string) bool {
+	worker, c := p.workers[id], p.clients[clientID]
+	return worker != nil && c != nil && worker.Host != "" && c.host != "" && !worker.near(c)
+}
+
 // Locals returns the local workers that may serve a job. only is true if no other worker may, and the list has all workers
 // on the host of the job's trainers. The list does not depend on decisions. The caller must not change it.
 func (p *Placements) Locals(job *durable.Job) (workers map[string]bool, only bool) {

@@ -13,7 +13,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
 		return id
 	}
-	avoid, unreachable, members := s.Avoid(d.epoch, stream), s.Unreachable(d.epoch), s.Members(d.epoch.Job)
+	avoid, unreachable, members := s.Avoid(d.epoch, stream), s.Unreachable(d.epoch, stream), s.Members(d.epoch.Job)
 	locals, only := s.Locals(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
 	best, bestRank, reachable := (*load)(nil), [3]int{}, false

@@ -157,7 +157,8 @@ func (p *preemption) full(n *share, more int) bool {
 
 // giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none.
 func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream) {
-	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch)
+	next, _ := nextWaiting(to.epoch, 0)
+	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch, next)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
 		// The worker holds one stream less then.

@@ -12,8 +12,9 @@ type Host interface {
 	Later(epoch *durable.Epoch) func(stream uint32) bool
 	// Avoid names the workers that failed a stream, or that its client could not reach. They get it if no other has room.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
-	// Unreachable has the workers that clients of an epoch could not reach lately. They get its streams if no other may serve it.
-	Unreachable(epoch *durable.Epoch) map[string]bool
+	// Unreachable has the workers that the reader of a stream cannot reach, or that readers of its epoch could not reach lately.
+	// They get the stream if no other may serve it.
+	Unreachable(epoch *durable.Epoch, stream uint32) map[string]bool
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
 	// Locals has the local workers that may serve a job. If only is true, no other worker may serve it. The list then has
