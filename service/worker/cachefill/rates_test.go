@@ -51,7 +51,7 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// s3fs says that a bucket has 2^64-1 blocks of 16 MiB.
+// s3fs says that a bucket has 2^40-1 blocks of 16 MiB.
 func TestTheSpaceOfABucketHasNoBound(t *testing.T) {
 	for _, c := range []struct {
 		blocks uint64
@@ -63,6 +63,7 @@ func TestTheSpaceOfABucketHasNoBound(t *testing.T) {
 		{1 << 33, 1 << 17, 1 << 50},
 		{math.MaxInt64, 1, math.MaxInt64},
 		{1 << 40, 1 << 23, math.MaxInt64},
+		{1<<40 - 1, 16 << 20, math.MaxInt64},
 		{math.MaxUint64, 16 << 20, math.MaxInt64},
 	} {
 		if got := bytesOf(c.blocks, c.each); got != c.want {
