@@ -47,6 +47,7 @@ SLOW = (
     "tests/e2e/test_measurements.py::test_the_figures_of_a_known_trainer_and_pipeline_are_right",
     "tests/e2e/test_modes.py::test_a_worker_dies_after_a_saved_position[at_least_once",
     "tests/e2e/test_modes.py::test_the_death_of_a_worker_costs_what_the_mode_allows[at_least_once-True]",
+    "tests/e2e/test_mounted_bucket.py",
     "tests/e2e/test_order.py::test_a_badly_ordered_dataset_runs_in_a_better_order",
     "tests/e2e/test_order.py::test_a_badly_ordered_function_of_an_interleave_runs_in_a_better_order",
     "tests/e2e/test_order.py::test_the_explanation_and_the_log_say_once_what_a_wider_tolerance_would_save",

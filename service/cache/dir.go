@@ -73,6 +73,10 @@ type Dir struct {
 	// reservation must scan the directory.
 	used, since int64
 	scanned     bool
+
+	// failing is held while the directory is listed because of a file that cannot be read. listed is when that last succeeded.
+	failing sync.Mutex
+	listed  time.Time
 }
 
 // New returns a Dir over a file system. A budget of 0 sets no bound.

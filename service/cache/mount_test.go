@@ -45,18 +45,24 @@ func TestADirectoryThatReturnsIsUsedAgain(t *testing.T) {
 	}
 }
 
-// gone is a directory whose files, and then the directory itself, cannot be read.
+// gone is a directory whose files, and then the directory itself, cannot be read. If it is short, its files are empty.
 type gone struct {
 	*memory
 	file, dir error
+	short     bool
+	lists     int
 }
 
 func (g *gone) Open(name string) (Readable, int64, error) {
 	file, size, err := g.memory.Open(name)
+	if g.short {
+		size = 0
+	}
 	return goneFile{file, g}, size, err
 }
 
 func (g *gone) List() ([]Info, error) {
+	g.lists++
 	if g.dir != nil {
 		return nil, g.dir
 	}
@@ -75,43 +81,77 @@ func (f goneFile) ReadAt(data []byte, at int64) (int, error) {
 	return f.Readable.ReadAt(data, at)
 }
 
-// A file that cannot be read is lost, unless nothing of its directory can be read.
-func TestASegmentIsValidWhileItsDirectoryIsGone(t *testing.T) {
-	g, list := &gone{memory: newMemory(func(string) error { return nil })}, chunks(7, 12)
-	d := New(g, 0)
-	segment, err := attempt(d, list)
+// stored returns a directory with one segment, and the description of one that is not there.
+func stored(t *testing.T) (g *gone, d *Dir, segment, missing Segment) {
+	g = &gone{memory: newMemory(func(string) error { return nil })}
+	d = New(g, 0)
+	segment, err := attempt(d, chunks(7, 12))
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := segment
+	missing = segment
 	missing.Name = "c-0-abab-3-18-1-0123456789abcdef.seg"
+	return g, d, segment, missing
+}
+
+// A file that cannot be read is lost, unless nothing of its directory can be read. s3fs says that files are empty while the bucket
+// refuses the credentials.
+func TestASegmentIsValidWhileItsDirectoryIsGone(t *testing.T) {
 	for what, c := range map[string]struct {
-		s         Segment
-		file, dir error
-		noAnswer  bool
+		missing, short bool
+		file, dir      error
 	}{
-		"a file that cannot be read":      {segment, io.ErrUnexpectedEOF, nil, false},
-		"a missing file":                  {missing, nil, nil, false},
-		"a directory that cannot be read": {segment, os.ErrInvalid, os.ErrInvalid, true},
-		"a missing file in it":            {missing, nil, os.ErrInvalid, true},
+		"a file that cannot be read":      {file: io.ErrUnexpectedEOF},
+		"a missing file":                  {missing: true},
+		"an empty file":                   {short: true},
+		"a directory that cannot be read": {file: os.ErrInvalid, dir: os.ErrInvalid},
+		"a missing file in it":            {missing: true, dir: os.ErrInvalid},
+		"an empty file in it":             {short: true, dir: os.ErrPermission},
 	} {
-		g.file, g.dir = c.file, c.dir
-		if _, err := d.Open(c.s, Heap); !errors.Is(err, errInvalid) || errors.Is(err, ErrNoAnswer) != c.noAnswer {
-			t.Errorf("%s: %v", what, err)
-		}
-		g.file, g.dir = nil, nil
+		g, d, segment, missing := stored(t)
 		r, err := d.Open(segment, Heap)
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.file, g.dir = c.file, c.dir
+		g.file, g.dir, g.short = c.file, c.dir, c.short
 		for err = error(nil); err == nil; {
 			_, err = r.Next()
 		}
-		if c.file != nil && errors.Is(err, ErrNoAnswer) != c.noAnswer {
+		if noAnswer := c.dir != nil; c.file != nil && errors.Is(err, ErrNoAnswer) != noAnswer {
 			t.Errorf("%s, while it is read: %v", what, err)
 		}
+		if c.missing {
+			segment = missing
+		}
+		if _, err := d.Open(segment, Heap); !errors.Is(err, errInvalid) || errors.Is(err, ErrNoAnswer) != (c.dir != nil) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
+}
+
+// A list of a bucket is expensive, so one counts for all files that are missing in the next seconds.
+func TestOneListCountsForManyMissingFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, d, segment, missing := stored(t)
+		open := func(s Segment, lists int, noAnswer bool) {
+			t.Helper()
+			if _, err := d.Open(s, Heap); !errors.Is(err, errInvalid) || errors.Is(err, ErrNoAnswer) != noAnswer || g.lists != lists {
+				t.Errorf("%d lists: %v", g.lists, err)
+			}
+		}
+		for range 3 {
+			open(missing, 1, false)
+		}
+		// A file that is there and cannot be read is rare, and may be the first sign that the directory is gone.
+		g.file, g.dir = os.ErrInvalid, os.ErrInvalid
+		open(segment, 2, true)
+		time.Sleep(listedFor)
+		open(missing, 3, true)
+		open(missing, 4, true)
+		g.dir = nil
+		open(missing, 5, false)
+		open(missing, 5, false)
+	})
 }
 
 // A mounted bucket uploads a file when it is closed, and copies it when it is renamed.

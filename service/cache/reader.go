@@ -5,12 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"time"
 
 	"github.com/golang/snappy"
 )
 
-// endBytes is how much of the end of a file one call reads. The footer is in it, unless the segment has hundreds of blocks.
-const endBytes = 16 << 10
+const (
+	// endBytes is how much of the end of a file one call reads. The footer is in it, unless the segment has hundreds of blocks.
+	endBytes = 16 << 10
+	// listedFor is for how long a list says that missing files are lost.
+	listedFor = 10 * time.Second
+)
 
 // Reader reads one segment from its beginning. It is not safe for concurrent use. Every error except io.EOF wraps errInvalid.
 type Reader struct {
@@ -47,10 +53,20 @@ func (d *Dir) Open(s Segment, alloc Alloc) (*Reader, error) {
 }
 
 // failed returns the error of a file that cannot be read. It is ErrNoAnswer if nothing of the directory can be read: the file may be valid.
+// One list counts for all files that are missing in the next seconds: a list of a bucket is expensive.
 func (d *Dir) failed(err error) error {
-	if _, none := d.fs.List(); none != nil && !errors.Is(err, ErrNoAnswer) {
+	if errors.Is(err, ErrNoAnswer) {
+		return err
+	}
+	d.failing.Lock()
+	defer d.failing.Unlock()
+	if errors.Is(err, fs.ErrNotExist) && time.Since(d.listed) < listedFor {
+		return err
+	}
+	if _, none := d.fs.List(); none != nil {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, none)
 	}
+	d.listed = time.Now()
 	return err
 }
 
@@ -69,7 +85,7 @@ func (r *Reader) invalid(format string, args ...any) error {
 // check reads the footer and the first block, and refuses a file that is not exactly the segment that its writer described.
 func (r *Reader) check(s Segment) error {
 	if r.size != s.Bytes || r.size < int64(len(header)+tailBytes) {
-		return r.invalid("it has %d bytes, %d were written", r.size, s.Bytes)
+		return r.invalid("%v", r.dir.failed(fmt.Errorf("it has %d bytes, %d were written", r.size, s.Bytes)))
 	}
 	from := max(0, r.size-endBytes)
 	end, _, err := r.read(from, from, r.size)

@@ -2,6 +2,8 @@ package cachefill
 
 import (
 	"errors"
+	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -183,7 +185,7 @@ func (d *Directory) freeBytes() int64 {
 	free := int64(-1)
 	var state unix.Statfs_t
 	if unix.Statfs(d.path, &state) == nil {
-		free = int64(state.Bavail) * state.Bsize
+		free = bytesOf(state.Bavail, state.Frsize)
 	}
 	if room, bounded, err := d.dir.Room(); err == nil && bounded {
 		if free < 0 || room < free {
@@ -191,4 +193,13 @@ func (d *Directory) freeBytes() int64 {
 		}
 	}
 	return free
+}
+
+// bytesOf returns the size of blocks, or the largest number: a mounted bucket has no bound, and says so with many blocks.
+func bytesOf(blocks uint64, each int64) int64 {
+	high, low := bits.Mul64(blocks, uint64(each))
+	if high > 0 || low > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(low)
 }

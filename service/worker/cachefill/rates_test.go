@@ -1,6 +1,7 @@
 package cachefill
 
 import (
+	"math"
 	"os"
 	"sync"
 	"testing"
@@ -47,6 +48,27 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	}
 	if free := d.freeBytes(); free <= 0 {
 		t.Errorf("%d bytes are free", free)
+	}
+}
+
+// s3fs says that a bucket has 2^40-1 blocks of 16 MiB.
+func TestTheSpaceOfABucketHasNoBound(t *testing.T) {
+	for _, c := range []struct {
+		blocks uint64
+		each   int64
+		want   int64
+	}{
+		{0, 4096, 0},
+		{3, 4096, 3 * 4096},
+		{1 << 33, 1 << 17, 1 << 50},
+		{math.MaxInt64, 1, math.MaxInt64},
+		{1 << 40, 1 << 23, math.MaxInt64},
+		{1<<40 - 1, 16 << 20, math.MaxInt64},
+		{math.MaxUint64, 16 << 20, math.MaxInt64},
+	} {
+		if got := bytesOf(c.blocks, c.each); got != c.want {
+			t.Errorf("%d blocks of %d bytes have %d bytes, want %d", c.blocks, c.each, got, c.want)
+		}
 	}
 }
 
