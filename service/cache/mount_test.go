@@ -94,7 +94,7 @@ func stored(t *testing.T) (g *gone, d *Dir, segment, missing Segment) {
 	return g, d, segment, missing
 }
 
-// A file that cannot be read is lost, unless nothing of its directory can be read. s3fs says that files are empty while the bucket
+// D14: a file that cannot be read is lost, unless nothing of its directory can be read. s3fs says that files are empty while the bucket
 // refuses the credentials.
 func TestASegmentIsValidWhileItsDirectoryIsGone(t *testing.T) {
 	for what, c := range map[string]struct {

@@ -17,6 +17,7 @@ def test_a_cache_in_a_mounted_bucket_changes_no_element(tmp_path):
 
 
 def test_a_mounted_bucket_that_fails_changes_no_element(tmp_path):
+    """D14: the mounts are killed, and the bucket refuses the key."""
     log = run(tmp_path, "killed", "vanished")
     assert "a cache segment is not written; the epoch continues without it" in log
 
