@@ -106,8 +106,9 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	if missing := f.spread(root, p.Elements); missing != "" {
 		return p, fmt.Sprintf("no element has come out of step %s yet", missing)
 	}
-	shared := f.fitSource(facts)
-	f.fitCores(facts)
+	read := measure.ReadingOf(facts.Nodes)
+	shared := f.fitSource(facts, read)
+	f.fitCores(facts.CPUWait, read)
 	for _, step := range facts.Plan.Steps {
 		p.Seconds += f.seconds(step.Node)
 		if len(step.Inputs) == 0 {
@@ -149,7 +150,7 @@ func (f *flow) spread(node string, n float64) (missing string) {
 
 // fitSource returns the time in which all workers together read the source of an epoch; 0 if no limit of the source is known.
 // Threads then spend the time of reading that they need without other workers.
-func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
+func (f *flow) fitSource(facts measure.Caching, now measure.Reading) (seconds float64) {
 	var samples []autocache.SourceSample
 	for _, use := range facts.Source {
 		samples = append(samples, autocache.SourceSample{
@@ -157,7 +158,6 @@ func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
 		})
 	}
 	shared, each := autocache.FitSource(samples)
-	now := measure.ReadingOf(facts.Nodes)
 	if now.Seconds > 0 && shared.PerElement > 0 {
 		f.waiting = max(1-each*now.Elements/now.Seconds, 0)
 	}
@@ -171,14 +171,10 @@ func (f *flow) fitSource(facts measure.Caching) (seconds float64) {
 
 // fitCores finds in which share of the time threads compute. Those that wait for the source are among those that were counted as
 // waiting for a core.
-func (f *flow) fitCores(facts measure.Caching) {
-	all := 0.0
-	for _, node := range facts.Nodes {
-		all += node.SelfCpuS
-	}
+func (f *flow) fitCores(cpuWait float64, now measure.Reading) {
 	f.computing = 1
-	if reads := f.waiting * measure.ReadingOf(facts.Nodes).Seconds; all > reads {
-		f.computing = min((1-facts.CPUWait)*all/(all-reads), 1)
+	if reads := f.waiting * now.Seconds; now.All > reads {
+		f.computing = min((1-cpuWait)*now.All/(now.All-reads), 1)
 	}
 }
 

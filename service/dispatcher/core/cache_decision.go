@@ -128,7 +128,8 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	fingerprint := c.state.Dataset(job.DatasetId).GetFingerprint()
 	kept := c.state.Profile(fingerprint)
 	totals := c.profiles[job.JobId].Totals()
-	nodes, cpuWait := jobmetrics.Valid(totals.Computed()), totals.CPUWaitShare()
+	nodes := jobmetrics.Valid(totals.Computed())
+	cpuWait := totals.CPUWaitShare(nodes)
 	if elements, cpu := jobmetrics.Busiest(nodes); elements < decisionElements || cpu < decisionCPU {
 		cpuWait = kept.GetCpuWait()
 		if nodes = jobmetrics.Valid(kept.GetNodes()); len(nodes) == 0 {

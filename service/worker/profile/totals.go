@@ -158,7 +158,8 @@ func (t *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	}
 	metrics.Recovery.Add(a.done.Recovery)
 	addRuns(metrics, slices.Collect(maps.Keys(a.live))...)
-	metrics.CpuWaitS = a.waits.update(time.Now(), seconds(metrics.Nodes), seconds(metrics.Nodes)-seconds(metrics.Ordered)-seconds(metrics.Cached), t.cores)
+	all := seconds(metrics.Nodes)
+	metrics.CpuWaitS = a.waits.update(time.Now(), all, all-seconds(metrics.Ordered)-seconds(metrics.Cached), t.cores)
 	return metrics
 }
 

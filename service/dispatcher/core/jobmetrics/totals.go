@@ -69,9 +69,9 @@ func (t *Totals) Computed() []*pecanv1.NodeMetrics {
 	return sum.List()
 }
 
-// CPUWaitShare returns the share of the time of Computed in which threads waited for a core, 0 to 1.
-func (t *Totals) CPUWaitShare() float64 {
-	_, all := Busiest(Valid(t.Computed()))
+// CPUWaitShare returns the share of the time of Computed in which threads waited for a core, 0 to 1. computed are its valid nodes.
+func (t *Totals) CPUWaitShare(computed []*pecanv1.NodeMetrics) float64 {
+	_, all := Busiest(computed)
 	if !(all > 0) {
 		return 0
 	}

@@ -14,7 +14,6 @@ import (
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes, epochs := r.sum(u.jobs, (*jobmetrics.Totals).Parallel), r.epochsBegun(u.jobs)
-	o.cpuWait = r.host.Metrics(u.jobs[0].JobId).CPUWaitShare()
 	if !isEnough(jobmetrics.Busiest(nodes)) {
 		nodes = r.sum(u.jobs, (*jobmetrics.Totals).Registered)
 	}
@@ -25,6 +24,9 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 		if !isEnough(jobmetrics.Busiest(nodes)) {
 			return
 		}
+	} else {
+		metrics := r.host.Metrics(u.jobs[0].JobId)
+		o.cpuWait = metrics.CPUWaitShare(jobmetrics.Valid(metrics.Computed()))
 	}
 	r.plans++
 	o.planNumber, o.metrics, o.epochs, o.waitsFor = r.plans, nodes, epochs, "an order is being planned"
@@ -37,11 +39,17 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 // which an order can be planned.
 func (r *Rollouts) KeepProfile(job *durable.Job, epoch *durable.Epoch) {
 	fingerprint := r.state.Dataset(job.DatasetId).GetFingerprint()
-	if fingerprint == "" || epoch.WhollyOrdered() || len(r.host.Metrics(job.JobId).Cached) > 0 {
+	if fingerprint == "" || epoch.WhollyOrdered() {
 		return
 	}
-	jobs, before := []*durable.Job{job}, r.state.Profile(fingerprint)
-	now := &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: r.sum(jobs, (*jobmetrics.Totals).Parallel), EpochsBegun: r.epochsBegun(jobs), EpochElements: epoch.Elements(), Other: before.GetOther(), CpuWait: r.host.Metrics(job.JobId).CPUWaitShare()}
+	metrics, before := r.host.Metrics(job.JobId), r.state.Profile(fingerprint)
+	if len(metrics.Cached) > 0 {
+		return
+	}
+	now := &pecanv1.StoredProfile{
+		Fingerprint: fingerprint, Nodes: jobmetrics.Valid(metrics.Parallel()), EpochsBegun: r.epochsBegun([]*durable.Job{job}), EpochElements: epoch.Elements(),
+		Other: before.GetOther(), CpuWait: metrics.CPUWaitShare(jobmetrics.Valid(metrics.Computed())),
+	}
 	switch elements, cpu := jobmetrics.Busiest(now.Nodes); {
 	case elements == 0 || cpu < minKeptCPU, r.state.HasDecision(fingerprint) && !isEnough(elements, cpu), !differs(before, now):
 		return
