@@ -45,8 +45,8 @@ FIXED = (COMPUTE, SOURCE, FULL)
 CROP = 16 << 10
 # A turn has an epoch of each choice. A point has turns for so many seconds, but at least and at most so many turns.
 POINT_S, LEAST, MOST = 20, 5, 15
-# The automatic choice decides and writes in the first epochs. A cache must pay for its writing within the epochs that are
-# expected, which are as many as the job has begun. The fixed choices are compared without the time of writing.
+# The automatic choice decides and writes in the first epochs. A cache must pay for its writing within the epochs that
+# are expected, which are as many as the job has begun. The fixed choices are compared without the time of writing.
 SETTLING = 8
 # Milliseconds of the variable stage at which a few epochs of the fixed choices show where their lines cross.
 PROBED, PROBES = (0.0, 1.0, 4.0), 2

@@ -7,7 +7,6 @@ import pathlib
 import sys
 
 import cache_service
-import pecan
 import tensorflow as tf
 from bucket_mounts import Mounts
 from cache_service import Service, nothing, numbers, rows, slow_numbers, until

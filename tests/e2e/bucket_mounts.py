@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
 
+import namespaces
 import s3_emulator
-
-_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 
 
 def missing() -> str:
     """Why no bucket can be mounted here; empty if one can."""
-    for program in ("s3fs", "unshare"):
-        if shutil.which(program) is None:
-            return f"there is no {program}: apt-get install s3fs util-linux"
-    if not pathlib.Path("/dev/fuse").exists():
-        return "there is no /dev/fuse"
-    return "" if os.getuid() == 0 else "only root may mount"
+    why = namespaces.missing(("s3fs", "unshare"), "s3fs util-linux")
+    return why or ("" if pathlib.Path("/dev/fuse").exists() else "there is no /dev/fuse")
 
 
 def around(script: str, *arguments: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
     """The command that runs a script in namespaces of its own, whose mounts and processes end with it."""
-    return [*_NAMESPACES, sys.executable, script, *arguments]
+    return [*namespaces.COMMAND, sys.executable, script, *arguments]
 
 
 class Mounts:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 from collections.abc import Sequence
+
+import namespaces
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _BRICKS, _MOUNT = ROOT / "deploy/glusterfs/bricks.sh", ROOT / "deploy/glusterfs/mount.sh"
@@ -32,15 +33,11 @@ done
 "$@"
 umount "$dir/mount-1" "$dir/mount-2"
 """
-_NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 
 
 def missing() -> str:
     """Why no volume can be made here; empty if one can."""
-    for program in ("glusterd", "mount.glusterfs", "unshare", "ip"):
-        if shutil.which(program) is None:
-            return f"there is no {program}: apt-get install glusterfs-server glusterfs-client iproute2"
-    return "" if os.getuid() == 0 else "only root may mount"
+    return namespaces.missing(("glusterd", "mount.glusterfs", "unshare", "ip"), "glusterfs-server glusterfs-client iproute2")
 
 
 def mounts(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -50,4 +47,4 @@ def mounts(directory: pathlib.Path) -> list[pathlib.Path]:
 
 def around(directory: pathlib.Path, command: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
     """The command that makes a volume below a directory, runs a command there, and removes the volume."""
-    return [*_NAMESPACES, "bash", "-c", _MADE, "volume", directory, _BRICKS, _MOUNT, *command]
+    return [*namespaces.COMMAND, "--net", "bash", "-c", _MADE, "volume", directory, _BRICKS, _MOUNT, *command]

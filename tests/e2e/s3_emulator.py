@@ -33,8 +33,6 @@ class Emulator:
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
-        # The methods and names of the requests so far.
-        self.requests: list[tuple[str, str]] = []
         # Set while every request is answered with 403, as after the end of temporary credentials.
         self.refusing = False
         handler = type("Handler", (_Handler,), {"emulator": self})
@@ -62,7 +60,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         bucket, _, name = urllib.parse.unquote(url.path)[1:].partition("/")
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.emulator.requests.append((self.command, name))
         if self.emulator.refusing:
             self.answer(403)
         elif bucket != BUCKET or query.keys() & {"uploads", "uploadId", "partNumber"}:
@@ -77,7 +74,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.get(name)
 
-    do_GET = do_HEAD = do_PUT = do_DELETE = handle_request  # noqa: N815
+    do_GET = do_HEAD = do_PUT = do_DELETE = handle_request
 
     def put(self, name: str, data: bytes) -> None:
         headers = {key: value for key, value in self.headers.items() if key.lower().startswith("x-amz-meta-") or key.lower() == "content-type"}
