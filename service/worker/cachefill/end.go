@@ -84,7 +84,7 @@ func (s *Source) finish(writer *cache.Writer, name string) {
 		d.drop(name, err)
 		return
 	}
-	d.health.succeeded()
+	d.health.succeeded(segment.Bytes)
 	s.reports.add(&pecanv1.CacheSegment{
 		Key: segment.Key, Part: segment.Part, Parts: segment.Parts, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
 	})

@@ -62,7 +62,7 @@ func (d *Directory) probe(ctx context.Context) error {
 	}
 	d.reading.probed(reads)
 	d.writing.probed(writes)
-	d.health.succeeded()
+	d.health.succeeded(0)
 	return nil
 }
 

@@ -109,10 +109,14 @@ type health struct {
 	free int64
 }
 
-func (h *health) succeeded() {
+// succeeded notes that a file with so many bytes was written and stays. They are not free any more.
+func (h *health) succeeded(bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failures, h.problem = 0, ""
+	if h.free > 0 {
+		h.free = max(h.free-bytes, 0)
+	}
 }
 
 func (h *health) failed(err error) {

@@ -93,13 +93,25 @@ func TestADirectoryThatCannotBeWrittenIsReported(t *testing.T) {
 	if rates := d.Rates(); rates.GetProblem() != err.Error() {
 		t.Errorf("the rates are %v, the last error %v", rates, err)
 	}
-	d.health.succeeded()
+	d.health.succeeded(0)
 	if _, _, writable := d.Usage(); !writable {
 		t.Error("a segment that was written does not end the problem")
 	}
 	d.health.broken(err)
 	if _, _, writable := d.Usage(); writable {
 		t.Error("a failed probe does not count")
+	}
+}
+
+// The free space is read rarely. In between, the dispatcher counts segments as stored, so their bytes are not free any more.
+func TestASegmentTakesFreeSpaceAtOnce(t *testing.T) {
+	var h health
+	for _, c := range []struct{ free, written, want int64 }{{100, 30, 70}, {100, 130, 0}, {-1, 30, -1}} {
+		h.setFree(c.free)
+		h.succeeded(c.written)
+		if _, free := h.state(); free != c.want {
+			t.Errorf("%d bytes are free after %d of %d were written, want %d", free, c.written, c.free, c.want)
+		}
 	}
 }
 
