@@ -47,7 +47,7 @@ CROP = 16 << 10
 POINT_S, LEAST, MOST = 20, 5, 15
 # The automatic choice decides and writes in the first epochs. A cache must pay for its writing within the epochs that
 # are expected, which are as many as the job has begun. The fixed choices are compared without the time of writing.
-SETTLING = 8
+SETTLING = 24
 # Milliseconds of the variable stage at which a few epochs of the fixed choices show where their lines cross.
 PROBED, PROBES = (0.0, 1.0, 4.0), 2
 # Points around the only crossing or each of two, as multiples of it, and points beyond the last one.

@@ -18,6 +18,7 @@ var automatic = []string{
 	"--set", "workers.args={--max-streams=1,--threads=1,--window-bytes=1048576}", "--set", "workers.resources.requests.cpu=1",
 	"--set", "scaling.automatic.enabled=true", "--set", "scaling.automatic.idleSeconds=3",
 	"--set-json", `dispatcher.prices={"currency":"USD","trainers":{"host":{"per_hour":1}},"workers":{"small":{"per_hour":0.15}}}`,
+	"--set", "dispatcher.args={--decisions-log=/tmp/decisions}",
 	"--set-json", `dispatcher.tenants={"tenants":{"default":{"max_slots":100}}}`,
 }
 

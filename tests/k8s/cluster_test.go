@@ -300,6 +300,8 @@ func (c *cluster) showLogs() {
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
 			if s, err := c.status(); err == nil {
+				decisions, err := c.inPod("pecan-dispatcher-0", "sh", "-c", "cat /tmp/decisions")
+				c.t.Logf("the decisions (%v):\n%s", err, decisions)
 				for _, j := range s.Jobs {
 					shown, err := c.inPod("pecan-dispatcher-0", "pecanctl", "explain", j.JobId, "--dispatcher", "pecan-dispatcher:5050")
 					c.t.Logf("pecanctl explain %s (%v):\n%s", j.JobId, err, shown)

@@ -8,8 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -17,7 +20,7 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// A probe writes a segment, makes it durable, reads it back and removes it. With two sizes of elements, the time per element
+// A probe writes segments, makes them durable, reads them back and removes them. With two sizes of elements, the time per element
 // and the time per byte can be computed. Production measures the same later, under its own load.
 
 const (
@@ -30,7 +33,7 @@ const (
 	probeKey  = "probe"
 )
 
-// probeSizes are the sizes of elements, and how many a probe writes.
+// probeSizes are the sizes of elements, and how many of them each segment of a probe has.
 var probeSizes = []struct{ bytes, elements int }{{4 << 10, 128}, {1 << 20, 6}}
 
 // Measure probes the directory until ctx ends. The worker must know its cluster.
@@ -66,54 +69,89 @@ func (d *Directory) probe(ctx context.Context) error {
 	return nil
 }
 
-// probeSize writes elements of one size, drops them from the page cache, and reads them back. The file is deleted
+// probeSize writes segments with elements of one size, drops them from the page cache, and reads them back. As many segments as
+// there are processors are written and read at once, as streams do in production: a store may be faster then. The files are deleted
 // afterwards.
 func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
-	id := cache.ID{Key: probeKey, Parts: 1, Source: probeKey}
-	name := cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
-	d.begin(name)
-	defer d.drop(name, nil)
 	data := make([]byte, bytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
-	began := time.Now()
-	writer, err := d.dir.Create(name, id, nil, cache.Uncompressed)
+	segments, counts := make([]cache.Segment, runtime.GOMAXPROCS(0)), make([]int, runtime.GOMAXPROCS(0))
+	for i := range segments {
+		segments[i].Name = cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
+		d.begin(segments[i].Name)
+		defer d.drop(segments[i].Name, nil)
+	}
+	write, err = probeAll(counts, bytes, func(i int) (err error) {
+		segments[i], counts[i], err = d.writeProbe(ctx, segments[i].Name, data, elements)
+		return err
+	})
+	for _, segment := range segments {
+		if segment.Name != "" {
+			defer d.remove(segment.Name)
+			dropPages(filepath.Join(d.path, segment.Name))
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	written := 0
+	read, err = probeAll(counts, bytes, func(i int) error { return d.readProbe(segments[i]) })
+	return write, read, err
+}
+
+// probeAll transfers all segments at once. counts has the elements of each.
+func probeAll(counts []int, bytes int, transfer func(i int) error) (*pecanv1.StoreTransfer, error) {
+	var work atomic.Int64
+	var all errgroup.Group
+	began := time.Now()
+	for i := range counts {
+		all.Go(func() error {
+			defer func() { work.Add(int64(time.Since(began))) }()
+			return transfer(i)
+		})
+	}
+	err := all.Wait()
+	sample := &pecanv1.StoreTransfer{Seconds: time.Since(began).Seconds(), WorkS: time.Duration(work.Load()).Seconds(), Probe: true}
+	for _, count := range counts {
+		sample.Elements, sample.Bytes = sample.Elements+uint64(count), sample.Bytes+uint64(count*bytes)
+	}
+	return sample, err
+}
+
+// writeProbe writes a segment of equal elements, for probeTime at most. If it fails, the segment has no name, and no file stays.
+func (d *Directory) writeProbe(ctx context.Context, name string, data []byte, elements int) (segment cache.Segment, written int, err error) {
+	began := time.Now()
+	writer, err := d.dir.Create(name, cache.ID{Key: probeKey, Parts: 1, Source: probeKey}, nil, cache.Uncompressed)
+	if err != nil {
+		return cache.Segment{}, 0, err
+	}
 	for ; written < elements && (written == 0 || time.Since(began) < probeTime); written++ {
 		if ctx.Err() != nil {
-			return nil, nil, errors.Join(ctx.Err(), writer.Abort())
+			return cache.Segment{}, 0, errors.Join(ctx.Err(), writer.Abort())
 		}
 		if err := writer.Append(&cache.Chunk{Count: 1, Payload: [][]byte{data}}); err != nil {
-			return nil, nil, errors.Join(err, writer.Abort())
+			return cache.Segment{}, 0, errors.Join(err, writer.Abort())
 		}
 	}
-	segment, err := writer.Commit()
-	if err != nil {
-		return nil, nil, err
+	if segment, err = writer.Commit(); err != nil {
+		return cache.Segment{}, 0, err
 	}
-	defer d.remove(name)
-	write = probeSample(written, bytes, time.Since(began))
-	dropPages(filepath.Join(d.path, name))
-	began = time.Now()
+	return segment, written, nil
+}
+
+// readProbe reads a segment to its end.
+func (d *Directory) readProbe(segment cache.Segment) error {
 	reader, err := d.dir.Open(segment, d.alloc)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	defer reader.Close()
 	for {
 		if _, err := reader.Next(); errors.Is(err, io.EOF) {
-			break
+			return nil
 		} else if err != nil {
-			return nil, nil, fmt.Errorf("read what was written: %w", err)
+			return fmt.Errorf("read what was written: %w", err)
 		}
 	}
-	return write, probeSample(written, bytes, time.Since(began)), nil
-}
-
-func probeSample(elements, bytes int, took time.Duration) *pecanv1.StoreTransfer {
-	return &pecanv1.StoreTransfer{Elements: uint64(elements), Bytes: uint64(elements * bytes), Seconds: took.Seconds(), WorkS: took.Seconds(), Probe: true}
 }
 
 // dropPages takes a file out of the host's page cache, so that it is read from the store. If that fails, the file is read
