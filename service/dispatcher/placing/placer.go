@@ -52,8 +52,8 @@ type search struct {
 	used   time.Duration
 	// seen is the window of the last decision.
 	seen autoscale.Window
-	// peaks has the most elements per second of one worker of each kind (remote, local), measured while trainers waited.
-	peaks [2]float64
+	// peaks has the elements per second of one worker of each kind (remote, local) in the last windows in which trainers waited.
+	peaks [2][]float64
 	plan  uint64
 	// stage is that of the last prediction.
 	stage string

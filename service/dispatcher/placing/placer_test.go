@@ -16,7 +16,9 @@ type job struct {
 	step, element float64
 	// buffers hides the work of workers that are not the bound, as the buffers of graphs do.
 	buffers bool
-	now     time.Duration
+	// ends is set if an epoch ends in the window, so that workers have no stream for half of it.
+	ends bool
+	now  time.Duration
 }
 
 // window returns what a job shows with some workers.
@@ -37,8 +39,12 @@ func (j *job) window(workers int) *measure.Window {
 	if j.buffers && busy < 0.99 {
 		busy = 0.01
 	}
+	rate := 1 / t / float64(workers)
+	if j.ends {
+		rate /= 2
+	}
 	for range workers {
-		w.Fleet = append(w.Fleet, measure.Serving{Host: "fleet", Cores: 2, Rates: measure.Rates{Busy: busy, CPU: 0.05, Elements: 1 / t / float64(workers), Share: 1}})
+		w.Fleet = append(w.Fleet, measure.Serving{Host: "fleet", Cores: 2, Rates: measure.Rates{Busy: busy, CPU: 0.05, Elements: rate, Share: 1}})
 	}
 	return w
 }
@@ -111,6 +117,22 @@ func TestASearchFollowsItsTrainer(t *testing.T) {
 		if path, last, _ := j.run(t, p, r, 12); last.Remote != c.want {
 			t.Errorf("a step of %v s: the search went over %v, want %d workers", c.step, path, c.want)
 		}
+	}
+}
+
+// A worker without a stream is neither busy nor blocked. So the end of an epoch must not count as the speed of workers.
+func TestTheEndOfAnEpochDoesNotKeepWorkers(t *testing.T) {
+	j, p := &job{step: 0.01, element: 0.055}, New()
+	r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 4}
+	j.run(t, p, r, 8)
+	j.ends = true
+	if path, last, _ := j.run(t, p, r, 1); last.Remote != 4 {
+		t.Fatalf("the trainer waits for 4 workers, and the search went over %v", path)
+	}
+	j.ends, j.step = false, 0.02
+	// 0.055 s / 0.02 s are 2.75 workers.
+	if path, last, _ := j.run(t, p, r, 12); last.Remote != 3 || !last.Converged {
+		t.Errorf("the search went over %v, want 3 workers: %s", path, last.Why)
 	}
 }
 

@@ -1,6 +1,8 @@
 package placing
 
 import (
+	"slices"
+
 	"github.com/pecan-ml/pecan/policies/autoscale"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 )
@@ -9,6 +11,8 @@ const (
 	// starved is the share of the time waited from which workers are the bound, saturated the busy share of such workers.
 	starved   = 0.2
 	saturated = 0.9
+	// peakWindows is how many of the last windows in which trainers waited count for the rate of a worker.
+	peakWindows = 3
 	// leastBusy is the least busy share: a worker that produces elements is not idle.
 	leastBusy = 0.02
 )
@@ -54,7 +58,7 @@ func horizon(left float64, w autoscale.Window) int {
 // windowOf translates a window. The zero window is not usable, and the policy answers with its target.
 func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 	if s.plan != plan {
-		s.peaks = [2]float64{}
+		s.peaks = [2][]float64{}
 	}
 	s.plan = plan
 	if w == nil {
@@ -75,6 +79,9 @@ func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 		out.Hosts = append(out.Hosts, autoscale.Host{ID: h.GetHostId(), Pressure: h.GetPressure(), Load: h.GetLoad(), Memory: h.GetMemory(), Network: h.GetNetworkBytesS()})
 	}
 	waits := out.Wait() >= starved
+	if waits {
+		s.addPeaks(w.Fleet)
+	}
 	for _, each := range w.Fleet {
 		out.Fleet = append(out.Fleet, autoscale.Worker{
 			Host: each.Host, Local: each.Local, Busy: s.busy(each, waits), CPU: min(each.CPU/float64(max(each.Cores, 1)), 1),
@@ -85,21 +92,37 @@ func (s *search) windowOf(w *measure.Window, plan uint64) autoscale.Window {
 	return out
 }
 
-// busy returns the busy share of a worker. The measurement may miss work that a graph does ahead, into its own buffers.
-// So the busy share is at least the current rate divided by the rate that a worker of its kind last reached while
-// trainers waited.
-func (s *search) busy(w measure.Serving, starving bool) float64 {
-	kind := 0
+// kindOf returns the index of a worker's kind in peaks.
+func kindOf(w measure.Serving) int {
 	if w.Local {
-		kind = 1
+		return 1
 	}
+	return 0
+}
+
+// addPeaks notes how fast the busy workers of each kind are while trainers wait.
+func (s *search) addPeaks(fleet []measure.Serving) {
+	var rates [2][]float64
+	for _, w := range fleet {
+		if kind := kindOf(w); w.Busy >= saturated && w.Elements > 0 {
+			rates[kind] = append(rates[kind], w.Elements)
+		}
+	}
+	for kind, all := range rates {
+		if len(all) > 0 {
+			s.peaks[kind] = append(s.peaks[kind], autoscale.Median(all))
+			s.peaks[kind] = s.peaks[kind][max(0, len(s.peaks[kind])-peakWindows):]
+		}
+	}
+}
+
+// busy returns the busy share of a worker. The measurement may miss work that a graph does ahead, into its own buffers.
+// So the busy share is at least the current rate divided by the highest rate of its kind while trainers waited. The end of an
+// epoch lowers that rate for one window, because workers are then without a stream.
+func (s *search) busy(w measure.Serving, starving bool) float64 {
 	busy := max(w.Busy, w.CPU/float64(max(w.Cores, 1)), leastBusy)
-	if starving && w.Busy >= saturated {
-		s.peaks[kind] = w.Elements
-		return min(busy, 1)
-	}
-	if peak := s.peaks[kind]; peak > 0 {
-		busy = max(busy, w.Elements/peak)
+	if peaks := s.peaks[kindOf(w)]; len(peaks) > 0 && !(starving && w.Busy >= saturated) {
+		busy = max(busy, w.Elements/slices.Max(peaks))
 	}
 	return min(busy, 1)
 }
