@@ -12,18 +12,17 @@ import (
 )
 
 // Files returns the names of the files that a run of a stream reads, in reading order. It returns nil unless the
-// dataset is divided by files, or by extents of files, that are listed in the graph. A file comes once for extents
-// that follow each other.
+// files are listed in the graph, and the dataset has one stream or is divided by files or by extents of files. A file comes once
+// for extents that follow each other.
 func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
-	if plan.GetCut().GetKind() != pecanv1.Cut_FILES || len(plan.GetCut().GetEdges()) != 1 {
+	switch {
+	case len(plan.GetCut().GetEdges()) == 0 && plan.GetNumStreams() == 1:
+		return filesOfOneStream(g, plan)
+	case plan.GetCut().GetKind() != pecanv1.Cut_FILES || len(plan.GetCut().GetEdges()) != 1:
 		return nil
 	}
-	list := g.Node(plan.GetCut().GetEdges()[0])
-	if list.GetOp() != "TensorSliceDataset" {
-		return nil
-	}
-	names, ok := nodedef.Strings(g.Input(list, "components"))
-	if !ok || len(names) == 0 {
+	names := namesOf(g, g.Node(plan.GetCut().GetEdges()[0]))
+	if len(names) == 0 {
 		return nil
 	}
 	cut, share, ok := shareOfRun(g, plan, run)
@@ -32,11 +31,39 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	}
 	var files []string
 	for _, rows := range cut.rows(int64(len(names)), share).list() {
-		for _, name := range names[rows[0]:rows[1]] {
-			files = append(files, string(name))
-		}
+		files = append(files, names[rows[0]:rows[1]]...)
 	}
 	return slices.Compact(files)
+}
+
+// filesOfOneStream returns the names of all files of a dataset that is not divided.
+func filesOfOneStream(g *graph.Graph, plan *pecanv1.Plan) []string {
+	p := NewPlanner(g)
+	root, isTree := g.Steps()
+	if !isTree {
+		return nil
+	}
+	p.Carry = plan.GetCarry()
+	if plan.GetRepeat() != 1 {
+		root, _ = p.RemoveOuterRepeat(root)
+	}
+	edges := p.choose(root, false).Edges
+	if len(edges) != 1 || !edges[0].files {
+		return nil
+	}
+	return namesOf(g, edges[0].at.Node)
+}
+
+// namesOf returns the strings of a constant list; nil if the step has none.
+func namesOf(g *graph.Graph, list *tf.NodeDef) (names []string) {
+	if list.GetOp() != "TensorSliceDataset" {
+		return nil
+	}
+	values, _ := nodedef.Strings(g.Input(list, "components"))
+	for _, value := range values {
+		names = append(names, string(value))
+	}
+	return names
 }
 
 // List is a constant list of strings at an edge of a cut. A share has some of its rows.
