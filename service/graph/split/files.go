@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Files returns the names of the files that a run of a stream reads, in reading order. It returns nil unless the
-// files are listed in the graph, and the dataset has one stream or is divided by files or by extents of files. A file comes once
+// Files returns the names of the files that a run of a stream reads, in reading order. The dataset has one stream, or is divided
+// by files or by extents of files. Files returns nil for other datasets, and unless the graph lists the files. A file comes once
 // for extents that follow each other.
 func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	switch {
