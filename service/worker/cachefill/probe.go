@@ -31,7 +31,12 @@ const (
 	// probeTime bounds the writing of one size.
 	probeTime = time.Second
 	probeKey  = "probe"
+	// mostProbed bounds the segments of a probe, so that probes of large hosts do not fill a shared directory's network.
+	mostProbed = 8
 )
+
+// probeSegments returns how many segments are written and read at once.
+func probeSegments() int { return min(runtime.GOMAXPROCS(0), mostProbed) }
 
 // probeSizes are the sizes of elements, and how many of them each segment of a probe has.
 var probeSizes = []struct{ bytes, elements int }{{4 << 10, 128}, {1 << 20, 6}}
@@ -69,13 +74,12 @@ func (d *Directory) probe(ctx context.Context) error {
 	return nil
 }
 
-// probeSize writes segments with elements of one size, drops them from the page cache, and reads them back. As many segments as
-// there are processors are written and read at once, as streams do in production: a store may be faster then. The files are deleted
-// afterwards.
+// probeSize writes segments with elements of one size, drops them from the page cache, and reads them back. Several
+// segments are written and read at once, as streams do in production: a store may be faster then. The files are deleted afterwards.
 func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
 	data := make([]byte, bytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
-	segments, counts := make([]cache.Segment, runtime.GOMAXPROCS(0)), make([]int, runtime.GOMAXPROCS(0))
+	segments, counts := make([]cache.Segment, probeSegments()), make([]int, probeSegments())
 	for i := range segments {
 		segments[i].Name = cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
 		d.begin(segments[i].Name)

@@ -3,7 +3,6 @@ package cachefill
 import (
 	"math"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -26,13 +25,13 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	}
 	for i, size := range probeSizes {
 		for _, s := range []uint64{rates.Reads[i].Bytes, rates.Writes[i].Bytes} {
-			if s != uint64(runtime.GOMAXPROCS(0)*size.bytes*size.elements) {
+			if s != uint64(probeSegments()*size.bytes*size.elements) {
 				t.Errorf("a probe of %d elements of %d bytes has %d bytes", size.elements, size.bytes, s)
 			}
 		}
 		// All segments are transferred at once, so their threads may work for longer than the probe takes.
 		for _, s := range []*pecanv1.StoreTransfer{rates.Reads[i], rates.Writes[i]} {
-			if most := s.Seconds * float64(runtime.GOMAXPROCS(0)); !s.Probe || s.Seconds <= 0 || s.WorkS <= 0 || s.WorkS > most {
+			if most := s.Seconds * float64(probeSegments()); !s.Probe || s.Seconds <= 0 || s.WorkS <= 0 || s.WorkS > most {
 				t.Errorf("the sample is %v", s)
 			}
 		}
