@@ -38,14 +38,9 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 
 // filesOfOneStream returns the names of all files of a dataset that is not divided.
 func filesOfOneStream(g *graph.Graph, plan *pecanv1.Plan) []string {
-	p := NewPlanner(g)
-	root, isTree := g.Steps()
-	if !isTree {
+	p, root, ok := plannedEpoch(g, plan)
+	if !ok {
 		return nil
-	}
-	p.Carry = plan.GetCarry()
-	if plan.GetRepeat() != 1 {
-		root, _ = p.RemoveOuterRepeat(root)
 	}
 	edges := p.choose(root, false).Edges
 	if len(edges) != 1 || !edges[0].files {
@@ -101,16 +96,21 @@ func (l List) Of(share Share) (values [][]byte) {
 	return values
 }
 
+// plannedEpoch returns the planner of a plan, and the root of one epoch. ok is false if the steps are no tree.
+func plannedEpoch(g *graph.Graph, plan *pecanv1.Plan) (p *Planner, root *graph.Step, ok bool) {
+	p = NewPlanner(g)
+	p.Carry = plan.GetCarry()
+	if root, ok = g.Steps(); ok && plan.GetRepeat() != 1 {
+		root, _ = p.RemoveOuterRepeat(root)
+	}
+	return p, root, ok
+}
+
 // shareOfRun finds the edge of a plan with one edge, and the share of a run, without rewriting the graph.
 func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool) {
-	p := NewPlanner(g)
-	root, isTree := g.Steps()
-	if !isTree || run.Stream >= int(plan.GetNumStreams()) {
+	p, root, ok := plannedEpoch(g, plan)
+	if !ok || run.Stream >= int(plan.GetNumStreams()) {
 		return Edge{}, Share{}, false
-	}
-	p.Carry = plan.GetCarry()
-	if plan.GetRepeat() != 1 {
-		root, _ = p.RemoveOuterRepeat(root)
 	}
 	root = p.Arrange(root, plan)
 	w, err := p.FindDivision(root, plan)
