@@ -174,7 +174,7 @@ func CreateJob(handle int64, request, header string, data, undivided []byte) (st
 		"mode":   pecanv1.Word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
 		"order": pecanv1.Word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": pecanv1.Word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
 		"plan": map[string]any{
-			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchStrategy().String(),
+			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
 			"class": strings.ToUpper(pecanv1.Word(plan.GetDeterminism(), "DETERMINISM_CLASS_")),
 		},

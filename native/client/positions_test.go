@@ -151,11 +151,11 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 	const remainder = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
 	for name, c := range map[string]struct {
-		mode  pecanv1.Mode
-		class pecanv1.DeterminismClass
-		way   pecanv1.BatchStrategy
-		next  []uint64
-		ended []uint32
+		mode     pecanv1.Mode
+		class    pecanv1.DeterminismClass
+		strategy pecanv1.BatchStrategy
+		next     []uint64
+		ended    []uint32
 	}{
 		"at least once, an index is fixed":  {pecanv1.Mode_MODE_AT_LEAST_ONCE, classB, 0, []uint64{20, 7}, []uint32{0}},
 		"at most once, an index is fixed":   {pecanv1.Mode_MODE_AT_MOST_ONCE, classB, 0, []uint64{20, 7}, []uint32{0}},
@@ -167,7 +167,7 @@ func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) {
-				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchStrategy, d.options.Mode = 3, c.class, c.way, c.mode
+				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchStrategy, d.options.Mode = 3, c.class, c.strategy, c.mode
 			})
 			d.updateOf = func(uint64) *pecanv1.EpochUpdate {
 				return &pecanv1.EpochUpdate{TotalStreams: 3, Streams: []*pecanv1.ConsumerStream{{}, {Stream: 1}, {Stream: 2}}}

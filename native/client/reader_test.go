@@ -149,7 +149,7 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 		"a string of nearly 2^64 bytes": {want: reason.FrameCorrupt, wire: func() []byte {
 			return dataFrame(func(_ *frame.Header, _ *frame.Table, p *[]byte) { binary.LittleEndian.PutUint64((*p)[64:], 1<<64-8) })
 		}},
-		"bytes behind the last string": {want: reason.FrameCorrupt, wire: func() []byte {
+		"bytes after the last string": {want: reason.FrameCorrupt, wire: func() []byte {
 			return dataFrame(func(_ *frame.Header, _ *frame.Table, p *[]byte) { (*p)[64] = 2 })
 		}},
 		"a checksum that does not fit": {want: reason.FrameCorrupt, wire: func() []byte {

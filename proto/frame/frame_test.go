@@ -196,7 +196,7 @@ func TestHostileTablesAreRefused(t *testing.T) {
 		"a payload that is too short":              {count: 1, raw: 7, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
 		"a shape that overflows":                   {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 32, 1 << 32}}}}},
 		"a dim that is negative for TensorFlow":    {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{0, 1 << 63}}}}},
-		"dims that overflow behind a zero":         {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40, 1 << 40, 0}}}}},
+		"dims that overflow after a zero":          {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40, 1 << 40, 0}}}}},
 		"a columnar frame whose rows overflow":     {flags: Columns, count: math.MaxUint32, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40}, Bytes: 100}}}},
 		"a columnar frame of half the rows":        {flags: Columns, count: 2, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
 		"too many dims":                            {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: many, Bytes: 0}}}},
@@ -208,7 +208,7 @@ func TestHostileTablesAreRefused(t *testing.T) {
 		"components without rows":                  {count: 1, raw: 100, table: Table{Components: 1}},
 		"more elements than rows":                  {count: math.MaxUint32, raw: 100, table: Table{Components: MaxComponents, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
 		"more payload than the table has use for":  {count: 1, raw: 8 + 3*Align, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
-		"bytes behind the table":                   {count: 1, raw: 8, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}, tail: []byte{0}},
+		"bytes after the table":                    {count: 1, raw: 8, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}, tail: []byte{0}},
 		"a table that ends within the dims":        {count: 1, raw: 8, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Dims: []uint64{1}, Bytes: 8}}}, cut: 4},
 		"a table that ends within the first bytes": {count: 1, raw: 8, table: Table{Components: 1}, cut: 5},
 		"a slot that is cut":                       {flags: Shared, count: 1, raw: 8, table: Table{Components: 1}, cut: 12},
@@ -281,7 +281,7 @@ func FuzzFrame(f *testing.F) {
 	f.Add(Append(nil, Header{Type: Data, Flags: Snappy, Count: 1, PayloadLen: 9, RawLen: 73}, AppendTable(nil, 0, &table)))
 	f.Add(Append(nil, Header{Type: Error, Index: 3}, []byte("\x08\x03")))
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		// The checksum is made right, or nothing behind it would ever be reached.
+		// The test sets the right checksum. Otherwise, no code after its check would run.
 		if len(wire) >= HeaderSize {
 			n := min(int(binary.LittleEndian.Uint32(wire[32:])), len(wire)-HeaderSize)
 			crc := crc32.Checksum(wire[:60], Castagnoli)

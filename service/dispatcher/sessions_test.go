@@ -92,10 +92,10 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	report(first, 1, 1, 4)
 	report(first, 1, 2, 8)
 	report(first, 2, 1, 2)
-	shows("new totals, behind doubled and late ones", 2)
+	shows("new totals, after doubled and late ones", 2)
 	report(first, 1, 3, 16)
 	report(first, 2, 2, 4)
-	shows("totals behind some of an account that is closed", 2)
+	shows("totals after some of another generation", 2)
 	// Both streams go to another worker.
 	first.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	second := s.worker(workerHello("w2", 4))

@@ -165,7 +165,7 @@ func TestADirectoryThatOthersMayFillIsRefused(t *testing.T) {
 	}
 }
 
-// What was written first leaves first, also what a killed process left behind. Files of others stay.
+// The oldest files are removed first. Files of killed processes count too, and files of others stay.
 func TestTheOldestFilesAreRemovedFirst(t *testing.T) {
 	d, _ := open(t, t.TempDir())
 	at := time.Now().Add(-time.Hour)

@@ -6,7 +6,7 @@
 # buildah runs the steps of the container file in chroots. The base images get the names that the file has, and are made with
 # debootstrap: no registry of images is asked. They have Debian's Python and the Go of this machine, so the versions of the official
 # base images are not tested. It needs root, and the packages buildah, debootstrap and iproute2. Images and base images are kept in
-# ~/.cache/pecan-images (PECAN_IMAGES_CACHE); remove the directory to begin anew. STORAGE_DRIVER=vfs is for file systems on which the
+# ~/.cache/pecan-images (PECAN_IMAGES_CACHE); remove the directory to begin again. STORAGE_DRIVER=vfs is for file systems on which the
 # kernel has no overlays.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

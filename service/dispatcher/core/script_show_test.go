@@ -146,8 +146,8 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		default:
 			line += " write " + order.Key
 		}
-		if suspicion := k.Start.CrashGuard; suspicion.GetSerial() {
-			line += fmt.Sprintf(" serial until=%d", suspicion.Below)
+		if guard := k.Start.CrashGuard; guard.GetSerial() {
+			line += fmt.Sprintf(" serial until=%d", guard.Below)
 		}
 		if order := k.Start.Plan.GetOrder(); order != nil {
 			line += fmt.Sprintf(" order %v", order)

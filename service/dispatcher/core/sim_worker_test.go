@@ -113,22 +113,22 @@ func (s *sim) workerMarks(w *simWorker) {
 	exclusive := false
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		suspicion := h.start.GetCrashGuard()
-		if suspicion == nil || h.ended || h.count == 0 {
+		guard := h.start.GetCrashGuard()
+		if guard == nil || h.ended || h.count == 0 {
 			continue
 		}
 		next := uint64(s.rng.IntN(int(h.count)))
 		mark := &pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: next, Below: next + 1 + uint64(s.rng.IntN(4))}
-		if suspicion.First <= next && next < suspicion.Below {
+		if guard.First <= next && next < guard.Below {
 			if exclusive {
 				continue
 			}
 			exclusive = true
 			mark.Below, mark.Exclusive = next+1, true
-		} else if next < suspicion.First {
-			mark.Below = min(mark.Below, suspicion.First)
+		} else if next < guard.First {
+			mark.Below = min(mark.Below, guard.First)
 		}
-		mark.ReadAhead = !suspicion.Serial && next%2 == 0
+		mark.ReadAhead = !guard.Serial && next%2 == 0
 		s.feed(mark)
 		if mark.ReadAhead && next%4 == 0 {
 			// The stream waits, and its steps continue.

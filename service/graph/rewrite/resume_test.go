@@ -17,7 +17,7 @@ func TestTheResumeStrategyOfAPlan(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		mode        pecanv1.Mode
-		way         pecanv1.Resume_Strategy
+		strategy    pecanv1.Resume_Strategy
 		above       string
 		checkpoints bool
 	}{
@@ -47,7 +47,7 @@ func TestTheResumeStrategyOfAPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := p.GetResume()
-		if r.GetStrategy() != c.way || strings.Join(r.GetSkipNodes(), " ") != c.above || r.GetCheckpoints() != c.checkpoints {
+		if r.GetStrategy() != c.strategy || strings.Join(r.GetSkipNodes(), " ") != c.above || r.GetCheckpoints() != c.checkpoints {
 			t.Errorf("%s: %v", c.name, r)
 		}
 		if last := p.GetReasons()[len(p.GetReasons())-1]; !strings.HasPrefix(last, "A stream that moves to another worker ") {

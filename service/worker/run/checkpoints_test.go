@@ -29,7 +29,7 @@ func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
 	for range 40 {
 		wait := s.postpone(10 * time.Second)
 		if wait < last || wait > 10*time.Minute {
-			t.Fatalf("%v behind %v", wait, last)
+			t.Fatalf("%v after %v", wait, last)
 		}
 		last = wait
 	}

@@ -38,7 +38,7 @@ func TestCompressionIsChosenByMeasurement(t *testing.T) {
 	}{
 		"a slow link and data that shrinks": {measured(false, 10*time.Millisecond), auto, plain, true},
 		"a slow link and noise":             {measured(false, 10*time.Millisecond), auto, random, false},
-		"a slow link behind a buffer":       {buffered, auto, plain, true},
+		"a slow link after a buffer":        {buffered, auto, plain, true},
 		"a fast link":                       {measured(false, time.Millisecond/2), auto, plain, false},
 		"a link of which nothing is known":  {measured(false, 0), auto, plain, false},
 		"the same host":                     {measured(true, 10*time.Millisecond), auto, plain, false},

@@ -46,7 +46,7 @@ func read(t *testing.T, c net.Conn, n int) string {
 	return string(p)
 }
 
-func TestWhatIsSentArrivesAndThenTheEnd(t *testing.T) {
+func TestSentBytesArriveBeforeTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *simnet.Net) {
 		here, there := joined(t, n)
 		_, _ = here.Write([]byte("hello"))

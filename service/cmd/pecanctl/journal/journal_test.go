@@ -32,7 +32,7 @@ func history() []*pecanv1.Record {
 	}
 }
 
-// work makes a work directory of records, with a snapshot behind the first of them.
+// work makes a work directory of records, with a snapshot after the first of them.
 func work(t *testing.T, records []*pecanv1.Record, snapshot int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "work")

@@ -154,7 +154,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due, o.blocked = r.host.Now()+checkEvery, true
 	if last := o.inconclusive; last != nil {
 		if session, _ := r.host.Worker(last.worker); session != last.session {
-			// Another worker begins anew, and needs more than the trial that was not enough.
+			// Another worker begins again. It needs a larger budget than the inconclusive trial had.
 			o.inconclusive, o.least = nil, 2*o.least
 		}
 	}
