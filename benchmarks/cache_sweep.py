@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import gluster_volume
 import numpy as np
@@ -45,9 +45,10 @@ FIXED = (COMPUTE, SOURCE, FULL)
 CROP = 16 << 10
 # A turn has an epoch of each choice. A point has turns for so many seconds, but at least and at most so many turns.
 POINT_S, LEAST, MOST = 20, 5, 15
-# The automatic choice decides and writes in the first epochs. A cache must pay for its writing within the epochs that
-# are expected, which are as many as the job has begun. The fixed choices are compared without the time of writing.
-SETTLING = 24
+# Epochs of a training. The fixed choices are compared without the time of writing, so that must count little over all.
+EPOCHS = 400
+# The automatic choice decides and writes in so many first epochs.
+SETTLING = 8
 # Milliseconds of the variable stage at which a few epochs of the fixed choices show where their lines cross.
 PROBED, PROBES = (0.0, 1.0, 4.0), 2
 # Points around the only crossing or each of two, as multiples of it, and points beyond the last one.
@@ -124,7 +125,7 @@ def dataset(files: list[str], rounds: int, mark: Callable[[str], Callable[[D], D
             built = built.apply(step)
         for stage in stages:
             built = built.map(stage)
-    return built.map(_crop)
+    return built.map(_crop).repeat(EPOCHS)
 
 
 def drop_pages(*directories: pathlib.Path) -> None:
@@ -135,6 +136,17 @@ def drop_pages(*directories: pathlib.Path) -> None:
             descriptor = os.open(path, os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
+
+
+class Reader:
+    """A training that reads a dataset, as many epochs as the dataset has."""
+
+    def __init__(self, dataset: D) -> None:
+        self._dataset, self.elements = dataset, iter(dataset)
+
+    def cache(self) -> pecan.CacheExplanation:
+        """Returns what is cached for the dataset."""
+        return pecan.explain(self._dataset).cache
 
 
 class Sweep:
@@ -158,44 +170,41 @@ class Sweep:
     def _rounds(self, millis: float) -> int:
         return round(millis * self._speed)
 
-    def _epoch(self, read: D) -> float:
-        """Returns the seconds from the first element of an epoch to its end. Its files come from their medium.
+    def _epoch(self, read: Iterator[tf.Tensor]) -> float:
+        """Returns the seconds from the first element of an epoch to its last one. Its files come from their medium.
 
         The client opens the next epoch ahead, except over `pecan.cache()`. So the time to open an epoch does not count.
         """
         drop_pages(*(directory for directory in self._cold if directory.exists()))
-        began, count = 0.0, 0
-        for _ in read:
-            if count == 0:
-                began = time.perf_counter()
-            count += 1
-        spent = time.perf_counter() - began
-        assert count == FILES * RECORDS, count
-        return spent
+        next(read)
+        began = time.perf_counter()
+        for _ in range(FILES * RECORDS - 1):
+            next(read)
+        return time.perf_counter() - began
 
-    def _fixed_choice(self, millis: float, choice: str) -> D:
-        """Returns a dataset that caches at a place, or nowhere. What it caches is complete."""
+    def _fixed_choice(self, millis: float, choice: str) -> Reader:
+        """Returns a reader that caches at a place, or nowhere. What it caches is complete."""
         built = dataset(self._files, self._rounds(millis), lambda place: pecan.cache() if place == choice else None)
-        read = built.apply(pecan.distribute(self._services[choice].target, order="off"))
-        self._epoch(read)
+        read = Reader(built.apply(pecan.distribute(self._services[choice].target, order="off")))
+        self._epoch(read.elements)
         if choice != COMPUTE:
-            wait(lambda: pecan.explain(read).cache.state in ("committed", "used"), "the cache is complete")
+            wait(lambda: read.cache().state in ("committed", "used"), "the cache is complete")
         return read
 
-    def _automatic_choice(self, millis: float, cluster: Cluster) -> D:
-        """Returns a dataset for which the service has chosen."""
+    def _automatic_choice(self, millis: float, cluster: Cluster) -> Reader:
+        """Returns a reader for which the service has chosen."""
         built = dataset(self._files, self._rounds(millis), pecan.cache_candidate)
-        read = built.apply(pecan.distribute(cluster.target, order="off", cache="auto"))
+        read = Reader(built.apply(pecan.distribute(cluster.target, order="off", cache="auto")))
         for _ in range(SETTLING):
-            self._epoch(read)
+            self._epoch(read.elements)
         return read
 
-    def _turns(self, choices: dict[str, D]) -> list[Sample]:
+    def _turns(self, choices: dict[str, Reader]) -> list[Sample]:
         """Reads an epoch of each choice in each turn. Every second turn runs in reverse."""
         turns, began = [], time.perf_counter()
         while len(turns) < LEAST or (len(turns) < MOST and time.perf_counter() - began < POINT_S):
             order = list(choices)[:: 1 if len(turns) % 2 == 0 else -1]
-            turns.append({choice: self._epoch(choices[choice]) for choice in order})
+            turns.append({choice: self._epoch(choices[choice].elements) for choice in order})
         return turns
 
     def points(self) -> list[float]:
@@ -203,7 +212,7 @@ class Sweep:
 
         def probe(millis: float, choice: str) -> float:
             read = self._fixed_choice(millis, choice)
-            spent = min(self._epoch(read) for _ in range(PROBES))
+            spent = min(self._epoch(read.elements) for _ in range(PROBES))
             # The job ends, so that it opens no epoch beside those of the next one.
             del read
             gc.collect()
@@ -224,7 +233,7 @@ class Sweep:
                 choices = {choice: self._fixed_choice(millis, choice) for choice in FIXED}
                 choices[AUTOMATIC] = self._automatic_choice(millis, cluster)
                 turns = self._turns(choices)
-                stored = [c.name or c.step for c in pecan.explain(choices[AUTOMATIC]).cache.candidates if c.stored]
+                stored = [c.name or c.step for c in choices[AUTOMATIC].cache().candidates if c.stored]
                 del choices
                 gc.collect()
         finally:

@@ -66,13 +66,14 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions, known spli
 			listCachedSteps(g, plan, c.Plan, ordered)
 		}
 	}
-	plan.Steps = stepsOf(g)
+	if root, ok := split.OneEpoch(g, plan); ok {
+		plan.Steps = stepsOf(root)
+	}
 	return plan, nil
 }
 
-// stepsOf returns the steps of a dataset, the last one first.
-func stepsOf(g *graph.Graph) (steps []*pecanv1.PlanStep) {
-	root, _ := g.Steps()
+// stepsOf returns the steps of an epoch, the last one first.
+func stepsOf(root *graph.Step) (steps []*pecanv1.PlanStep) {
 	var visit func(s *graph.Step)
 	visit = func(s *graph.Step) {
 		step := &pecanv1.PlanStep{Node: s.Node.GetName()}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -150,6 +151,20 @@ func TestBadGraphsAreRefusedAtRegistration(t *testing.T) {
 	status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
 	if err != nil || len(status.Datasets) != 0 {
 		t.Fatalf("after refusals: %v %v", status.GetDatasets(), err)
+	}
+}
+
+// A removed repeat runs in no stream. Nothing would ever be measured of it, and a decision on caches waits for each step.
+func TestThePlanListsTheStepsOfOneEpoch(t *testing.T) {
+	planner := dispatcher.NewGraphs(dispatcher.DefaultConfig())
+	plan, err := planner.Plan(graphtest.Read(t, "cached_repeated"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}, split.Env{})
+	if err != nil || plan.Repeat != 3 || len(plan.Steps) == 0 {
+		t.Fatal(plan, err)
+	}
+	for _, step := range plan.Steps {
+		if strings.Contains(step.Node, "Repeat") {
+			t.Error(step.Node, "is listed")
+		}
 	}
 }
 

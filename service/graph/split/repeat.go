@@ -44,6 +44,13 @@ func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 	}
 }
 
+// OneEpoch returns the last step of one epoch of a plan. Streams do not run the outermost repeat if the plan removed it. ok is
+// false if the steps are no tree.
+func OneEpoch(g *graph.Graph, plan *pecanv1.Plan) (root *graph.Step, ok bool) {
+	_, root, ok = plannedEpoch(g, plan)
+	return root, ok
+}
+
 // removeStep copies a tree without one step. That step must read a single other step.
 func (p *Planner) removeStep(root, removed *graph.Step) *graph.Step {
 	if root == removed {
