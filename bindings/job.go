@@ -191,9 +191,9 @@ func NewIterator(job int64) (string, error) {
 	return encode(r.NewIterator())
 }
 
-// SaveState returns the token of the position after the first consumed elements of an iterator, or of all
-// iterators if reading is 0. ended is true if no iterator is open.
-func SaveState(job, reading, consumed int64, ended bool) (string, error) {
+// SaveState returns the token of the position after the first consumed elements of an iterator. iterator is its number
+// from NewIterator, or 0 for the elements of all iterators. ended is true if no iterator is open.
+func SaveState(job, iterator, consumed int64, ended bool) (string, error) {
 	r, err := rejoiningJob(job)
 	if err != nil {
 		return "", failed(err)
@@ -201,7 +201,7 @@ func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 	if consumed < 0 {
 		return "", failed(reason.New(reason.BadArgument, "save a state after %d elements: give a number of at least 0", consumed))
 	}
-	token, err := r.Save(uint64(reading), uint64(consumed), ended)
+	token, err := r.Save(uint64(iterator), uint64(consumed), ended)
 	return token, failed(err)
 }
 

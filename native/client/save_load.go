@@ -19,14 +19,14 @@ func (r *RejoiningJob) NewIterator() uint64 {
 // its number. With number 0 it counts the elements of all iterators since the dataset was created or a state
 // was loaded. An error in an element's position counts as one element. ended is true if the training loop has no open
 // iterator, and its next one begins at the start of a pass.
-func (r *RejoiningJob) Save(reading, consumed uint64, ended bool) (string, error) {
+func (r *RejoiningJob) Save(iterator, consumed uint64, ended bool) (string, error) {
 	r.mu.Lock()
 	job, positions := r.job, r.log
 	r.mu.Unlock()
 	if err := resume.CheckResumable(job.consumer); err != nil {
 		return "", err
 	}
-	at, err := positions.At(reading, consumed, ended)
+	at, err := positions.At(iterator, consumed, ended)
 	if err != nil {
 		return "", err
 	}

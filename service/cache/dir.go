@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Errors that callers distinguish.
+// The errors behind the texts that callers get. Tests tell them apart.
 var (
 	// errInvalid is the error for a segment that is missing, damaged, or not the requested one.
 	errInvalid = errors.New("the segment cannot be used")
@@ -35,10 +35,10 @@ var names = regexp.MustCompile(`^([0-9a-z]{1,32}(?:-[0-9a-z]{1,32})?)-[0-9a-z]{1
 // oldNames matches the names that files had before names had the cluster. Nothing reads such files; only RemoveOld deletes them.
 var oldNames = regexp.MustCompile(`^[0-9a-z]{1,128}-[0-9]{1,10}-[0-9]{1,20}-[0-9]{1,20}-[0-9a-z]{1,32}\.(?:seg|tmp|bad)$`)
 
-// Name returns the name of a segment. Several clusters may use one directory. Two runs may write a part at the same time; lease, worker and
-// the number of the worker's run make their names different.
-func Name(cluster, key string, part uint32, lease, run uint64, worker string) string {
-	return fmt.Sprintf("%s-%s-%d-%d-%d-%s%s", cluster, key, part, lease, run, worker, segmentSuffix)
+// Name returns the name of a segment. number counts the segments that the worker process has begun. Several clusters may use one
+// directory, and two runs may write a part at the same time. The cluster, the lease, the worker and the number make their names different.
+func Name(cluster, key string, part uint32, lease, number uint64, worker string) string {
+	return fmt.Sprintf("%s-%s-%d-%d-%d-%s%s", cluster, key, part, lease, number, worker, segmentSuffix)
 }
 
 // ClusterOf returns the cluster that a name from Name, or its temporary or quarantined form, belongs to. It returns "" for other names.

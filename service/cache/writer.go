@@ -164,7 +164,8 @@ func cpuTime(compute func()) time.Duration {
 	return time.Duration(ended.Nano() - began.Nano())
 }
 
-// Commit completes the segment and makes it durable under its name. The Writer cannot be used afterwards.
+// Commit makes the segment's file complete and durable. The file is read only after the journal records it, which makes the
+// segment a committed one. The Writer cannot be used afterwards.
 func (w *Writer) Commit() (Segment, error) {
 	out, err := w.commit()
 	if err != nil {

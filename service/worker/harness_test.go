@@ -35,7 +35,7 @@ func (files) Instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan,
 	return &rewrite.StreamGraphs{A: data}, err
 }
 
-func (files) Files(context.Context, string, *pecanv1.Plan, split.Run) []string { return nil }
+func (files) Files(context.Context, string, *pecanv1.Plan, split.EpochStream) []string { return nil }
 
 func testConfig() Config {
 	return Config{

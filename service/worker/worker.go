@@ -126,7 +126,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	streams.Graphs, streams.Totals = dataset.NewStore(w.session.fetchGraph), profile.NewTotals(runtime.NumCPU())
 	w.trials = &trial.Queue{
 		Log: w.log, Identity: w.identity, Lifetime: lifetime, Running: &w.running, Send: w.session.Send, Graphs: streams.Graphs,
-		ShareOpening: streams.ShareOpening,
+		AcquireOpening: streams.AcquireOpening,
 	}
 	w.server.Serve()
 	return w, nil

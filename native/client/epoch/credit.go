@@ -21,7 +21,7 @@ func (e *Epoch) steadyLimit() int {
 // first. The limit is 0 while queued and granted bytes of other streams fill the budget. e.mu is held.
 func (e *Epoch) steadyAhead() int {
 	limit := e.steadyLimit()
-	if e.streams.reading > limit && e.streams.held+e.share() > uint64(e.options.MaxOutstandingBytes) {
+	if e.streams.reading > limit && e.streams.held+e.streamBudget() > uint64(e.options.MaxOutstandingBytes) {
 		return 0
 	}
 	if group := int(e.Consumer.Plan.GetGroup()); e.options.Deterministic && group > 0 {
@@ -30,9 +30,9 @@ func (e *Epoch) steadyAhead() int {
 	return limit
 }
 
-// share returns the part of the memory budget of a stream with steady credit. If some streams get credit in rotation,
+// streamBudget returns the memory budget of one stream with steady credit. If some streams get credit in rotation,
 // half of the budget is theirs. e.mu is held.
-func (e *Epoch) share() uint64 {
+func (e *Epoch) streamBudget() uint64 {
 	budget, limit := e.options.MaxOutstandingBytes, e.steadyLimit()
 	if e.streams.reading > limit {
 		return uint64(max(1, budget/2/int64(limit)))
@@ -115,16 +115,16 @@ const firstCredit = 1 << 20
 
 // window returns how many bytes may be queued while more are requested. A worker sends while it has sent less
 // than its credit, and so exceeds the credit by up to one frame. The window is therefore smaller than the
-// share by that much. One frame is always requested.
+// stream's budget by that much. One frame is always requested.
 func (st *stream) window() uint64 {
-	share := st.epoch.share()
+	budget := st.epoch.streamBudget()
 	switch {
 	case st.largest == 0:
-		return min(share, firstCredit)
-	case share <= st.largest:
+		return min(budget, firstCredit)
+	case budget <= st.largest:
 		return 1
 	}
-	return share - st.largest + 1
+	return budget - st.largest + 1
 }
 
 // room bounds the window by what other streams leave of the budget: streams that have ended may still be queued. A
@@ -148,13 +148,13 @@ func (st *stream) grantable() uint64 {
 func (r *receiver) credit(ack bool) {
 	st := r.stream
 	below := st.acknowledgeable()
-	share := st.epoch.share()
+	budget := st.epoch.streamBudget()
 	grant := r.granted
 	if more := st.grantable(); more > 0 {
 		grant = max(grant, saturatingAdd(r.received, more))
 	}
-	worth := grant-r.granted >= max(1, share/4) ||
-		grant > r.granted && r.granted <= saturatingAdd(r.received, share/2) ||
+	worth := grant-r.granted >= max(1, budget/4) ||
+		grant > r.granted && r.granted <= saturatingAdd(r.received, budget/2) ||
 		ack && below > r.acked
 	if !worth {
 		return

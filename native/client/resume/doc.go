@@ -1,8 +1,8 @@
 // Package resume computes positions, at which a stopped iteration can resume, and encodes them as resume tokens.
 //
 // A Log (log.go) keeps the last deliveries of a dataset's iterations, because TensorFlow prefetches elements for the
-// training loop. Log.At (lookup.go) sums the deliveries (position.go) to the Point (point.go) after a number of training
-// steps. token.go encodes and decodes tokens, and shortened.go shortens those of plans with groups. check.go refuses a
+// training loop. Log.At (lookup.go) sums the deliveries (position.go) to the Point (point.go) after a number of results of
+// an iterator. token.go encodes and decodes tokens, and shortened.go shortens those of plans with groups. check.go refuses a
 // token that does not fit the dataset. restart.go converts a position into one at which a class C dataset may start.
 //
 // Package client creates a token in RejoiningJob.Save and reads one in RejoiningJob.Load (save_load.go). Tokens have

@@ -30,21 +30,21 @@ func (l *Log) NextEpoch() uint64 {
 	return next
 }
 
-// At returns the point after a number of results of an iterator, or of all iterations if reading is 0. ended is true if the
+// At returns the point after a number of results of an iterator; iterator is its number, or 0 for those of all iterators. ended is true if the
 // training loop is between two of its iterators.
-func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
+func (l *Log) At(iterator, results uint64, ended bool) (*Point, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended {
 		return l.afterLast(), nil
 	}
-	from, err := l.from(reading)
+	from, err := l.from(iterator)
 	if err != nil {
 		return nil, err
 	}
 	to := from + results
 	switch {
-	case l.interleaved >= max(reading, 1):
+	case l.interleaved >= max(iterator, 1):
 		return nil, reason.New(reason.BadArgument, "save a state: two iterators read this dataset at the same time, so a number of elements names no position. Apply distribute() once for each iterator")
 	case to > l.total:
 		return nil, reason.New(reason.BadArgument, "save a state after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", results, l.total-from)
@@ -83,15 +83,15 @@ func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 }
 
 // from returns how many results were delivered before those of an iterator.
-func (l *Log) from(reading uint64) (uint64, error) {
-	if reading == 0 {
+func (l *Log) from(iterator uint64) (uint64, error) {
+	if iterator == 0 {
 		return 0, nil
 	}
 	for _, r := range l.iterators {
 		switch {
-		case r.iteration == reading && r.begun:
+		case r.iteration == iterator && r.begun:
 			return r.from, nil
-		case r.iteration == reading:
+		case r.iteration == iterator:
 			return l.total, nil
 		}
 	}

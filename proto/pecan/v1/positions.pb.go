@@ -397,7 +397,8 @@ func (x *EpochOrder) GetSteps() []uint32 {
 type Token struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Format uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
-	// These fields must be equal on restore, because they determine the elements at each index.
+	// These fields determine the elements at each index. Loading makes a job with the token's seed, number of streams and
+	// group. It refuses the token if a field of the new job differs, or if the trainer asks for another seed.
 	Fingerprint string    `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	PlanHash    string    `protobuf:"bytes,3,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
 	Mode        Mode      `protobuf:"varint,4,opt,name=mode,proto3,enum=pecan.v1.Mode" json:"mode,omitempty"`
@@ -407,7 +408,7 @@ type Token struct {
 	// Finished passes of the outermost repeat, and the elements of the iteration so far.
 	Passes   uint64 `protobuf:"varint,8,opt,name=passes,proto3" json:"passes,omitempty"`
 	Elements uint64 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
-	// The plan's group. It must be equal on restore.
+	// The plan's group.
 	Group         int32 `protobuf:"varint,10,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

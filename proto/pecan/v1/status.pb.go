@@ -803,7 +803,7 @@ type WorkerStatus struct {
 	State      string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	MaxStreams int32  `protobuf:"varint,3,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
 	Cores      int32  `protobuf:"varint,4,opt,name=cores,proto3" json:"cores,omitempty"`
-	// Seconds since the last heartbeat.
+	// Seconds since the worker's last message.
 	LastHeartbeatS    float64       `protobuf:"fixed64,5,opt,name=last_heartbeat_s,json=lastHeartbeatS,proto3" json:"last_heartbeat_s,omitempty"`
 	Streams           []*HeldStream `protobuf:"bytes,6,rep,name=streams,proto3" json:"streams,omitempty"`
 	TensorflowVersion string        `protobuf:"bytes,7,opt,name=tensorflow_version,json=tensorflowVersion,proto3" json:"tensorflow_version,omitempty"`

@@ -27,9 +27,10 @@ type LeaseLost_Cause int32
 
 const (
 	LeaseLost_CAUSE_UNSPECIFIED LeaseLost_Cause = 0
-	// No failure: the worker returned the stream, the dispatcher moved it on purpose, or its epoch no longer needs it.
+	// No element is suspected. The worker returned the stream, the dispatcher moved it on purpose, or nobody needs it any
+	// more. Or the worker died before or after it ran the stream, while it opened it, or of something else.
 	LeaseLost_MOVED LeaseLost_Cause = 1
-	// The worker died while it ran the stream.
+	// The worker died while it ran the stream. An element of the stream may be the cause.
 	LeaseLost_DIED LeaseLost_Cause = 2
 	// The worker could not run the stream. Another worker may be able to.
 	LeaseLost_FAILED LeaseLost_Cause = 3

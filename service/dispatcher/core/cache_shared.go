@@ -112,5 +112,5 @@ func (c *Core) noteComputed(epoch *durable.Epoch, stream uint32) {
 }
 
 func partsOf(epoch *durable.Epoch, step *pecanv1.CachePlan, stream uint32) []uint32 {
-	return split.PartsOf(epoch.Job.Plan, step, split.Run{Stream: int(stream), Epoch: epoch.Epoch, Seed: epoch.Job.Options.GetSeed()})
+	return split.PartsOf(epoch.Job.Plan, step, split.EpochStream{Stream: int(stream), Epoch: epoch.Epoch, Seed: epoch.Job.Options.GetSeed()})
 }

@@ -12,9 +12,9 @@ import (
 
 // Config holds the settings of the core. All durations are of the monotonic clock.
 type Config struct {
-	// Heartbeat is the shortest period of the workers' heartbeats. heartbeats.go makes it longer for large fleets.
+	// Heartbeat is the shortest period of the workers' heartbeats. heartbeat_period.go makes it longer for large fleets.
 	Heartbeat time.Duration
-	// A worker without a heartbeat for SuspectAfter gets no new streams. After DeadAfter its streams move. SuspectAfter grows with
+	// A worker that is silent for SuspectAfter gets no new streams. After DeadAfter its streams move. SuspectAfter grows with
 	// the period of heartbeats, DeadAfter does not.
 	SuspectAfter, DeadAfter time.Duration
 	// ReturnGrace is how long a worker keeps its streams after its session broke. A worker that reconnects at

@@ -47,8 +47,8 @@ type Core struct {
 	stalled map[WatchID]bool
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
-	// closing has stopped runs that may still write files.
-	closing map[fileKey][]closingRun
+	// stopping has stopped runs that may still write files.
+	stopping map[fileKey][]stoppingRun
 	// caches has the state of caches that has no records.
 	caches cachesState
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
@@ -81,7 +81,7 @@ func New(cfg Config, state *durable.State) *Core {
 		cfg: cfg, state: state, heartbeatPeriod: cfg.Heartbeat,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{}, sources: map[string]*measure.Source{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
-		closing: map[fileKey][]closingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		stopping: map[fileKey][]stoppingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 		fleet: fleet.New(cfg.Fleet),
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state, c.takeAtOnce)

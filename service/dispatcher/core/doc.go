@@ -15,8 +15,9 @@
 // workers are. fleet decides how many workers a provider is asked for. placement decides which workers serve a job. rollout
 // takes orders of steps to production.
 //
-// The rest is one state machine: each command may end epochs, leases and watches of all other commands. The package has
-// more files and lines than others because all commands share the volatile state. Each command and record has one file:
+// The rest is one state machine: each input may end epochs, leases and watches of all others. The package has more files
+// and lines than others because all inputs share the volatile state. A row names an input, or a part of what it causes, and
+// its file. Several inputs may write the same record:
 //
 //	input                        file                 records                            effects
 //	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
@@ -32,7 +33,7 @@
 //	ReleaseStreams                                    ConsumerReleased
 //	Hello                        registration.go      WorkerNamed (stale_store.go:       Command(Welcome), EndSession
 //	                                                  JobFailed)
-//	Tick                         heartbeats.go                                           Command(SetHeartbeat)
+//	Tick                         heartbeat_period.go                                     Command(SetHeartbeat)
 //	FromWorker, SessionEnded     workers.go,          StreamsProduced, LeaseLost,        Command
 //	                             stream_lists.go      WorkerForgotten
 //	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
@@ -67,11 +68,12 @@
 // job's trainers, and tenants.go checks tenants. repeated_request.go finds the answer to an earlier copy of a request.
 // carry.go keeps the carry: the rows that the next epoch joins.
 //
-// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new lease. The
-// lease of a delivered stream ends in durable (endLeases).
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then adjust (core.go) grants a new lease. When
+// a stream is delivered and no closing stream needs its rows, its lease ends in durable (endLeases). The leases of a closed
+// epoch end with EpochClosed.
 // Only nextLease makes the number of a lease. A LeaseLost record is durable before another worker gets the stream. Only
 // loseLease, loseLeaseWithWorker and markElements (crashes.go) write LeaseLost records. A worker's lease time is LeaseTTL
-// (config.go). truncation.go decides when the loss of a lease ends the stream. closing_runs.go delays a grant until the
+// (config.go). truncation.go decides when the loss of a lease ends the stream. stopping_runs.go delays a grant until the
 // files of the last run are closed. waiting.go and status.go report why a stream or job waits. cache_candidates.go
 // reports which steps a job may cache.
 //

@@ -72,7 +72,7 @@ func (c *Core) leaveEpoch(job *durable.Job, epoch *durable.Epoch, clientID strin
 }
 
 // resumeIndex returns the index at which the next consumer starts after a client that left without reporting its position. The
-// package comment has the rules by mode.
+// comment at the top of consumers.go has the rules by mode.
 func (c *Core) resumeIndex(job *durable.Job, key pecanv1.StreamKey, stream *pecanv1.StoredStream) uint64 {
 	volatileStream := c.volatileStream(key)
 	index := stream.StartIndex

@@ -37,7 +37,7 @@ func (c *Core) hello(in Hello) error {
 	c.placements.RemoveWorker(id)
 	*worker = workerState{
 		address: msg.Address, loopback: isLoopback(msg.GetAddress().GetTcp()), session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
-		tensorflow: msg.TensorflowVersion, version: msg.Version, kind: msg.Kind, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, kind: msg.Kind, trainer: msg.TrainerId, graphProducer: msg.GraphProducer, lastMessage: c.now, caches: msg.Caches,
 		connection: msg.Number, commons: map[passKey]*pecanv1.StartStream{},
 	}
 	c.nameWorker(worker)
@@ -50,7 +50,7 @@ func (c *Core) hello(in Hello) error {
 	c.askToLeave(id)
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "kind", msg.Kind, "held", len(msg.Held))
 	// Earlier commands may never have arrived. The worker lists the runs that it still has.
-	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
+	c.removeStoppingRuns(func(run stoppingRun) bool { return run.worker == id })
 	c.detectStaleStore(id, msg)
 	c.reconcile(id, msg.Held)
 	c.dirty = true

@@ -24,7 +24,7 @@ func (h scheduleHost) Ready(epoch *durable.Epoch) func(stream uint32) bool {
 			return false
 		}
 		trialled := first == nil || first.Stream == stream || epoch.Find(stream).GetOpeningCrashes() == 0
-		return trialled && len(h.c.closingRunsOf(epoch.Job, stream)) == 0
+		return trialled && len(h.c.stoppingRunsOf(epoch.Job, stream)) == 0
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	status := &pecanv1.WorkerStatus{
 		Address: worker.address, State: c.workerStateName(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
 		TensorflowVersion: worker.tensorflow, Kind: worker.kind, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
-		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Store: worker.store, Host: worker.host,
+		LastHeartbeatS: (c.now - worker.lastMessage).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics, Store: worker.store, Host: worker.host,
 	}
 	if rates, known := worker.totals.Rates("", c.now-c.recentReports()); known {
 		status.Busy, status.Cpu, status.SentBytesS = rates.Busy, rates.CPU, rates.Bytes

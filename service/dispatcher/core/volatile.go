@@ -60,7 +60,7 @@ type workerState struct {
 	// trainer is the trainer that started the worker; empty if none did.
 	trainer       string
 	graphProducer int32
-	lastHeartbeat time.Duration
+	lastMessage   time.Duration
 	away          bool
 	// reportedUsable says whether the scheduler counts the worker as usable.
 	reportedUsable bool

@@ -38,8 +38,8 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 				carries = fmt.Sprintf("the last batches begin with rows of epoch %d, which has not ended yet: other trainers of job %q still read it", *before, job.Name)
 			}
 			queued = append(queued, fmt.Sprint(stream.Stream))
-			for _, run := range c.closingRunsOf(job, stream.Stream) {
-				closing = append(closing, c.closingText(stream, run))
+			for _, run := range c.stoppingRunsOf(job, stream.Stream) {
+				closing = append(closing, c.stoppingText(stream, run))
 			}
 			continue
 		}

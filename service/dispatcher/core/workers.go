@@ -20,7 +20,7 @@ func (c *Core) fromWorker(in FromWorker) error {
 		return nil
 	}
 	worker := c.workers[id]
-	worker.lastHeartbeat = c.now
+	worker.lastMessage = c.now
 	switch kind := in.Message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
 		return c.heartbeat(id, worker, kind.Heartbeat)
@@ -121,7 +121,7 @@ func (c *Core) usable(worker *workerState) bool {
 
 // answers reports whether a worker is connected and was heard recently.
 func (c *Core) answers(worker *workerState) bool {
-	return !worker.away && c.now-worker.lastHeartbeat <= c.suspectAfter()
+	return !worker.away && c.now-worker.lastMessage <= c.suspectAfter()
 }
 
 // sessionEnded gives the worker time to reconnect.
@@ -150,8 +150,8 @@ func (c *Core) expireWorkers() {
 		switch {
 		case worker.away && c.now >= worker.awayUntil:
 			why[id] = "worker " + id + " did not come back"
-		case !worker.away && c.now-worker.lastHeartbeat > c.cfg.DeadAfter:
-			why[id] = fmt.Sprintf("worker %s was silent for %v", id, (c.now - worker.lastHeartbeat).Round(time.Millisecond))
+		case !worker.away && c.now-worker.lastMessage > c.cfg.DeadAfter:
+			why[id] = fmt.Sprintf("worker %s was silent for %v", id, (c.now - worker.lastMessage).Round(time.Millisecond))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(why)) {
@@ -169,7 +169,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 	c.placements.RemoveWorker(id)
 	c.schedule.RemoveWorker(id)
 	c.touched.workers, c.touched.updates = true, true
-	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
+	c.removeStoppingRuns(func(run stoppingRun) bool { return run.worker == id })
 	if worker.session != 0 {
 		delete(c.sessions, worker.session)
 		c.orders.LoseTrials(uint64(worker.session), why, died)

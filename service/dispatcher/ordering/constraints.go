@@ -11,8 +11,8 @@ import (
 )
 
 // constraint returns the reason why step j must run after step i, or an empty string if the two steps may swap. i is
-// less than j. The reason calls step j "it". constraint treats each pair as neighbours: swaps of neighbours lead to
-// every order in which only pairs that may swap have swapped.
+// less than j. The reason calls step j "it". constraint judges two steps as if they were neighbours. Every allowed order
+// follows from allowed swaps of neighbours.
 func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {

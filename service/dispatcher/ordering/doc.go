@@ -8,7 +8,7 @@
 //
 // propose.go has Propose and the search. steps.go makes the steps, sizes and costs for the policy. constraints.go finds the
 // reasons why steps may not swap, and refused.go finds such reasons after the graph has refused an order. names.go writes
-// names and traits as text. position.go checks an order from a position.
+// names and traits as text. resumed_order.go checks the order that a resume token names.
 //
 // Do not adopt a proposal here: core/rollout tries it and records the decision first. Do not read a graph's functions
 // here: service/graph/order finds the traits of steps. Design note 0010 has the reasons.

@@ -16,14 +16,14 @@ const ExtentReader = "pecan_extents_"
 // Extents returns the number of records in an extent, and in all extents that a step reads. ok is false if the step
 // reads no extents one after the other, or if the extents do not end at multiples of one number.
 func (a *Analysis) Extents(s *graph.Step) (each, total int64, ok bool) {
-	each, total, starts := a.extentRuns(s)
+	each, total, starts := a.extentBlocks(s)
 	return each, total, starts != nil
 }
 
-// ExtentRuns returns the first extent of each run of extents that have as many records as Extents says. It returns nil
-// if each extent is such a run.
-func (a *Analysis) ExtentRuns(s *graph.Step) []int64 {
-	_, _, starts := a.extentRuns(s)
+// ExtentBlocks returns the first extent of each block of extents, which has as many records as Extents says. It returns nil
+// if each extent is such a block.
+func (a *Analysis) ExtentBlocks(s *graph.Step) []int64 {
+	_, _, starts := a.extentBlocks(s)
 	for i, first := range starts {
 		if first != int64(i) {
 			return starts
@@ -32,10 +32,10 @@ func (a *Analysis) ExtentRuns(s *graph.Step) []int64 {
 	return nil
 }
 
-// extentRuns divides the records of a list of extents into blocks of equal size. each is the number of records of a block,
+// extentBlocks divides the records of a list of extents into blocks of equal size. each is the number of records of a block,
 // total is the number of all records, and starts has the first extent of each block. It returns no starts if extents do not
 // begin at the bounds of blocks.
-func (a *Analysis) extentRuns(s *graph.Step) (each, total int64, starts []int64) {
+func (a *Analysis) extentBlocks(s *graph.Step) (each, total int64, starts []int64) {
 	counts := a.extentCounts(s)
 	if len(counts) == 0 || a.listOfExtents(s) != s.In[0] || s.Node.GetOp() != "FlatMapDataset" {
 		return 0, 0, nil

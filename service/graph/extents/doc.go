@@ -8,11 +8,11 @@
 // user's directory for caches. source.go finds the steps that open files. reader.go finds the function that opens a file,
 // and writes the function that opens an extent. taken.go finds the take and skip steps that decide which records are
 // used; they leave the graph. rows.go lists the extents, and continues to read indexes when a caller cannot wait.
-// divide.go replaces a list of files by a list of extents. Each extent has a name, an offset and a number of records.
+// replace.go replaces a list of files by a list of extents. Each extent has a name, an offset and a number of records.
 //
 // Extents have the same number of records, a power of two. A file's end shortens its last extent. The first extents of
 // the next file are shorter too, so that later ones end at multiples of that number, counted from the first file. So
-// blocks of a batch size can be counted in runs of extents.
+// blocks of a batch size can be counted in blocks of extents.
 //
 // Trainers call the package before they register a dataset, so the plan stays a function of the graph. If others must get
 // the same graph, it must not depend on the speed of a disk. Such callers give a context without a deadline. Do not read

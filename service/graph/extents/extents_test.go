@@ -237,7 +237,7 @@ func TestTheNumberOfStreamsFollowsTheBytesOfTheFiles(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for s := range 20 {
-		for _, name := range split.Files(g, plan, split.Run{Stream: s, Epoch: 1, Seed: 7}) {
+		for _, name := range split.Files(g, plan, split.EpochStream{Stream: s, Epoch: 1, Seed: 7}) {
 			seen[name]++
 		}
 	}
@@ -258,7 +258,7 @@ func TestShardingFileReadsWholeFiles(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for s := range 3 {
-		names := split.Files(g, plan, split.Run{Stream: s, Epoch: 1, Seed: 7})
+		names := split.Files(g, plan, split.EpochStream{Stream: s, Epoch: 1, Seed: 7})
 		if len(names) != 1 || seen[names[0]] {
 			t.Errorf("stream %d reads %v", s, names)
 		}
@@ -291,8 +291,8 @@ func TestExtentsOfSeveralFilesEndAtCommonMultiples(t *testing.T) {
 		}
 		each, total, ok := a.Extents(s)
 		starts := slices.Concat([]int64{0, 1}, counting(4, 25), []int64{30, 31})
-		if each != 4 || total != 113 || !ok || !slices.Equal(a.ExtentRuns(s), starts) {
-			t.Errorf("%d of %d records, %v, from the extents %v on, want %v", each, total, ok, a.ExtentRuns(s), starts)
+		if each != 4 || total != 113 || !ok || !slices.Equal(a.ExtentBlocks(s), starts) {
+			t.Errorf("%d of %d records, %v, from the extents %v on, want %v", each, total, ok, a.ExtentBlocks(s), starts)
 		}
 	})
 }

@@ -20,7 +20,7 @@ const (
 	maxCountedBytes = 16 << 30
 )
 
-// extent is a run of whole records in a file.
+// extent has consecutive whole records of a file.
 type extent struct {
 	name            []byte
 	offset, records int64
@@ -59,7 +59,7 @@ func extentsOf(ctx context.Context, src source, used Range, counted bool) ([]ext
 	}
 }
 
-// listed is a list of extents. full counts the runs of as many records as an extent has at most.
+// listed is a list of extents. full counts the blocks of as many records as an extent has at most.
 type listed struct {
 	rows []extent
 	full int
@@ -106,7 +106,7 @@ func parts(names [][]byte, used Range) (all []part, err error) {
 
 // list lists the extents of a range of the records of a step's files. If the step reads the files in order, an extent ends
 // at each multiple of its number of records from the start of the range. It also ends at the end of each file. Then every
-// run of that many records is a whole number of extents.
+// block of that many records is a whole number of extents.
 func list(src source, used Range) (listed, error) {
 	files, err := parts(src.names, used)
 	if err != nil {

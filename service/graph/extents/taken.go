@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Range is a run of records of a file: from From on, below To.
+// Range has consecutive records of a file: from From on, below To.
 type Range struct{ From, To int64 }
 
 // Whole has all records of a file.

@@ -15,10 +15,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf
-// lists, in the same sequence. Steps keep their names, and so their seeds and metrics. Only maps and
-// filters move, and only within their section: the steps between two steps that cannot move. Maps that compute
-// value by value may also move past batches.
+// Reorder returns the graph with its steps in another order. order names every step that TraitsOf lists, once, in the
+// new sequence. Orders of earlier versions lack the steps in functions, which keep their places. Steps keep their names,
+// and so their seeds and metrics. Only maps and filters move, and only within their section: the steps between two steps
+// that cannot move. Maps that compute value by value may also move past batches.
 //
 // The new graph keeps the fingerprint of the old one, because its plan and jobs know the dataset by it.
 //

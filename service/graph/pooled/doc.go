@@ -8,10 +8,10 @@
 // bit. NewTemplate refuses a graph for which that is not certain, with the reason. Such a stream needs an iterator of
 // its own.
 //
-// split.go finds the arguments and the template of a stream, and tensor.go decodes arguments. template.go writes the pooled
-// graph. lift.go passes arguments into functions. options.go merges the options of the dataset. defaults.go does the
-// rewrites that tf.data does not do for a nested dataset. inline.go makes steps compute in the thread that fetches.
-// resources.go captures tables and variables. private.go says which graphs are refused.
+// separate.go separates the arguments of a stream from its template, and tensor.go decodes arguments. template.go writes
+// the pooled graph. lift.go passes arguments into functions. options.go merges the options of the dataset. defaults.go
+// does the rewrites that tf.data does not do for a nested dataset. inline.go makes steps compute in the thread that
+// fetches. resources.go captures tables and variables. private.go says which graphs are refused.
 //
 // An argument is a constant that package rewrite adds. Any constant may be an argument, because its value is passed on
 // unchanged. A constant that differs between streams and is no argument costs a template per stream, and changes no

@@ -19,7 +19,7 @@ type argument struct {
 // argumentName is the name of an argument in every function that gets it.
 func argumentName(i int) string { return fmt.Sprintf("pecan_argument_%d", i) }
 
-// findArguments lists the arguments in the order of Split.
+// findArguments lists the arguments in the order of Separate.
 func (t *Template) findArguments() {
 	for _, n := range t.def.GetNode() {
 		if isArgument(argumentPrefixes, n.GetOp(), n.GetName()) {

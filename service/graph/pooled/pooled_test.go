@@ -21,7 +21,7 @@ func split(t *testing.T, name string, at rewrite.At) (pooled.Key, []pooled.Argum
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, arguments, err := pooled.Split(graphs.A)
+	key, arguments, err := pooled.Separate(graphs.A)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestGraphsWithStateInFunctionsArePrivate(t *testing.T) {
 func TestADamagedGraphIsRefused(t *testing.T) {
 	_, _, serialised := split(t, "map_batch", rewrite.At{})
 	for _, n := range []int{1, len(serialised) / 2, len(serialised) - 1} {
-		if _, _, err := pooled.Split(serialised[:n]); err == nil {
+		if _, _, err := pooled.Separate(serialised[:n]); err == nil {
 			t.Errorf("the first %d bytes are split", n)
 		}
 		if _, err := pooled.NewTemplate(serialised[:n]); err == nil {
@@ -87,7 +87,7 @@ func TestTheSourceOfElementsIsNoPartOfTheTemplate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, _, err := pooled.Split(graphs.B)
+		key, _, err := pooled.Separate(graphs.B)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,7 @@ const (
 // Names are the names of what a pooled graph uses outside of it.
 type Names struct {
 	// Arguments is the handle under which PecanPull reads the arguments of each stream. A number without meaning comes
-	// first, because PecanPull gives at least one tensor. The arguments follow in the order of Split.
+	// first, because PecanPull gives at least one tensor. The arguments follow in the order of Separate.
 	Arguments int64
 	// Elements is the handle under which the stream's own PecanPull reads.
 	Elements int64

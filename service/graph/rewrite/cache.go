@@ -11,23 +11,23 @@ import (
 )
 
 // findCached returns the cached step upstream of a step at a position, with its own position; nil if there is none.
-func (e *editor) findCached(s *graph.Step, at position) (*graph.Step, position) {
+func (e *editor) findCached(s *graph.Step, place position) (*graph.Step, position) {
 	if s.Node.GetName() == e.cached.GetNode() {
-		return s, at
+		return s, place
 	}
-	upstream := e.upstreamOf(s, at)
+	upstream := e.upstreamOf(s, place)
 	for _, in := range s.In {
-		if found, at := e.findCached(in, upstream); found != nil {
-			return found, at
+		if found, place := e.findCached(in, upstream); found != nil {
+			return found, place
 		}
 	}
-	return nil, at
+	return nil, place
 }
 
 // splitAtCache writes the cached step and all steps upstream as a separate graph. The rest of the graph
 // gets their elements from the worker. last is the last step of the rest.
-func (e *editor) splitAtCache(last *graph.Step, at position) error {
-	mark, at := e.findCached(last, at)
+func (e *editor) splitAtCache(last *graph.Step, place position) error {
+	mark, place := e.findCached(last, place)
 	if mark == nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (e *editor) splitAtCache(last *graph.Step, at position) error {
 		if byParts {
 			upstream.plan.share = split.OnePart(*e.at.Part)
 		}
-		graphs, err := upstream.finishCached(mark, upstream.emit(mark, at))
+		graphs, err := upstream.finishCached(mark, upstream.emit(mark, place))
 		if err != nil {
 			return err
 		}

@@ -25,16 +25,16 @@ func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto)
 
 // writeTree writes a step and all steps upstream, divided at the cached step if there is one. like is the node
 // whose types and shapes the output has.
-func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
+func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, place position) (*StreamGraphs, error) {
 	if e.cached != nil {
-		if err := e.splitAtCache(root, at); err != nil {
+		if err := e.splitAtCache(root, place); err != nil {
 			return nil, err
 		}
 		if e.at.Part != nil {
 			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, Files: e.at.Files, Ops: e.ops()}, nil
 		}
 	}
-	graphs, err := e.finishGraph(e.emit(root, at), like)
+	graphs, err := e.finishGraph(e.emit(root, place), like)
 	if err != nil {
 		return nil, err
 	}
@@ -61,13 +61,13 @@ func (e *editor) finishGraph(root string, like *tf.NodeDef) (*StreamGraphs, erro
 }
 
 // emit connects a step and all steps upstream, with the cut of the plan. It returns the node of the step's output.
-func (e *editor) emit(s *graph.Step, at position) string {
+func (e *editor) emit(s *graph.Step, place position) string {
 	if s == e.stop {
 		return e.stopOutput
 	}
 	cut, isCut := e.plan.division.Cuts[s]
-	at.upstreamOfCut = at.upstreamOfCut || isCut
-	upstream := e.upstreamOf(s, at)
+	place.upstreamOfCut = place.upstreamOfCut || isCut
+	upstream := e.upstreamOf(s, place)
 	inputs := make([]string, len(s.In))
 	for i, in := range s.In {
 		inputs[i] = e.addIndex(in, e.emit(in, upstream))
@@ -80,14 +80,14 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		name = inputs[0]
 	} else {
 		switch {
-		case e.at.Restored > 0 && !at.upstreamOfCut && !e.p.Keyed[name]:
-			at.start = e.at.Restored
+		case e.at.Restored > 0 && !place.upstreamOfCut && !e.p.Keyed[name]:
+			place.start = e.at.Restored
 		case e.skippedUpstream[s] && !e.p.Keyed[name]:
-			at.start = e.at.Start
+			place.start = e.at.Start
 		}
-		at.upstreamOfCache = at.upstreamOfCache || e.plan.frozen[name]
+		place.upstreamOfCache = place.upstreamOfCache || e.plan.frozen[name]
 		e.wire(s, inputs)
-		e.rewriteStep(s, at)
+		e.rewriteStep(s, place)
 		name = e.passIndex(s)
 	}
 	if isCut {
@@ -98,19 +98,19 @@ func (e *editor) emit(s *graph.Step, at position) string {
 }
 
 // upstreamOf returns the position of the inputs of a step at a position.
-func (e *editor) upstreamOf(s *graph.Step, at position) position {
+func (e *editor) upstreamOf(s *graph.Step, place position) position {
 	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.Freezes(s.Node) {
-		at.upstreamOfCache = true
+		place.upstreamOfCache = true
 	}
-	return at
+	return place
 }
 
 // emitDownstream connects the steps downstream of a step up to the root. output is the node of that step's output.
-func (e *editor) emitDownstream(s, stop *graph.Step, output string, at position) string {
+func (e *editor) emitDownstream(s, stop *graph.Step, output string, place position) string {
 	if s == stop {
 		return output
 	}
-	upstream := e.upstreamOf(s, at)
+	upstream := e.upstreamOf(s, place)
 	input := e.addIndex(s.In[0], e.emitDownstream(s.In[0], stop, output, upstream))
 	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
 		return input
@@ -119,7 +119,7 @@ func (e *editor) emitDownstream(s, stop *graph.Step, output string, at position)
 		e.emit(c, upstream)
 	}
 	e.wire(s, []string{input})
-	e.rewriteStep(s, at)
+	e.rewriteStep(s, place)
 	return e.passIndex(s)
 }
 

@@ -38,7 +38,7 @@ func (e *editor) findNeedsClone(name string) bool {
 }
 
 // cloneFunction copies a function for one path of calls, so that its seeds hold for that path only.
-func (e *editor) cloneFunction(name, path string, at position) string {
+func (e *editor) cloneFunction(name, path string, place position) string {
 	clone := name + nodedef.CloneInfix + nodedef.ShortHash(path)
 	original := e.Function(name)
 	f := nodedef.CopySignature(original)
@@ -55,10 +55,10 @@ func (e *editor) cloneFunction(name, path string, at position) string {
 	for _, n := range original.GetNodeDef() {
 		c := nodedef.Copy(n)
 		nodePath := path + "/" + n.GetName()
-		f.NodeDef = append(f.NodeDef, e.rewriteNested(c, nodePath, at, inside)...)
+		f.NodeDef = append(f.NodeDef, e.rewriteNested(c, nodePath, place, inside)...)
 		for _, called := range nodedef.CalledFunctions(n) {
 			if e.needsClone(called) || e.serial {
-				nodedef.RenameCalls(c, called, e.cloneFunction(called, nodePath, at))
+				nodedef.RenameCalls(c, called, e.cloneFunction(called, nodePath, place))
 			}
 		}
 		f.NodeDef = append(f.NodeDef, c)
@@ -72,8 +72,8 @@ func (e *editor) cloneFunction(name, path string, at position) string {
 const cycleLength = 8
 
 // rewriteNested changes a node of a cloned function, and returns the constants that the node needs.
-func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside map[string]*tf.NodeDef) (constants []*tf.NodeDef) {
-	if e.plan.streams > 1 && at.upstreamOfCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
+func (e *editor) rewriteNested(c *tf.NodeDef, path string, place position, inside map[string]*tf.NodeDef) (constants []*tf.NodeDef) {
+	if e.plan.streams > 1 && place.upstreamOfCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
 			c.Attr["deterministic"] = nodedef.BytesAttr("true")
 		}
@@ -105,7 +105,7 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside m
 	}
 	switch {
 	case e.g.Ops().IsSeeded(c.GetOp()):
-		a, b := e.seedPair(c, at, c.Attr["seed"].GetI(), c.Attr["seed2"].GetI(), path)
+		a, b := e.seedPair(c, place, c.Attr["seed"].GetI(), c.Attr["seed2"].GetI(), path)
 		c.Attr["seed"], c.Attr["seed2"] = nodedef.IntAttr(a), nodedef.IntAttr(b)
 	case e.takesSeeds(c):
 		seed, ok1 := e.p.NestedInt(c, "seed", inside)
@@ -113,8 +113,8 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside m
 		if !ok1 || !ok2 {
 			return constants
 		}
-		at.start = 0
-		a, b := e.seedPair(c, at, seed, seed2, path)
+		place.start = 0
+		a, b := e.seedPair(c, place, seed, seed2, path)
 		one, two := "pecan_seed_"+c.GetName(), "pecan_seed2_"+c.GetName()
 		c.Input[e.g.InputIndex(c, "seed")] = one + ":output:0"
 		c.Input[e.g.InputIndex(c, "seed2")] = two + ":output:0"

@@ -11,9 +11,9 @@ import (
 // privateVariables gives a stream private copies of the variables that a step changes. Streams in one worker,
 // and two runs of one stream, must not share them. The states of random generators also get new values, because
 // otherwise all streams of all epochs would draw the same random values.
-func (e *editor) privateVariables(n *tf.NodeDef, at position) {
+func (e *editor) privateVariables(n *tf.NodeDef, place position) {
 	if e.plan.off {
-		at.upstreamOfCut = false
+		place.upstreamOfCut = false
 	}
 	for _, c := range e.p.Captures(n) {
 		if !c.Use.Writes {
@@ -21,7 +21,7 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 		}
 		e.Edit(c.Handle.GetName()).Attr["shared_name"] = nodedef.BytesAttr(ops.AnonymousVariable)
 		if assign := e.assigned[c.Handle.GetName()]; assign != nil && c.Use.IsRandomState() {
-			e.deriveGeneratorState(assign, c.Use.Generator, at)
+			e.deriveGeneratorState(assign, c.Use.Generator, place)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 // deriveGeneratorState sets the first state of a generator. Generators with equal states in the trainer have
 // equal states in every stream, so layers with one seed stay aligned. A graph without a cut keeps the user's
 // state in the first epoch, so it has the values of a local run.
-func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at position) {
+func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, place position) {
 	state := e.g.NodeOf(assign.GetInput()[1])
 	values, ok := nodedef.Ints(state)
 	t := nodedef.Tensor(state)
@@ -42,7 +42,7 @@ func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at pos
 	if generator {
 		key = len(values) - 1
 	}
-	a, b := e.seeds.seeds(at, values[key], 1, "", false)
+	a, b := e.seeds.seeds(place, values[key], 1, "", false)
 	if a == values[key] && b == 1 {
 		return
 	}

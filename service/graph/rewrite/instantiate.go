@@ -74,7 +74,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	}
 	if at.Cached != nil && at.Stream < int(plan.GetNumStreams()) {
 		e.cached, e.p.CachedStep = at.Cached, at.Cached.GetNode()
-		e.plan.parts = split.PartsOf(plan, at.Cached, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
+		e.plan.parts = split.PartsOf(plan, at.Cached, split.EpochStream{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
 		last, _, err := e.streamEnd(root, split.Division{})
@@ -86,15 +86,15 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	root = e.p.Arrange(root, plan)
 	e.plan.cut = plan.GetCut()
 	e.plan.frozen = e.frozenLate()
-	w, err := e.p.FindDivision(root, plan)
+	d, err := e.p.FindDivision(root, plan)
 	if err != nil {
 		return nil, err
 	}
 	if at.Stream < int(plan.GetNumStreams()) {
-		e.plan.share = e.p.ShareOf(root, w, plan, split.Run{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
+		e.plan.share = e.p.ShareOf(root, d, plan, split.EpochStream{Stream: at.Stream, Epoch: at.Epoch, Seed: at.Seed})
 		e.orderParts(root)
 	}
-	if root, e.plan.division, err = e.streamEnd(root, w); err != nil {
+	if root, e.plan.division, err = e.streamEnd(root, d); err != nil {
 		return nil, err
 	}
 	return e.writeDivided(root, at.Stream == split.LastStream(plan))
@@ -102,18 +102,18 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 
 // streamEnd returns the last step of the stream, and the division without a batch downstream of that step. A late shuffle
 // belongs to the step after which it runs, because a trial compares orders whose last steps may be before and after it.
-func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
+func (e *editor) streamEnd(root *graph.Step, d split.Division) (*graph.Step, split.Division, error) {
 	for s := root; ; s = s.In[0] {
 		if e.at.LastStep == "" || s.Node.GetName() == e.at.LastStep || e.at.LastStep == e.plan.cut.GetLateAfter() && e.isLate(s) {
-			return s, w, nil
+			return s, d, nil
 		}
-		if s == w.Batch {
-			w.Batch, w.Strategy = nil, split.ExactBatches
+		if s == d.Batch {
+			d.Batch, d.Strategy = nil, split.ExactBatches
 		}
 		if len(s.In) != 1 || s.In[0] == nil {
 			return nil, split.Division{}, reason.New(reason.Internal, "the dataset has no step %s with only one path to the result", nodedef.Quote(e.at.LastStep))
 		}
-		if _, cut := w.Cuts[s]; cut {
+		if _, cut := d.Cuts[s]; cut {
 			return nil, split.Division{}, reason.New(reason.Internal, "step %s is upstream of the cut", nodedef.Quote(e.at.LastStep))
 		}
 	}
@@ -129,33 +129,33 @@ func (e *editor) writeUndivided(root *graph.Step) (*StreamGraphs, error) {
 // writeDivided writes the graphs of a divided dataset. The last closing stream batches all rows that it joins. Every
 // other stream keeps its incomplete last batch back, the closing stream of a group too.
 func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error) {
-	w := e.plan.division
+	d := e.plan.division
 	closing := int64(e.at.Stream) >= e.plan.streams
 	e.planIndex(root)
-	if !closing && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
+	if !closing && e.p.WhyNoStart(root, d, e.at.Mode) == "" {
 		e.startAt(root, e.at.Start)
 	} else if e.at.Start > 0 {
 		return nil, reason.New(reason.Internal, "stream %d cannot start at element %d", e.at.Stream, e.at.Start)
 	}
-	if w.Batch == nil {
+	if d.Batch == nil {
 		return e.writeTree(root, root.OutputOf, position{})
 	}
 	if closing && last {
-		e.pullInto(w.Batch)
+		e.pullInto(d.Batch)
 		if e.plan.carry {
-			e.onlyFullBatches(w.Batch)
+			e.onlyFullBatches(d.Batch)
 		}
-		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName(), position{}), root.OutputOf)
+		return e.finishGraph(e.emitDownstream(root, d.Batch, d.Batch.Node.GetName(), position{}), root.OutputOf)
 	}
 	write := func(end *graph.Step) (*StreamGraphs, error) {
 		if !closing {
-			return e.writeTree(end, w.Batch.Node, e.positionOf(root, end))
+			return e.writeTree(end, d.Batch.Node, e.positionOf(root, end))
 		}
-		e.pullInto(w.Batch)
-		return e.finishGraph(e.emitDownstream(end, w.Batch, w.Batch.Node.GetName(), position{}), w.Batch.Node)
+		e.pullInto(d.Batch)
+		return e.finishGraph(e.emitDownstream(end, d.Batch, d.Batch.Node.GetName(), position{}), d.Batch.Node)
 	}
-	if w.Strategy == split.RemainderBatches {
-		e.relaxBatches(root, w.Batch)
+	if d.Strategy == split.RemainderBatches {
+		e.relaxBatches(root, d.Batch)
 		return write(root)
 	}
 	if e.cached != nil && !closing {
@@ -168,13 +168,13 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 	if closing {
 		handle = e.at.Relay
 	}
-	e.relaxBatches(w.Batch, w.Batch)
-	a, err := write(w.Batch)
+	e.relaxBatches(d.Batch, d.Batch)
+	a, err := write(d.Batch)
 	if err != nil || e.at.Part != nil {
 		return a, err
 	}
-	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), handle)
-	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source, position{}), root.OutputOf)
+	source := downstream.addPull(e.g.OutputTypes(d.Batch.Node), e.g.OutputShapes(d.Batch.Node), handle)
+	b, err := downstream.finishGraph(downstream.emitDownstream(root, d.Batch, source, position{}), root.OutputOf)
 	if err != nil {
 		return nil, err
 	}
@@ -182,9 +182,9 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 }
 
 // positionOf returns the position of a step on the path from the root. Only one path leads there.
-func (e *editor) positionOf(root, s *graph.Step) (at position) {
+func (e *editor) positionOf(root, s *graph.Step) (place position) {
 	for ; root != s; root = root.In[0] {
-		at = e.upstreamOf(root, at)
+		place = e.upstreamOf(root, place)
 	}
-	return at
+	return place
 }

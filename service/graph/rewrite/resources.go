@@ -48,7 +48,7 @@ func (e *editor) nameResources() {
 		if ops.IsTable(n.GetOp()) && n.GetAttr()["shared_name"] != nil || n.GetOp() == "VarHandleOp" {
 			name := "pecan_" + nodedef.ShortHash(append(content[n.GetName()], string(h.Node(n.GetName())))...)
 			e.Edit(n.GetName()).Attr["shared_name"] = nodedef.BytesAttr(name)
-			e.share(e.Node(n.GetName()))
+			e.addShared(e.Node(n.GetName()))
 		}
 	}
 }

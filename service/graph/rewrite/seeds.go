@@ -10,7 +10,7 @@ import (
 )
 
 // seedStep sets the two seeds that a dataset op takes as inputs.
-func (e *editor) seedStep(n *tf.NodeDef, at position) {
+func (e *editor) seedStep(n *tf.NodeDef, place position) {
 	if !e.takesSeeds(n) {
 		return
 	}
@@ -19,8 +19,8 @@ func (e *editor) seedStep(n *tf.NodeDef, at position) {
 	if !ok1 || !ok2 {
 		return
 	}
-	at.start = 0
-	a, b := e.seedPair(n, at, seed, seed2, n.GetName())
+	place.start = 0
+	a, b := e.seedPair(n, place, seed, seed2, n.GetName())
 	if a == seed && b == seed2 {
 		return
 	}
@@ -33,13 +33,13 @@ func (e *editor) takesSeeds(n *tf.NodeDef) bool {
 }
 
 // seedPair returns the seeds of an op. The op's attributes may exclude the epoch from them.
-func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path string) (int64, int64) {
+func (e *editor) seedPair(n *tf.NodeDef, place position, seed, seed2 int64, path string) (int64, int64) {
 	if e.plan.off && (seed != 0 || seed2 != 0) {
-		at.upstreamOfCut = true
+		place.upstreamOfCut = true
 	} else if e.plan.off {
-		at.upstreamOfCut = false
+		place.upstreamOfCut = false
 	}
-	return e.seeds.seeds(at, seed, seed2, path, analysis.FixedSeeds(n))
+	return e.seeds.seeds(place, seed, seed2, path, analysis.FixedSeeds(n))
 }
 
 // position is the position of a seeded op in a stream graph.
@@ -65,10 +65,10 @@ type seedSource struct {
 // the user's seeds stay, so a local run has the same values. Without seeds of the user, the job's seed and
 // the op's path are hashed. The path does not change with the order of the steps. fixed excludes the epoch
 // (reshuffle_each_iteration=False).
-func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
+func (s seedSource) seeds(place position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
 	own := seed != 0 || seed2 != 0
-	byEpoch := !at.upstreamOfCache && !fixed
-	if own && at.upstreamOfCut && (s.epoch == 0 || !byEpoch) {
+	byEpoch := !place.upstreamOfCache && !fixed
+	if own && place.upstreamOfCut && (s.epoch == 0 || !byEpoch) {
 		return seed, seed2
 	}
 	h := sha256.New()
@@ -86,11 +86,11 @@ func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed boo
 	if byEpoch {
 		buf = binary.BigEndian.AppendUint64(append(buf, 'e'), s.epoch)
 	}
-	if !at.upstreamOfCut {
+	if !place.upstreamOfCut {
 		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
 	}
-	if at.start > 0 {
-		buf = binary.BigEndian.AppendUint64(append(buf, 'i'), at.start)
+	if place.start > 0 {
+		buf = binary.BigEndian.AppendUint64(append(buf, 'i'), place.start)
 	}
 	h.Write(buf)
 	sum := h.Sum(nil)

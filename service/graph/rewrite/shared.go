@@ -19,8 +19,8 @@ type Shared struct {
 	handle *tf.NodeDef
 }
 
-// share records a named node as shared. Tables whose ops have inputs are not part of a dataset's graph.
-func (e *editor) share(n *tf.NodeDef) {
+// addShared records a named node as shared. Tables whose ops have inputs are not part of a dataset's graph.
+func (e *editor) addShared(n *tf.NodeDef) {
 	out := e.g.Ops().Def(n.GetOp()).GetOutputArg()
 	if len(n.GetInput()) > 0 || len(out) != 1 || out[0].GetType() != tf.DataType_DT_RESOURCE {
 		return

@@ -12,16 +12,16 @@ import (
 )
 
 // rewriteStep changes a step and its functions for a stream: buffers, seeds, the order of elements and paths.
-func (e *editor) rewriteStep(s *graph.Step, at position) {
+func (e *editor) rewriteStep(s *graph.Step, place position) {
 	name := s.Node.GetName()
 	op := s.Node.GetOp()
 	if s.Rule.Kind == ops.Shuffled {
-		e.fitBuffer(s, !at.upstreamOfCut && e.plan.streams > 1)
+		e.fitBuffer(s, !place.upstreamOfCut && e.plan.streams > 1)
 	}
 	if e.plan.streams != 1 && (s.Rule.Kind == ops.Cached || op == "SnapshotDatasetV2") {
 		e.separatePath(s.Node, map[bool]string{true: "path", false: "filename"}[op == "SnapshotDatasetV2"])
 	}
-	if at.upstreamOfCut && e.plan.streams > 1 || analysis.NeedsRepeatableOrder(e.at.Mode) {
+	if place.upstreamOfCut && e.plan.streams > 1 || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		e.fixOrder(s.Node)
 	}
 	e.capBuffers(s.Node)
@@ -29,12 +29,12 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 	if crashesOnEmptyRows(e.g, s.Node) {
 		e.sliceBatches(e.Edit(name), name)
 	}
-	e.privateVariables(s.Node, at)
-	e.seedStep(s.Node, at)
+	e.privateVariables(s.Node, place)
+	e.seedStep(s.Node, place)
 	e.serial = e.sequenced[name] || e.at.Serial
 	for _, called := range nodedef.CalledFunctions(s.Node) {
 		if e.needsClone(called) || e.serial {
-			clone := e.cloneFunction(called, name, at)
+			clone := e.cloneFunction(called, name, place)
 			nodedef.RenameCalls(e.Edit(name), called, clone)
 		}
 	}

@@ -18,8 +18,8 @@ const (
 
 // joinedDivision cuts upstream of a batch whose number of rows is not known beforehand. It returns false if
 // there is no such batch, or if its remainders cannot be moved to another stream.
-func (p *Planner) joinedDivision(root *graph.Step, cutWithinFiles bool) (w Division, ok bool) {
-	w.Strategy = RemainderBatches
+func (p *Planner) joinedDivision(root *graph.Step, cutWithinFiles bool) (d Division, ok bool) {
+	d.Strategy = RemainderBatches
 	s := root
 	for ; s.Rule.Kind != ops.Batched && s.Rule.Kind != ops.Rebatched; s = s.In[0] {
 		switch s.Rule.Kind {
@@ -28,7 +28,7 @@ func (p *Planner) joinedDivision(root *graph.Step, cutWithinFiles bool) (w Divis
 			if p.Facts(s).Endless || s.Node.GetOp() == "SnapshotDatasetV2" {
 				return Division{}, false
 			}
-			w.Strategy = closingBatches
+			d.Strategy = closingBatches
 		default:
 			return Division{}, false
 		}
@@ -36,13 +36,13 @@ func (p *Planner) joinedDivision(root *graph.Step, cutWithinFiles bool) (w Divis
 	if !p.canJoinRemainders(s) {
 		return Division{}, false
 	}
-	w.Batch = s
+	d.Batch = s
 	under := needElements
 	if s.Rule.Kind == ops.Rebatched {
 		under = needRows
 	}
-	w.edgeSet = p.divide(s.In[0], under, 1, cutWithinFiles)
-	return w.indexed(), true
+	d.edgeSet = p.divide(s.In[0], under, 1, cutWithinFiles)
+	return d.indexed(), true
 }
 
 // batchRows is the number of rows of a full batch of a grouping step.

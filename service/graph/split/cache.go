@@ -16,10 +16,10 @@ import (
 // root is the tree that was cut.
 func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) {
 	rules := cacheable.New(p.g, p.Analysis)
-	w, refusal := p.divisionForCache(plan, root)
-	parts := p.partPrefix(root, w).of(w)
+	d, refusal := p.divisionForCache(plan, root)
+	parts := p.partPrefix(root, d).of(d)
 	candidates, omitted := rules.Candidates(root, cacheable.Request{
-		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: parts.steps}, Refusal: refusal,
+		Division: cacheable.Division{Cuts: d.Cuts, Batch: d.Batch, ByParts: parts.steps}, Refusal: refusal,
 		Mode: plan.GetMode(), Cache: opts.GetCache(), Profile: env.Profile, Keyed: p.Keyed,
 	})
 	for _, c := range candidates {
@@ -130,11 +130,11 @@ func (p *Planner) divisionForCache(plan *pecanv1.Plan, root *graph.Step) (Divisi
 	case plan.GetNumStreams() == 1, plan.GetCut().GetKind() == pecanv1.Cut_HINT:
 		return Division{}, cacheable.Refusal{}
 	}
-	w, err := p.FindDivision(root, plan)
+	d, err := p.FindDivision(root, plan)
 	if err != nil {
 		return Division{}, cacheable.Refusal{Code: pecanv1.CacheRefusal_CACHE_REFUSAL_UNDIVIDED, Why: "the cut was not found"}
 	}
-	return w, cacheable.Refusal{}
+	return d, cacheable.Refusal{}
 }
 
 // cacheMarks counts the steps that pecan.cache() marks.

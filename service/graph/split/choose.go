@@ -24,7 +24,7 @@ func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, 
 	switch sharding {
 	case pecanv1.Sharding_SHARDING_FILE:
 		p.wholeFiles = true
-		w, files := p.fileDivision(root)
+		d, files := p.fileDivision(root)
 		switch {
 		case files == 0:
 			return Division{}, reason.New(reason.ShardingSource,
@@ -33,10 +33,10 @@ func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, 
 			return Division{}, reason.New(reason.ShardingFiles,
 				"sharding FILE needs at least one file for each of the %d workers of the dispatcher's list (--worker-addresses), and the dataset has %d: use DATA or FILE_OR_DATA, write more files, or list fewer workers", env.StaticWorkers, files)
 		}
-		return w, nil
+		return d, nil
 	case pecanv1.Sharding_SHARDING_FILE_OR_DATA:
-		if w, files := p.fileDivision(root); files > 0 && files >= int64(env.StaticWorkers) {
-			return w, nil
+		if d, files := p.fileDivision(root); files > 0 && files >= int64(env.StaticWorkers) {
+			return d, nil
 		}
 		return p.choose(root, true), nil
 	case pecanv1.Sharding_SHARDING_DATA:
@@ -49,16 +49,16 @@ func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, 
 // the best correct one. It also returns the number of files, 0 if the dataset names no files.
 func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 	candidates := []Division{p.exactDivision(root, false)}
-	if w, ok := p.joinedDivision(root, false); ok {
-		candidates = append(candidates, w)
+	if d, ok := p.joinedDivision(root, false); ok {
+		candidates = append(candidates, d)
 	}
-	for _, w := range candidates {
+	for _, d := range candidates {
 		all := true
-		for _, e := range w.Edges {
+		for _, e := range d.Edges {
 			all = all && e.files
 		}
 		if all {
-			return w, w.splitCount
+			return d, d.splitCount
 		}
 	}
 	files := int64(0)
@@ -75,25 +75,25 @@ func (p *Planner) choose(root *graph.Step, cutWithinFiles bool) Division {
 	best := p.exactDivision(root, cutWithinFiles)
 	if p.carried {
 		// A stream of an exact division would send its short last batch.
-		if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
-			return w
+		if d, ok := p.joinedDivision(root, cutWithinFiles); ok {
+			return d
 		}
 		return best
 	}
 	if p.divisionCost(best) == 0 && p.sameInAllStreams(best) {
 		return best
 	}
-	if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
-		if p.divisionCost(w) < p.divisionCost(best) || !p.sameInAllStreams(best) {
-			return w
+	if d, ok := p.joinedDivision(root, cutWithinFiles); ok {
+		if p.divisionCost(d) < p.divisionCost(best) || !p.sameInAllStreams(best) {
+			return d
 		}
 	}
 	return best
 }
 
-func (p *Planner) divisionCost(w Division) int {
+func (p *Planner) divisionCost(d Division) int {
 	cost := 0
-	for _, e := range w.Edges {
+	for _, e := range d.Edges {
 		cost = max(cost, p.CostOfHead(e.at))
 	}
 	return cost

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// cutting inserts one cut into a graph.
+// cutting cuts a graph at one edge.
 type cutting struct {
 	*graph.Editor
 	g *graph.Graph
@@ -56,7 +56,7 @@ func (c *cutting) cutSlices(n *tf.NodeDef, rows int64, keep rowRanges) bool {
 		if t == nil || len(dims) == 0 || dims[0].GetSize() != rows {
 			return false
 		}
-		share, ok := shareOf(t, keep)
+		share, ok := selectTensorRows(t, keep)
 		if !ok {
 			return false
 		}

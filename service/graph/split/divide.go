@@ -55,7 +55,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, cutWithinFiles bool
 		// (blockOfExtents).
 		if each, _, ok := p.Extents(s); ok && !p.wholeFiles && block <= math.MaxInt64/each {
 			if common := block / gcd(block, each) * each; n == needCounts || common == block {
-				return p.atRuns(s, common/each)
+				return p.atExtentBlocks(s, common/each)
 			}
 		}
 	case ops.Shuffled:
@@ -170,18 +170,18 @@ func (p *Planner) blockOfExtents(s *graph.Step, block int64) int64 {
 	return block
 }
 
-// atRuns cuts at the list of extents that a step opens, in blocks of runs of extents that have the same number of
-// records.
-func (p *Planner) atRuns(s *graph.Step, block int64) edgeSet {
+// atExtentBlocks cuts at the list of extents that a step opens. The units of the edge are blocks of extents, which have the
+// same number of records.
+func (p *Planner) atExtentBlocks(s *graph.Step, block int64) edgeSet {
 	extents := p.Cardinality(s.In[0])
-	runs, splits := [][][2]int64(nil), extents
-	if starts := p.ExtentRuns(s); starts != nil {
+	blocks, count := [][][2]int64(nil), extents
+	if starts := p.ExtentBlocks(s); starts != nil {
 		for i, first := range starts {
-			runs = append(runs, [][2]int64{{first, append(starts, extents)[i+1]}})
+			blocks = append(blocks, [][2]int64{{first, append(starts, extents)[i+1]}})
 		}
-		splits = int64(len(runs))
+		count = int64(len(blocks))
 	}
-	return atExtents(edgeSet{Edges: []Edge{{at: s.In[0], block: block, runs: runs}}, splitCount: analysis.CeilDiv(splits, block)})
+	return atExtents(edgeSet{Edges: []Edge{{at: s.In[0], block: block, units: blocks}}, splitCount: analysis.CeilDiv(count, block)})
 }
 
 // atFiles makes each file a split of a cut at a list of extents, whatever the order of the list.
@@ -191,16 +191,16 @@ func (p *Planner) atFiles(d edgeSet) edgeSet {
 		if !ok {
 			return d
 		}
-		runs, at := [][][2]int64(nil), map[string]int{}
+		files, at := [][][2]int64(nil), map[string]int{}
 		for row, file := range names {
 			if _, seen := at[string(file)]; !seen {
-				at[string(file)] = len(runs)
-				runs = append(runs, nil)
+				at[string(file)] = len(files)
+				files = append(files, nil)
 			}
-			run := &runs[at[string(file)]]
-			*run = append(*run, [2]int64{int64(row), int64(row) + 1})
+			rows := &files[at[string(file)]]
+			*rows = append(*rows, [2]int64{int64(row), int64(row) + 1})
 		}
-		d.Edges[i].extents, d.Edges[i].runs, d.splitCount = false, runs, int64(len(runs))
+		d.Edges[i].extents, d.Edges[i].units, d.splitCount = false, files, int64(len(files))
 	}
 	return d
 }

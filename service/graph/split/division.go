@@ -15,8 +15,8 @@ type Edge struct {
 	files bool
 	// extents is set if they are files that have a name for each of their extents.
 	extents bool
-	// runs has the rows of each split of a list of extents, nil if each extent is one.
-	runs [][][2]int64
+	// units has the rows of each unit of a list of extents, nil if each extent is one. block is a number of units.
+	units [][][2]int64
 	// mixed is set if the list is shuffled downstream, so its rows are taken in a fixed random order. Each part is then a
 	// sample.
 	mixed bool
@@ -38,12 +38,12 @@ func (e Edge) rows(rows int64, share Share) rowRanges {
 			return out
 		}}
 	}
-	if e.runs == nil {
+	if e.units == nil {
 		return rowRanges{count: shareRows(rows, e.block, share), list: func() [][2]int64 { return shareRanges(rows, e.block, share) }}
 	}
 	out, count := [][2]int64(nil), int64(0)
-	for _, part := range shareRanges(int64(len(e.runs)), e.block, share) {
-		out = append(out, slices.Concat(e.runs[part[0]:part[1]]...)...)
+	for _, part := range shareRanges(int64(len(e.units)), e.block, share) {
+		out = append(out, slices.Concat(e.units[part[0]:part[1]]...)...)
 	}
 	for _, r := range out {
 		count += r[1] - r[0]
@@ -91,8 +91,8 @@ func (d Division) indexed() Division {
 	return d
 }
 
-func allFiles(w Division) bool {
-	for _, e := range w.Edges {
+func allFiles(d Division) bool {
+	for _, e := range d.Edges {
 		if !e.files {
 			return false
 		}
@@ -100,13 +100,13 @@ func allFiles(w Division) bool {
 	return true
 }
 
-func anyExtents(w Division) bool {
-	return slices.ContainsFunc(w.Edges, func(e Edge) bool { return e.extents })
+func anyExtents(d Division) bool {
+	return slices.ContainsFunc(d.Edges, func(e Edge) bool { return e.extents })
 }
 
-func maxBlock(w Division) int64 {
+func maxBlock(d Division) int64 {
 	block := int64(1)
-	for _, e := range w.Edges {
+	for _, e := range d.Edges {
 		block = max(block, e.block)
 	}
 	return block

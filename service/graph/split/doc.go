@@ -9,7 +9,7 @@
 // keeps batches whole. choose.go chooses a division; streams.go and workload.go choose the number of streams. groups.go
 // says which share a stream reads. parts.go divides the source by parts, and late.go moves shuffles after cached steps.
 // record.go writes a division into the plan and finds it again. hint.go, cache.go, files.go and resume.go plan the rest;
-// reasons.go writes the reasons. cut.go, cutrange.go and share.go insert the cut into the graph of one stream.
+// reasons.go writes the reasons. cut.go, cutrange.go and rows.go insert the cut into the graph of one stream.
 //
 // The head of a division is all steps upstream of the cut, and the tail is all steps downstream of it. Every stream
 // repeats the head. The work of the tail is divided among the streams.

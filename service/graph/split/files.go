@@ -11,10 +11,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Files returns the names of the files that a run of a stream reads, in reading order. The dataset has one stream, or is divided
+// Files returns the names of the files that a stream reads in an epoch, in reading order. The dataset has one stream, or is divided
 // by files or by extents of files. Files returns nil for other datasets, and unless the graph lists the files. A file comes once
 // for extents that follow each other.
-func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
+func Files(g *graph.Graph, plan *pecanv1.Plan, of EpochStream) []string {
 	switch {
 	case len(plan.GetCut().GetEdges()) == 0 && plan.GetNumStreams() == 1:
 		return filesOfOneStream(g, plan)
@@ -25,7 +25,7 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, run Run) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	cut, share, ok := shareOfRun(g, plan, run)
+	cut, share, ok := edgeAndShare(g, plan, of)
 	if !ok {
 		return nil
 	}
@@ -72,8 +72,8 @@ type List struct {
 }
 
 // Lists returns the constant lists of strings at the edges of a division.
-func (p *Planner) Lists(w Division) (lists []List) {
-	for _, e := range w.Edges {
+func (p *Planner) Lists(d Division) (lists []List) {
+	for _, e := range d.Edges {
 		rows := p.Cardinality(e.at)
 		if e.at.Node.GetOp() != "TensorSliceDataset" || rows < 1 {
 			continue
@@ -106,18 +106,18 @@ func plannedEpoch(g *graph.Graph, plan *pecanv1.Plan) (p *Planner, root *graph.S
 	return p, root, ok
 }
 
-// shareOfRun finds the edge of a plan with one edge, and the share of a run, without rewriting the graph.
-func shareOfRun(g *graph.Graph, plan *pecanv1.Plan, run Run) (Edge, Share, bool) {
+// edgeAndShare finds the edge of a plan with one edge, and the share that a stream reads in an epoch, without rewriting the graph.
+func edgeAndShare(g *graph.Graph, plan *pecanv1.Plan, of EpochStream) (Edge, Share, bool) {
 	p, root, ok := plannedEpoch(g, plan)
-	if !ok || run.Stream >= int(plan.GetNumStreams()) {
+	if !ok || of.Stream >= int(plan.GetNumStreams()) {
 		return Edge{}, Share{}, false
 	}
 	root = p.Arrange(root, plan)
-	w, err := p.FindDivision(root, plan)
-	if err != nil || len(w.Edges) != 1 {
+	d, err := p.FindDivision(root, plan)
+	if err != nil || len(d.Edges) != 1 {
 		return Edge{}, Share{}, false
 	}
-	return w.Edges[0], p.ShareOf(root, w, plan, run), true
+	return d.Edges[0], p.ShareOf(root, d, plan, of), true
 }
 
 // These constants say where a cache upstream of a step stores its elements.

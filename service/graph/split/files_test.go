@@ -17,14 +17,14 @@ func TestAnUndividedDatasetHasFilesToo(t *testing.T) {
 	if divided.NumStreams < 2 || whole.NumStreams != 1 {
 		t.Fatalf("the plans have %d and %d streams", divided.NumStreams, whole.NumStreams)
 	}
-	found := split.Files(g, whole, split.Run{})
+	found := split.Files(g, whole, split.EpochStream{})
 	seen := map[string]bool{}
 	for _, name := range found {
 		seen[name] = true
 	}
 	files := 0
 	for s := range int(divided.NumStreams) {
-		for _, name := range split.Files(g, divided, split.Run{Stream: s}) {
+		for _, name := range split.Files(g, divided, split.EpochStream{Stream: s}) {
 			files++
 			if !seen[name] {
 				t.Errorf("stream %d reads %s, which is not among %q", s, name, found)
@@ -35,7 +35,7 @@ func TestAnUndividedDatasetHasFilesToo(t *testing.T) {
 		t.Errorf("streams read %d files, and the only stream %q", files, found)
 	}
 	r := graphtest.Parse(t, "range")
-	if none := split.Files(r, graphtest.Plan(t, r, one, 2), split.Run{}); none != nil {
+	if none := split.Files(r, graphtest.Plan(t, r, one, 2), split.EpochStream{}); none != nil {
 		t.Errorf("a range reads %q", none)
 	}
 }

@@ -22,23 +22,23 @@ const defaultGroup = 16
 const mixedGroup = 8
 
 // group returns G for a number of streams; 0 if all of them are one group.
-func (l workload) group(streams int64) int64 {
+func (w workload) group(streams int64) int64 {
 	switch {
 	case streams > defaultGroup:
 		return defaultGroup
-	case streams > mixedGroup && l.mixes(streams):
+	case streams > mixedGroup && w.mixes(streams):
 		return mixedGroup
 	}
 	return 0
 }
 
 // mixes reports whether streams have to be open together so that an epoch is mixed as well as a local run. That is so
-// only if a shuffle gets several elements of each split (l.buffer): neighbours in the source are then in one stream. In
+// only if a shuffle gets several elements of each split (w.buffer): neighbours in the source are then in one stream. In
 // a small epoch, more iterators cost more than they are worth. What an earlier job measured does not count, so that
 // jobs over one dataset have the same groups.
-func (l workload) mixes(streams int64) bool {
-	l.seconds = 0
-	return l.buffer > 0 && !l.inTurn && l.worth(streams)
+func (w workload) mixes(streams int64) bool {
+	w.seconds = 0
+	return w.buffer > 0 && !w.inTurn && w.worth(streams)
 }
 
 // Share is the part of a dataset that one stream reads: the blocks First, First+Step, and so on, below Stop.
@@ -69,39 +69,39 @@ func (s Share) Blocks(all int64) (blocks []int64) {
 	return blocks
 }
 
-// Run is one run of a stream: the number of the stream, the epoch, and the seed of the job.
-type Run struct {
+// EpochStream is a stream in an epoch. Seed is that of the job.
+type EpochStream struct {
 	Stream      int
 	Epoch, Seed uint64
 }
 
-// ShareOf returns the part of the dataset that a stream reads in an epoch. root is the tree that was cut.
-func (p *Planner) ShareOf(root *graph.Step, w Division, plan *pecanv1.Plan, run Run) Share {
-	return shareIn(w, plan, run, p.shufflesAfter(root, w))
+// ShareOf returns the share that a stream reads in an epoch. root is the tree that was cut.
+func (p *Planner) ShareOf(root *graph.Step, d Division, plan *pecanv1.Plan, of EpochStream) Share {
+	return shareIn(d, plan, of, p.shufflesAfter(root, d))
 }
 
-func shareIn(w Division, plan *pecanv1.Plan, run Run, shuffled bool) Share {
-	streams, stream, group := int64(plan.GetNumStreams()), int64(run.Stream), int64(plan.GetGroup())
+func shareIn(d Division, plan *pecanv1.Plan, of EpochStream, shuffled bool) Share {
+	streams, stream, group := int64(plan.GetNumStreams()), int64(of.Stream), int64(plan.GetGroup())
 	switch {
 	case group == 0:
 		return Share{First: stream, Step: streams, Stop: noStop}
 	case shuffled:
-		return Share{First: shuffledShare(plan, run), Step: streams, Stop: noStop}
-	case w.splitCount > maxDivided:
+		return Share{First: shuffledShare(plan, of), Step: streams, Stop: noStop}
+	case d.splitCount > maxDivided:
 		return Share{First: stream, Step: streams, Stop: noStop}
 	}
 	first := stream / group * group
 	below := min(first+group, streams)
-	from := firstBlock(w.splitCount, streams, first)
-	return Share{First: from + stream - first, Step: below - first, Stop: firstBlock(w.splitCount, streams, below)}
+	from := firstBlock(d.splitCount, streams, first)
+	return Share{First: from + stream - first, Step: below - first, Stop: firstBlock(d.splitCount, streams, below)}
 }
 
 // shuffledShare returns the number of the share that a stream reads in an epoch of a plan with groups and a shuffle.
-func shuffledShare(plan *pecanv1.Plan, run Run) int64 {
+func shuffledShare(plan *pecanv1.Plan, of EpochStream) int64 {
 	if !permutes(plan) {
-		return int64(run.Stream)
+		return int64(of.Stream)
 	}
-	return permuted(int64(run.Stream), int64(plan.GetNumStreams()), run.Seed, run.Epoch)
+	return permuted(int64(of.Stream), int64(plan.GetNumStreams()), of.Seed, of.Epoch)
 }
 
 // movesShares reports whether a stream reads another share in each epoch.
@@ -123,8 +123,8 @@ func firstBlock(blocks, streams, stream int64) int64 {
 }
 
 // shufflesAfter reports whether a shuffle is downstream of the cut.
-func (p *Planner) shufflesAfter(root *graph.Step, w Division) (found bool) {
-	eachTail(root, w, func(s *graph.Step) {
+func (p *Planner) shufflesAfter(root *graph.Step, d Division) (found bool) {
+	eachTail(root, d, func(s *graph.Step) {
 		found = found || s.Rule.Kind == ops.Shuffled && s.Node.GetOp() != "SnapshotDatasetV2"
 	})
 	return found

@@ -13,10 +13,10 @@ import (
 
 // sharesOf lists the blocks of each stream of a plan over a source of n blocks.
 func sharesOf(n int64, plan *pecanv1.Plan, shuffled bool, seed, epoch uint64) [][]int64 {
-	w := Division{edgeSet: edgeSet{splitCount: n}}
+	d := Division{edgeSet: edgeSet{splitCount: n}}
 	shares := make([][]int64, plan.NumStreams)
 	for s := range shares {
-		share := shareIn(w, plan, Run{Stream: s, Epoch: epoch, Seed: seed}, shuffled)
+		share := shareIn(d, plan, EpochStream{Stream: s, Epoch: epoch, Seed: seed}, shuffled)
 		for block := share.First; block < min(n, share.Stop); block += share.Step {
 			shares[s] = append(shares[s], block)
 		}
@@ -108,7 +108,7 @@ func TestTheNumberOfAShareSaysWhatAStreamReads(t *testing.T) {
 		read, moved := map[uint32][]int64{}, false
 		for epoch := range uint64(3) {
 			for stream, blocks := range sharesOf(1000, plan, plan.Shuffled, 7, epoch) {
-				share := PartsOf(plan, &pecanv1.CachePlan{}, Run{Stream: stream, Epoch: epoch, Seed: 7})[0]
+				share := PartsOf(plan, &pecanv1.CachePlan{}, EpochStream{Stream: stream, Epoch: epoch, Seed: 7})[0]
 				moved = moved || int(share) != stream
 				if before, known := read[share]; known && !slices.Equal(before, blocks) {
 					t.Fatalf("%v: share %d has blocks %v in epoch %d, and %v before", plan, share, blocks, epoch, before)
@@ -154,7 +154,7 @@ func TestTheNumberOfRowsOfAShareFitsItsRanges(t *testing.T) {
 			t.Fatalf("%d rows in blocks of %d: %+v counts %d and lists %d", rows, block, share, counted, listed)
 		}
 	}
-	part, ok := shareOf(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{First: 1, Step: 2, Stop: 4}))
+	part, ok := selectTensorRows(&tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: nodedef.Shape(6), Int64Val: []int64{0, 1, 2, 3, 4, 5}}, Edge{block: 1}.rows(6, Share{First: 1, Step: 2, Stop: 4}))
 	if !ok || !slices.Equal(part.Int64Val, []int64{1, 3}) {
 		t.Errorf("share %v", part)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A part is a run of consecutive splits that follows from the source alone: neither S nor a seed changes it. The source
+// A part is a list of consecutive splits that follows from the source alone: neither S nor a seed changes it. The source
 // is divided by parts if a step may be cached and its elements come from one part after another. So a stream has whole
 // parts, and a segment of a cache has the elements of one part. Any S then reads the segments that any other S has
 // written.
@@ -44,10 +44,10 @@ func blocksOfPart(rows int64, e Edge) int64 {
 
 // inParts returns a division by parts if a candidate can be stored by parts, else the division as it is. root is the tree
 // that is cut.
-func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, w Division) Division {
-	prefix := p.partPrefix(root, w)
+func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, d Division) Division {
+	prefix := p.partPrefix(root, d)
 	if len(prefix.steps) == 0 {
-		return w
+		return d
 	}
 	// In mode deterministic, only marks count: the job's option for caches must not change the order of its elements. Without a
 	// profile, the candidates of all jobs with these options are the same.
@@ -56,39 +56,39 @@ func (p *Planner) inParts(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 		asked = opts.GetCache()
 	}
 	candidates, _ := cacheable.New(p.g, p.Analysis).Candidates(root, cacheable.Request{
-		Division: cacheable.Division{Cuts: w.Cuts, Batch: w.Batch, ByParts: prefix.upTo(place{len(prefix.ordering), len(prefix.late)})},
+		Division: cacheable.Division{Cuts: d.Cuts, Batch: d.Batch, ByParts: prefix.upTo(place{len(prefix.ordering), len(prefix.late)})},
 		Mode:     plan.GetMode(), Cache: asked, Keyed: p.Keyed,
 	})
 	cut := &pecanv1.Cut{}
 	for _, c := range candidates {
 		// Candidates come from the source on, so the last one has all ordering steps of the others.
 		if at, within := prefix.steps[c.Step]; c.Legal() && within {
-			rows := p.Cardinality(w.Edges[0].at)
-			if runs := w.Edges[0].runs; runs != nil {
-				rows = int64(len(runs))
+			rows := p.Cardinality(d.Edges[0].at)
+			if units := d.Edges[0].units; units != nil {
+				rows = int64(len(units))
 			}
-			cut.Part, cut.Ordering, cut.LateShuffles = blocksOfPart(rows, w.Edges[0]), prefix.ordering[:at.ordering], prefix.late[:at.late]
+			cut.Part, cut.Ordering, cut.LateShuffles = blocksOfPart(rows, d.Edges[0]), prefix.ordering[:at.ordering], prefix.late[:at.late]
 			if at.late > 0 {
 				cut.LateAfter = c.Node
 			}
 		}
 	}
-	return p.byParts(w, cut)
+	return p.byParts(d, cut)
 }
 
 // byParts returns a division whose blocks are the parts of a cut; the division as it is if the cut has none.
-func (p *Planner) byParts(w Division, cut *pecanv1.Cut) Division {
-	if w.part = cut.GetPart(); w.part == 0 {
-		return w
+func (p *Planner) byParts(d Division, cut *pecanv1.Cut) Division {
+	if d.part = cut.GetPart(); d.part == 0 {
+		return d
 	}
-	w.ordering, w.late, w.lateAfter, w.splitCount = cut.GetOrdering(), cut.GetLateShuffles(), cut.GetLateAfter(), analysis.CeilDiv(w.splitCount, w.part)
-	e := w.Edges[0]
-	e.block *= w.part
-	for _, name := range w.ordering {
+	d.ordering, d.late, d.lateAfter, d.splitCount = cut.GetOrdering(), cut.GetLateShuffles(), cut.GetLateAfter(), analysis.CeilDiv(d.splitCount, d.part)
+	e := d.Edges[0]
+	e.block *= d.part
+	for _, name := range d.ordering {
 		e.mixed = e.mixed || p.g.RuleOf(p.g.Node(name)).Kind == ops.Shuffled
 	}
-	w.Edges = []Edge{e}
-	return w
+	d.Edges = []Edge{e}
+	return d
 }
 
 // prefix has the steps from the source on whose elements come from one part after another. The elements of a part do not
@@ -123,21 +123,21 @@ type storedParts struct {
 }
 
 // of returns what a division stores by parts of its prefix. The tree of the prefix has late shuffles in their new places.
-func (x prefix) of(w Division) storedParts {
-	if w.part == 0 {
+func (x prefix) of(d Division) storedParts {
+	if d.part == 0 {
 		return storedParts{why: cmp.Or(x.why, "the source is not divided by parts")}
 	}
-	return storedParts{steps: x.upTo(place{ordering: len(w.ordering)}), count: uint32(w.splitCount), why: cmp.Or(x.why, "the source is divided for another step")}
+	return storedParts{steps: x.upTo(place{ordering: len(d.ordering)}), count: uint32(d.splitCount), why: cmp.Or(x.why, "the source is divided for another step")}
 }
 
 // partPrefix finds the prefix of a division.
-func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
+func (p *Planner) partPrefix(root *graph.Step, d Division) prefix {
 	out := prefix{steps: map[*graph.Step]place{}}
-	if out.why = p.whyNoParts(w); out.why != "" {
+	if out.why = p.whyNoParts(d); out.why != "" {
 		return out
 	}
 	var path []*graph.Step
-	for s := root; s != w.Edges[0].at; s = s.In[0] {
+	for s := root; s != d.Edges[0].at; s = s.In[0] {
 		if path = append(path, s); len(s.In) != 1 || len(s.Captured) > 0 {
 			// Only the steps upstream of this one are on one path.
 			if path = nil; len(s.In) == 0 {
@@ -147,7 +147,7 @@ func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
 			out.why = s.Node.GetName() + " reads several datasets"
 		}
 	}
-	rules, listed := cacheable.New(p.g, p.Analysis), w.Edges[0].runs == nil && p.listsNames(w.Edges[0].at)
+	rules, listed := cacheable.New(p.g, p.Analysis), d.Edges[0].units == nil && p.listsNames(d.Edges[0].at)
 	// rows is the number of rows of the source in an element; 0 if it varies.
 	rows, late := int64(1), lateShuffles{}
 	for i := len(path) - 1; i >= 0; i-- {
@@ -163,7 +163,7 @@ func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
 			rows = 0
 		case ops.Batched:
 			size, ok := p.groupSize(s)
-			if rows *= size; why == "" && (!ok || s == w.Batch || rows == 0 || w.Edges[0].block%rows != 0) {
+			if rows *= size; why == "" && (!ok || s == d.Batch || rows == 0 || d.Edges[0].block%rows != 0) {
 				why = s.Node.GetName() + " joins rows of several parts"
 			}
 		}
@@ -189,16 +189,16 @@ func (p *Planner) partPrefix(root *graph.Step, w Division) prefix {
 }
 
 // whyNoParts says why the source of a division has no parts; empty if it has.
-func (p *Planner) whyNoParts(w Division) string {
+func (p *Planner) whyNoParts(d Division) string {
 	switch {
-	case len(w.Edges) == 0:
+	case len(d.Edges) == 0:
 		return "the dataset is not divided"
-	case len(w.Edges) > 1:
+	case len(d.Edges) > 1:
 		return "the streams read several sources"
-	case w.splitCount == unlimitedSplits:
+	case d.splitCount == unlimitedSplits:
 		return "the length of the source is not known"
 	}
-	e := w.Edges[0]
+	e := d.Edges[0]
 	if op := e.at.Node.GetOp(); op != "RangeDataset" && op != "TensorSliceDataset" {
 		return "the source is divided after " + e.at.Node.GetName() + ", not at a list or a range"
 	}
@@ -220,15 +220,15 @@ func (p *Planner) listsNames(s *graph.Step) bool {
 
 // PartsOf lists the parts that a stream has at a cached step in an epoch, in no order. Where the step is not stored by parts
 // of the source, the number of the share that the stream reads is the only one.
-func PartsOf(plan *pecanv1.Plan, step *pecanv1.CachePlan, run Run) []uint32 {
+func PartsOf(plan *pecanv1.Plan, step *pecanv1.CachePlan, of EpochStream) []uint32 {
 	parts := int64(step.GetParts())
 	switch {
 	case parts > 0:
-		return PartsIn(step, shareIn(Division{edgeSet: edgeSet{splitCount: parts}}, plan, run, plan.GetShuffled()))
+		return PartsIn(step, shareIn(Division{edgeSet: edgeSet{splitCount: parts}}, plan, of, plan.GetShuffled()))
 	case movesShares(plan):
-		return []uint32{uint32(shuffledShare(plan, run))}
+		return []uint32{uint32(shuffledShare(plan, of))}
 	}
-	return []uint32{uint32(run.Stream)}
+	return []uint32{uint32(of.Stream)}
 }
 
 // AllParts is the number of parts that all streams have at a cached step.

@@ -82,7 +82,7 @@ func TestEveryDivisionHasTheSameParts(t *testing.T) {
 				for epoch := range uint64(2) {
 					seen := map[uint32]int{}
 					for stream := range int(plan.GetNumStreams()) {
-						mine := split.PartsOf(plan, plan.GetCache(), split.Run{Stream: stream, Epoch: epoch, Seed: 9})
+						mine := split.PartsOf(plan, plan.GetCache(), split.EpochStream{Stream: stream, Epoch: epoch, Seed: 9})
 						if len(mine) == 0 {
 							t.Errorf("%s with %d streams: stream %d has no part", name, streams, stream)
 						}
@@ -103,7 +103,7 @@ func TestEveryDivisionHasTheSameParts(t *testing.T) {
 
 func TestWithoutPartsOfTheSourceEachStreamIsOnePart(t *testing.T) {
 	plan := planned(t, graphtest.Parse(t, "cached_noise"), &pecanv1.JobOptions{Mode: graphtest.ExactlyOnce}, split.Env{})
-	if got := split.PartsOf(plan, plan.GetCache(), split.Run{Stream: 3}); !slices.Equal(got, []uint32{3}) {
+	if got := split.PartsOf(plan, plan.GetCache(), split.EpochStream{Stream: 3}); !slices.Equal(got, []uint32{3}) {
 		t.Errorf("stream 3 has the parts %v", got)
 	}
 }

@@ -203,35 +203,35 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 		static = env.StaticWorkers
 	}
 	pushed := p.pushPositionsUpstream(root)
-	w, err := p.chooseBySharding(pushed, sharding, env)
+	d, err := p.chooseBySharding(pushed, sharding, env)
 	if err != nil {
 		return err
 	}
-	w = p.inParts(plan, pushed, opts, w)
-	n := p.countStreams(pushed, w, static, plan, env)
+	d = p.inParts(plan, pushed, opts, d)
+	n := p.countStreams(pushed, d, static, plan, env)
 	if n.streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
 		// The source is one file, or the head is expensive. Dividing the records of that file can still pay.
-		if other := p.inParts(plan, pushed, opts, p.choose(pushed, true)); !sameEdges(other, w) {
+		if other := p.inParts(plan, pushed, opts, p.choose(pushed, true)); !sameEdges(other, d) {
 			if within := p.countStreams(pushed, other, 0, plan, env); within.streams > 1 || n.most <= 1 && within.most > 1 {
-				w, n = other, within
+				d, n = other, within
 			}
 		}
 	}
-	n = n.asked(p, w, opts, env)
+	n = n.asked(p, d, opts, env)
 	plan.Reasons, plan.StreamsWhy = append(plan.Reasons, n.reason), n.why
 	if n.streams <= 1 {
 		p.planResume(plan, root, Division{})
 		return nil
 	}
-	p.writeCut(plan, w, n)
-	if len(w.late) > 0 {
+	p.writeCut(plan, d, n)
+	if len(d.late) > 0 {
 		pushed = p.Arrange(root, plan)
-		if w, err = p.FindDivision(pushed, plan); err != nil {
+		if d, err = p.FindDivision(pushed, plan); err != nil {
 			return err
 		}
 	}
-	plan.Shuffled = p.shufflesAfter(pushed, w) && (plan.Group > 0 || n.streams <= mixedGroup && n.load.mixes(n.streams))
-	p.planResume(plan, pushed, w)
+	plan.Shuffled = p.shufflesAfter(pushed, d) && (plan.Group > 0 || n.streams <= mixedGroup && n.load.mixes(n.streams))
+	p.planResume(plan, pushed, d)
 	return nil
 }
 

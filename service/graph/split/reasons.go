@@ -7,9 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-func (p *Planner) edgeNames(w Division) string {
+func (p *Planner) edgeNames(d Division) string {
 	names := ""
-	for i, e := range w.Edges {
+	for i, e := range d.Edges {
 		if i > 0 {
 			names += ", "
 		}
@@ -21,44 +21,44 @@ func (p *Planner) edgeNames(w Division) string {
 	return names
 }
 
-func (p *Planner) describeCut(w Division) string {
+func (p *Planner) describeCut(d Division) string {
 	unit := "by elements"
 	switch {
-	case w.part > 0:
-		unit = fmt.Sprintf("in %d parts", w.splitCount)
-	case allFiles(w) && maxBlock(w) > 1:
-		unit = fmt.Sprintf("in blocks of %d extents of files", maxBlock(w))
-	case allFiles(w) && anyExtents(w):
+	case d.part > 0:
+		unit = fmt.Sprintf("in %d parts", d.splitCount)
+	case allFiles(d) && maxBlock(d) > 1:
+		unit = fmt.Sprintf("in blocks of %d extents of files", maxBlock(d))
+	case allFiles(d) && anyExtents(d):
 		unit = "by extents of files"
-	case allFiles(w):
+	case allFiles(d):
 		unit = "by files"
-	case maxBlock(w) > 1:
-		unit = fmt.Sprintf("in blocks of %d elements", maxBlock(w))
+	case maxBlock(d) > 1:
+		unit = fmt.Sprintf("in blocks of %d elements", maxBlock(d))
 	}
-	if len(w.Edges) > 1 {
+	if len(d.Edges) > 1 {
 		unit += ", jointly"
 	}
-	return fmt.Sprintf("The dataset is cut after %s, %s", p.edgeNames(w), unit)
+	return fmt.Sprintf("The dataset is cut after %s, %s", p.edgeNames(d), unit)
 }
 
-func (p *Planner) whyOneStream(w Division) string {
+func (p *Planner) whyOneStream(d Division) string {
 	switch {
-	case w.splitCount <= 1 && anyExtents(w):
-		return fmt.Sprintf("its records form only one of the %s.", unitOf(w))
-	case w.splitCount <= 1 && allFiles(w):
+	case d.splitCount <= 1 && anyExtents(d):
+		return fmt.Sprintf("its records form only one of the %s.", unitOf(d))
+	case d.splitCount <= 1 && allFiles(d):
 		return "it reads a single file."
-	case w.splitCount <= 1:
-		return fmt.Sprintf("%s has no more than one share of elements.", p.edgeNames(w))
+	case d.splitCount <= 1:
+		return fmt.Sprintf("%s has no more than one share of elements.", p.edgeNames(d))
 	}
 	return fmt.Sprintf("%s repeats without end, and no number of streams would produce every element equally often. "+
-		"Put repeat() at the end of the pipeline to divide the work.", p.edgeNames(w))
+		"Put repeat() at the end of the pipeline to divide the work.", p.edgeNames(d))
 }
 
 // whyNotUpstream says why the most expensive edge of a cut is not further upstream, as the rest of a clause. It
 // returns "" if the step there says it all.
-func (p *Planner) whyNotUpstream(w Division) string {
+func (p *Planner) whyNotUpstream(d Division) string {
 	var at *graph.Step
-	for _, e := range w.Edges {
+	for _, e := range d.Edges {
 		if at == nil || p.CostOfHead(e.at) > p.CostOfHead(at) {
 			at = e.at
 		}
@@ -67,7 +67,7 @@ func (p *Planner) whyNotUpstream(w Division) string {
 	switch {
 	case at.Rule.Kind == ops.Positional:
 		counts = name(at)
-	case len(w.Edges) < 2:
+	case len(d.Edges) < 2:
 		return ""
 	}
 	for s := at; ; s = s.In[0] {

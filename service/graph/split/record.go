@@ -41,17 +41,17 @@ func orderHash(plan *pecanv1.Plan) string {
 }
 
 // writeCut writes a division into a plan, with the reasons for people.
-func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
+func (p *Planner) writeCut(plan *pecanv1.Plan, d Division, n streamCount) {
 	plan.NumStreams, plan.Group = int32(n.streams), int32(n.group)
 	plan.Cut.Kind = pecanv1.Cut_ELEMENTS
 	plan.Cut.Block = 1
 	files := true
-	plan.Cut.Part, plan.Cut.Ordering, plan.Cut.LateShuffles, plan.Cut.LateAfter = w.part, w.ordering, w.late, w.lateAfter
-	for _, e := range w.Edges {
+	plan.Cut.Part, plan.Cut.Ordering, plan.Cut.LateShuffles, plan.Cut.LateAfter = d.part, d.ordering, d.late, d.lateAfter
+	for _, e := range d.Edges {
 		plan.Cut.Edges = append(plan.Cut.Edges, e.at.Node.GetName())
 		plan.Cut.Block = max(plan.Cut.Block, e.block)
 		files = files && e.files
-		plan.Cut.WholeFiles = plan.Cut.WholeFiles || p.wholeFiles && e.files && e.runs != nil
+		plan.Cut.WholeFiles = plan.Cut.WholeFiles || p.wholeFiles && e.files && e.units != nil
 	}
 	switch {
 	case files:
@@ -59,26 +59,26 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, n streamCount) {
 	case plan.Cut.Block > 1:
 		plan.Cut.Kind = pecanv1.Cut_BLOCKS
 	}
-	for _, name := range w.ordering {
+	for _, name := range d.ordering {
 		if p.g.RuleOf(p.g.Node(name)).Kind == ops.Shuffled {
 			addReason(plan, "%s decides the order of the parts in each stream, so that each part can be cached by itself.", name)
 		} else {
 			addReason(plan, "%s reads one dataset after another in each stream, so that each part can be cached by itself.", name)
 		}
 	}
-	for _, name := range w.late {
-		addReason(plan, "%s shuffles the elements of %s instead, so that each part can be cached by itself.", name, w.lateAfter)
+	for _, name := range d.late {
+		addReason(plan, "%s shuffles the elements of %s instead, so that each part can be cached by itself.", name, d.lateAfter)
 	}
-	if w.Batch == nil {
+	if d.Batch == nil {
 		return
 	}
 	plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
-	if w.Strategy == closingBatches {
+	if d.Strategy == closingBatches {
 		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}
-	plan.BatchRows, _ = p.batchRows(w.Batch)
-	plan.DropRemainder = p.DropsRemainder(w.Batch.Node)
-	addReason(plan, "The number of elements that reach %s is not known beforehand: the streams send full batches, and their short last batches are joined.", w.Batch.Node.GetName())
+	plan.BatchRows, _ = p.batchRows(d.Batch)
+	plan.DropRemainder = p.DropsRemainder(d.Batch.Node)
+	addReason(plan, "The number of elements that reach %s is not known beforehand: the streams send full batches, and their short last batches are joined.", d.Batch.Node.GetName())
 }
 
 // LastStream is the number of a plan's last stream, closing streams included.
@@ -89,17 +89,17 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 	p.wholeFiles = plan.GetCut().GetWholeFiles()
 	for _, cutWithinFiles := range []bool{false, true} {
 		candidates := []Division{p.exactDivision(root, cutWithinFiles)}
-		if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
-			candidates = append(candidates, w)
+		if d, ok := p.joinedDivision(root, cutWithinFiles); ok {
+			candidates = append(candidates, d)
 		}
-		for _, w := range candidates {
-			if part := plan.GetCut().GetPart(); part > 0 && len(w.Edges) == 1 && w.Edges[0].block <= math.MaxInt64/part {
-				w = p.byParts(w, plan.GetCut())
+		for _, d := range candidates {
+			if part := plan.GetCut().GetPart(); part > 0 && len(d.Edges) == 1 && d.Edges[0].block <= math.MaxInt64/part {
+				d = p.byParts(d, plan.GetCut())
 			}
 			written := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
-			p.writeCut(written, w, streamCount{streams: int64(plan.GetNumStreams())})
+			p.writeCut(written, d, streamCount{streams: int64(plan.GetNumStreams())})
 			if samePlanCut(written, plan) {
-				return w, nil
+				return d, nil
 			}
 		}
 	}

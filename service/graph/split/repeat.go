@@ -164,8 +164,8 @@ func (p *Planner) setCarry(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.J
 	if !p.carried || plan.NumStreams <= 1 || !plan.HasClosing() || !IsRepeatable(plan) {
 		return
 	}
-	w, err := p.FindDivision(p.Arrange(root, plan), plan)
-	if err != nil || opts.GetStreams() == 0 && env.Division == nil && !p.workload(root, w, plan, env).worth(carryStreams) {
+	d, err := p.FindDivision(p.Arrange(root, plan), plan)
+	if err != nil || opts.GetStreams() == 0 && env.Division == nil && !p.workload(root, d, plan, env).worth(carryStreams) {
 		return
 	}
 	// Locally the dataset has no end.

@@ -73,26 +73,26 @@ func (p *Planner) skipPassesThrough(s *graph.Step, ordered bool) (factor int64, 
 
 // VisitSkips visits the steps from a root upstream to the steps where the skip stops. rests is true for a step where the
 // skip stops. more is the number of elements of the step that are skipped for each skipped element of the root.
-func (p *Planner) VisitSkips(s *graph.Step, w Division, ordered bool, more int64, visit func(s *graph.Step, more int64, rests bool)) {
+func (p *Planner) VisitSkips(s *graph.Step, d Division, ordered bool, more int64, visit func(s *graph.Step, more int64, rests bool)) {
 	factor, ok := p.skipPassesThrough(s, ordered)
-	if _, cut := w.Cuts[s]; cut || !ok || s.Node.GetName() == p.CachedStep || more > math.MaxInt32/factor {
+	if _, cut := d.Cuts[s]; cut || !ok || s.Node.GetName() == p.CachedStep || more > math.MaxInt32/factor {
 		visit(s, more, true)
 		return
 	}
 	visit(s, more, false)
 	for _, in := range s.In {
-		p.VisitSkips(in, w, ordered, more*factor, visit)
+		p.VisitSkips(in, d, ordered, more*factor, visit)
 	}
 }
 
 // WhyNoStart returns the reason why a stream may not begin at an index, "" if it may. The elements before the
 // index must be the same in every run.
-func (p *Planner) WhyNoStart(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
+func (p *Planner) WhyNoStart(root *graph.Step, d Division, mode pecanv1.Mode) (why string) {
 	switch {
 	case !analysis.NeedsRepeatableOrder(mode) && p.UnorderedStep(root) != nil:
 		return "its steps may give elements in any order"
-	case w.Batch != nil && w.Strategy == closingBatches:
-		for s := root; s != w.Batch; s = s.In[0] {
+	case d.Batch != nil && d.Strategy == closingBatches:
+		for s := root; s != d.Batch; s = s.In[0] {
 			if factor, ok := p.skipPassesThrough(s, analysis.IsDeterministic(mode)); !ok || factor != 1 {
 				return fmt.Sprintf("%s comes after a batch that is filled from several streams", s.Node.GetName())
 			}
@@ -102,21 +102,21 @@ func (p *Planner) WhyNoStart(root *graph.Step, w Division, mode pecanv1.Mode) (w
 }
 
 // planResume records how a stream resumes at an index.
-func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
-	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.whyNoCheckpoint(root, w, plan.Mode) == ""}
-	if why := p.WhyNoStart(root, w, plan.Mode); why != "" {
+func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, d Division) {
+	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.whyNoCheckpoint(root, d, plan.Mode) == ""}
+	if why := p.WhyNoStart(root, d, plan.Mode); why != "" {
 		addReason(plan, "A stream that moves to another worker runs again from its start: %s.", why)
 		return
 	}
 	saved, again := false, analysis.WeightNone
 	var blocker *graph.Step
-	p.VisitSkips(root, w, analysis.IsDeterministic(plan.Mode), 1, func(s *graph.Step, _ int64, rests bool) {
+	p.VisitSkips(root, d, analysis.IsDeterministic(plan.Mode), 1, func(s *graph.Step, _ int64, rests bool) {
 		if !rests {
 			saved = saved || p.Weight(s) > analysis.WeightNone || s.Rule.Kind == ops.Batched
 			return
 		}
 		plan.Resume.SkipNodes = append(plan.Resume.SkipNodes, s.Node.GetName())
-		_, cut := w.Cuts[s]
+		_, cut := d.Cuts[s]
 		if work := p.recomputedWork(s); work > again || blocker == nil {
 			again = work
 			if !cut && s.Rule.Kind != ops.Source {
@@ -153,8 +153,8 @@ func (p *Planner) recomputedWork(s *graph.Step) int {
 // whyNoCheckpoint returns the reason why a restored iterator would not continue with the same elements, "" if
 // it would. TensorFlow saves buffers, positions and the state of seeded shuffles. It does not save state that
 // functions keep from call to call.
-func (p *Planner) whyNoCheckpoint(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
-	if w.Batch != nil && w.Strategy == closingBatches {
+func (p *Planner) whyNoCheckpoint(root *graph.Step, d Division, mode pecanv1.Mode) (why string) {
+	if d.Batch != nil && d.Strategy == closingBatches {
 		return "its two halves cannot be saved at one index"
 	}
 	analysis.WalkCounted(root, func(s *graph.Step, counted bool) {

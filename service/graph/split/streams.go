@@ -29,92 +29,92 @@ func undivided(most int64, where, format string, args ...any) streamCount {
 }
 
 // countStreams chooses S for a division. With static > 0 the list of workers sets S.
-func (p *Planner) countStreams(root *graph.Step, w Division, static int, plan *pecanv1.Plan, env Env) streamCount {
-	if !p.sameInAllStreams(w) {
-		return undivided(1, "", "the steps before %s produce other elements in each run, so the streams would not match.", p.edgeNames(w))
+func (p *Planner) countStreams(root *graph.Step, d Division, static int, plan *pecanv1.Plan, env Env) streamCount {
+	if !p.sameInAllStreams(d) {
+		return undivided(1, "", "the steps before %s produce other elements in each run, so the streams would not match.", p.edgeNames(d))
 	}
 	if p.VariablesDecideCount(root) {
 		return undivided(1, "", "a variable that its functions change may determine which elements "+
 			"exist, and each stream would change its own copy. Compute the value from the element to divide the work.")
 	}
-	cost, tail := p.divisionCost(w), p.tailWeight(root, w)
-	where := p.describeCut(w)
+	cost, tail := p.divisionCost(d), p.tailWeight(root, d)
+	where := p.describeCut(d)
 	if static > 0 {
 		s := streamCount{streams: int64(static), where: where, why: fmt.Sprintf("There is a stream for each of the %d workers of the dispatcher's list.", static)}
 		s.reason = fmt.Sprintf("%s, for the %d workers of the list.", where, static)
 		return s
 	}
-	most, endless := min(maxStreams, w.splitCount), p.MayBeEndless(root)
+	most, endless := min(maxStreams, d.splitCount), p.MayBeEndless(root)
 	if endless {
 		// All streams of an endless source are open together.
 		most = min(most, defaultGroup)
 	}
-	most, _ = p.fair(w, most)
-	limit := streamLimit(cost, tail, p.cutIsFree(w))
-	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
+	most, _ = p.fair(d, most)
+	limit := streamLimit(cost, tail, p.cutIsFree(d))
+	if limit <= 1 && len(d.Edges) == 1 && d.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(d.Edges[0].at) {
 		return undivided(most, where, "%s repeats without end before a step that combines elements of several repetitions, "+
 			"and every stream would repeat all work before it. Put repeat() at the end of the pipeline to divide the work; "+
-			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))
+			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(d))
 	}
 	if limit <= 1 {
 		return undivided(most, where, "every stream would repeat all work before %s%s%s. "+
-			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost], p.whyNotUpstream(w))
+			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(d), costText[cost], p.whyNotUpstream(d))
 	}
 	// A worker's first stream of a dataset takes tens of milliseconds of CPU to open, and each further one a few. So small
 	// datasets get fewer streams. A file is a large split, so few files are divided further. If the work was measured,
 	// there may be more streams, as long as each has enough work to be worth opening.
 	least, unit := int64(4), "splits"
-	if allFiles(w) || anyExtents(w) {
-		least, unit = 8, unitOf(w)
-	} else if w.part > 0 {
-		unit = unitOf(w)
+	if allFiles(d) || anyExtents(d) {
+		least, unit = 8, unitOf(d)
+	} else if d.part > 0 {
+		unit = unitOf(d)
 	}
-	load := p.workload(root, w, plan, env)
+	load := p.workload(root, d, plan, env)
 	measured, whyMeasured := load.measured()
-	small := max(least, w.splitCount/4, min(measured, w.splitCount))
+	small := max(least, d.splitCount/4, min(measured, d.splitCount))
 	bound := ""
 	switch {
-	case w.splitCount <= min(limit, small):
+	case d.splitCount <= min(limit, small):
 		// Each unit has its own stream, so nothing limits S.
 	case small < limit && small == measured:
 		bound = fmt.Sprintf(" There are %d streams: %s.", small, whyMeasured)
 	case small < limit:
 		bound = fmt.Sprintf(" There are %d %s; opening a stream takes time, so there is one for every four of them, or %d where that is more.",
-			w.splitCount, unit, least)
+			d.splitCount, unit, least)
 	case cost > 0:
-		bound = fmt.Sprintf(" Every stream repeats the work before the cut%s, so the number of streams is kept small%s.", costText[cost], p.whyNotUpstream(w))
+		bound = fmt.Sprintf(" Every stream repeats the work before the cut%s, so the number of streams is kept small%s.", costText[cost], p.whyNotUpstream(d))
 	case endless && limit == defaultGroup:
 		bound = fmt.Sprintf(" All streams of a source without an end are open together, so there are at most %d.", defaultGroup)
 	default:
 		bound = " No work comes after the cut, so more streams would only cost more."
 	}
-	limit = min(limit, w.splitCount, small)
+	limit = min(limit, d.splitCount, small)
 	if limit == defaultGroup && !endless {
 		limit, bound = load.streams()
 		bound = " " + bound
 	}
-	fair, unfair := p.fair(w, limit)
+	fair, unfair := p.fair(d, limit)
 	if limit = fair; unfair {
 		bound = " With more streams, some streams would read elements of the endless source more often than others."
 	}
 	if limit <= 1 {
-		return undivided(most, where, "%s", p.whyOneStream(w))
+		return undivided(most, where, "%s", p.whyOneStream(d))
 	}
 	why := strings.TrimSpace(bound)
 	if why == "" {
-		why = fmt.Sprintf("Each of the %d %s has a stream of its own.", w.splitCount, unit)
+		why = fmt.Sprintf("Each of the %d %s has a stream of its own.", d.splitCount, unit)
 	}
 	return streamCount{streams: limit, group: load.group(limit), load: load, most: most, where: where, why: why, reason: fmt.Sprintf("%s, into %d streams. %s", where, limit, why)}
 }
 
 // unitOf names what a stream has of a cut by parts or at files.
-func unitOf(w Division) string {
+func unitOf(d Division) string {
 	switch {
-	case w.part > 0:
+	case d.part > 0:
 		return "parts"
-	case maxBlock(w) > 1:
+	case maxBlock(d) > 1:
 		return "blocks of extents"
-	case anyExtents(w):
+	case anyExtents(d):
 		return "extents"
 	}
 	return "files"
@@ -122,8 +122,8 @@ func unitOf(w Division) string {
 
 // fair lowers S until each stream meets every element of an endless source equally often. It also reports whether
 // that lowered S.
-func (p *Planner) fair(w Division, limit int64) (fair int64, lowered bool) {
-	for _, e := range w.Edges {
+func (p *Planner) fair(d Division, limit int64) (fair int64, lowered bool) {
+	for _, e := range d.Edges {
 		// After each of its blocks, a stream skips one block of every other stream.
 		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
 		lowered = lowered || fair < limit
@@ -133,7 +133,7 @@ func (p *Planner) fair(w Division, limit int64) (fair int64, lowered bool) {
 }
 
 // asked applies the number of streams that the user asks for, or that a saved position or a cache has.
-func (s streamCount) asked(p *Planner, w Division, opts *pecanv1.JobOptions, env Env) streamCount {
+func (s streamCount) asked(p *Planner, d Division, opts *pecanv1.JobOptions, env Env) streamCount {
 	n, by := int64(opts.GetStreams()), fmt.Sprintf("The job asks for streams=%d", opts.GetStreams())
 	switch {
 	case env.Division != nil:
@@ -155,8 +155,8 @@ func (s streamCount) asked(p *Planner, w Division, opts *pecanv1.JobOptions, env
 	}
 	s.streams, s.why = n, by+"."
 	if n > s.most {
-		s.streams, _ = p.fair(w, s.most)
-		s.why = fmt.Sprintf("%s, and %s", by, p.whyNoMore(w, s.streams))
+		s.streams, _ = p.fair(d, s.most)
+		s.why = fmt.Sprintf("%s, and %s", by, p.whyNoMore(d, s.streams))
 	}
 	s.group = s.load.group(s.streams)
 	if env.Division != nil {
@@ -166,23 +166,23 @@ func (s streamCount) asked(p *Planner, w Division, opts *pecanv1.JobOptions, env
 	return s
 }
 
-func (p *Planner) anyEndless(w Division) bool {
-	return slices.ContainsFunc(w.Edges, func(e Edge) bool { return p.MayBeEndless(e.at) })
+func (p *Planner) anyEndless(d Division) bool {
+	return slices.ContainsFunc(d.Edges, func(e Edge) bool { return p.MayBeEndless(e.at) })
 }
 
 // whyNoMore says what keeps a division from having more streams.
-func (p *Planner) whyNoMore(w Division, most int64) string {
+func (p *Planner) whyNoMore(d Division, most int64) string {
 	switch {
-	case most == defaultGroup && most < w.splitCount && p.anyEndless(w):
+	case most == defaultGroup && most < d.splitCount && p.anyEndless(d):
 		return fmt.Sprintf("all streams of a source without an end are open together, at most %d.", most)
 	case most == maxStreams:
 		return fmt.Sprintf("no dataset gets more than %d.", most)
-	case most < w.splitCount:
+	case most < d.splitCount:
 		return fmt.Sprintf("with more than %d streams, some streams would read elements of the endless source more often than others.", most)
-	case allFiles(w) && !anyExtents(w):
-		return fmt.Sprintf("the source has %d files: write more files, or choose sharding DATA.", w.splitCount)
+	case allFiles(d) && !anyExtents(d):
+		return fmt.Sprintf("the source has %d files: write more files, or choose sharding DATA.", d.splitCount)
 	}
-	return fmt.Sprintf("the source has %d splits: use smaller batches, or divide the dataset further upstream.", w.splitCount)
+	return fmt.Sprintf("the source has %d splits: use smaller batches, or divide the dataset further upstream.", d.splitCount)
 }
 
 var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
@@ -205,8 +205,8 @@ func streamLimit(cost, tail int, free bool) int64 {
 }
 
 // cutIsFree reports whether the cut changes only numbers or constants of sources.
-func (p *Planner) cutIsFree(w Division) bool {
-	for _, e := range w.Edges {
+func (p *Planner) cutIsFree(d Division) bool {
+	for _, e := range d.Edges {
 		if e.at.Rule.Kind != ops.Source {
 			return false
 		}
@@ -215,20 +215,20 @@ func (p *Planner) cutIsFree(w Division) bool {
 }
 
 // tailWeight is the heaviest work downstream of the cut.
-func (p *Planner) tailWeight(root *graph.Step, w Division) int {
+func (p *Planner) tailWeight(root *graph.Step, d Division) int {
 	weight := analysis.WeightNone
-	eachTail(root, w, func(s *graph.Step) { weight = max(weight, p.Weight(s)) })
+	eachTail(root, d, func(s *graph.Step) { weight = max(weight, p.Weight(s)) })
 	return weight
 }
 
 // eachTail visits the steps downstream of the cut.
-func eachTail(root *graph.Step, w Division, visit func(*graph.Step)) {
-	if _, cut := w.Cuts[root]; cut {
+func eachTail(root *graph.Step, d Division, visit func(*graph.Step)) {
+	if _, cut := d.Cuts[root]; cut {
 		return
 	}
 	visit(root)
 	for _, in := range root.In {
-		eachTail(in, w, visit)
+		eachTail(in, d, visit)
 	}
 }
 
@@ -305,8 +305,8 @@ func (p *Planner) repeatPeriod(s *graph.Step) (int64, bool) {
 }
 
 // sameInAllStreams reports whether the head gives the same elements at the same positions wherever it runs.
-func (p *Planner) sameInAllStreams(w Division) bool {
-	for _, e := range w.Edges {
+func (p *Planner) sameInAllStreams(d Division) bool {
+	for _, e := range d.Edges {
 		if !p.SameInEveryRun(e.at) {
 			return false
 		}

@@ -81,45 +81,45 @@ func (c count) words(of string) string {
 }
 
 // streams returns S, at least defaultGroup, and a sentence that gives the reason.
-func (l workload) streams() (int64, string) {
-	if l.splits > maxDivided {
+func (w workload) streams() (int64, string) {
+	if w.splits > maxDivided {
 		return defaultGroup, fmt.Sprintf("There are %d streams: the source is very long, or its length is not known.", defaultGroup)
 	}
-	n, why := l.splits, fmt.Sprintf("each of the %d splits has a stream of its own", l.splits)
+	n, why := w.splits, fmt.Sprintf("each of the %d splits has a stream of its own", w.splits)
 	bound := func(most int64, format string, args ...any) {
 		if most < n {
 			n, why = most, fmt.Sprintf(format, args...)
 		}
 	}
-	if most, measured := l.measured(); measured != "" {
+	if most, measured := w.measured(); measured != "" {
 		bound(most, "%s", measured)
-	} else if !l.files {
-		per := elementsPerStream[l.weight]
-		bound(l.elements/per, "the source has %d elements, and %d of them make a stream worth opening", l.elements, per)
+	} else if !w.files {
+		per := elementsPerStream[w.weight]
+		bound(w.elements/per, "the source has %d elements, and %d of them make a stream worth opening", w.elements, per)
 	}
-	if l.passes {
-		seconds := l.seconds
+	if w.passes {
+		seconds := w.seconds
 		if seconds == 0 {
-			seconds = float64(l.elements) * secondsPerStream / float64(elementsPerStream[l.weight])
+			seconds = float64(w.elements) * secondsPerStream / float64(elementsPerStream[w.weight])
 		}
-		bound(floor(seconds/10/secondsPerPassed/float64(max(l.elements, 1))), "every stream reads all %d elements at the cut, which must stay below a tenth of the work", l.elements)
+		bound(floor(seconds/10/secondsPerPassed/float64(max(w.elements, 1))), "every stream reads all %d elements at the cut, which must stay below a tenth of the work", w.elements)
 	}
-	if l.buffer > 0 && l.shuffled.n == 0 {
+	if w.buffer > 0 && w.shuffled.n == 0 {
 		bound(defaultGroup, "the dataset is shuffled, and the number of its elements is not known before a job has counted them")
-	} else if l.buffer > 0 {
-		bound(l.shuffled.n/(l.buffer/(defaultGroup/buffersPerStream)+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
-			l.buffer, l.shuffled.words("elements"), buffersPerStream)
+	} else if w.buffer > 0 {
+		bound(w.shuffled.n/(w.buffer/(defaultGroup/buffersPerStream)+1), "the shuffle holds %d of %s; to mix as a local run does, a stream must have %d times its part of the buffer",
+			w.buffer, w.shuffled.words("elements"), buffersPerStream)
 	}
-	if l.batch > 0 && l.rows.n > 0 {
-		bound(max(l.rows.n/l.batch/batchesPerStream, floor(l.seconds/longStreamSeconds), l.fileBytes/longStreamBytes), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
-			l.rows.words("rows"), batchesPerStream, l.batch)
+	if w.batch > 0 && w.rows.n > 0 {
+		bound(max(w.rows.n/w.batch/batchesPerStream, floor(w.seconds/longStreamSeconds), w.fileBytes/longStreamBytes), "an epoch has %s, and a stream has at least %d batches of %d, because its last one may be short",
+			w.rows.words("rows"), batchesPerStream, w.batch)
 	}
-	if l.cached {
+	if w.cached {
 		bound(maxCachedStreams, "a cache has at most %d segments", maxCachedStreams)
 	}
 	bound(maxStreams, "no dataset gets more than %d", maxStreams)
-	if l.private != "" {
-		bound(defaultGroup, "%s keeps a state, so each stream needs an iterator of its own, which takes tens of milliseconds to open", l.private)
+	if w.private != "" {
+		bound(defaultGroup, "%s keeps a state, so each stream needs an iterator of its own, which takes tens of milliseconds to open", w.private)
 	}
 	if n < defaultGroup {
 		return defaultGroup, fmt.Sprintf("There are %d streams, because a dataset with enough splits has at least this many; %s.", defaultGroup, why)
@@ -129,57 +129,57 @@ func (l workload) streams() (int64, string) {
 
 // measured returns how many streams an epoch needs, and a clause that gives the reason. The number follows from the CPU time
 // of an earlier job or from the size of the files. The clause is empty if neither is known.
-func (l workload) measured() (streams int64, why string) {
+func (w workload) measured() (streams int64, why string) {
 	switch {
-	case l.seconds > 0:
-		return floor(l.seconds / secondsPerStream), fmt.Sprintf("an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", l.seconds, secondsPerStream)
-	case l.files && l.fileBytes > 0:
-		return l.fileBytes / bytesPerStream, fmt.Sprintf("the files have %d MB, and %d MB make a stream worth opening", l.fileBytes>>20, bytesPerStream>>20)
+	case w.seconds > 0:
+		return floor(w.seconds / secondsPerStream), fmt.Sprintf("an earlier job spent %.3g s of CPU on an epoch, and %g s make a stream worth opening", w.seconds, secondsPerStream)
+	case w.files && w.fileBytes > 0:
+		return w.fileBytes / bytesPerStream, fmt.Sprintf("the files have %d MB, and %d MB make a stream worth opening", w.fileBytes>>20, bytesPerStream>>20)
 	}
 	return 0, ""
 }
 
 // worth reports whether an epoch has the work of this many streams, as far as that is known.
-func (l workload) worth(streams int64) bool {
+func (w workload) worth(streams int64) bool {
 	switch {
-	case l.seconds > 0:
-		return l.seconds >= float64(streams)*secondsPerStream
-	case l.files && l.fileBytes > 0 && l.weight == analysis.WeightHeavy:
+	case w.seconds > 0:
+		return w.seconds >= float64(streams)*secondsPerStream
+	case w.files && w.fileBytes > 0 && w.weight == analysis.WeightHeavy:
 		// Heavy steps take about ten times as long for a byte as others.
-		return l.fileBytes >= streams*bytesPerStream/8
-	case l.files:
-		return l.fileBytes == 0 || l.fileBytes >= streams*bytesPerStream
+		return w.fileBytes >= streams*bytesPerStream/8
+	case w.files:
+		return w.fileBytes == 0 || w.fileBytes >= streams*bytesPerStream
 	}
-	return l.elements == 0 || l.elements >= streams*elementsPerStream[l.weight]
+	return w.elements == 0 || w.elements >= streams*elementsPerStream[w.weight]
 }
 
 func floor(x float64) int64 { return int64(min(math.Floor(x), float64(maxDivided))) }
 
 // workload collects what S follows.
-func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env Env) workload {
-	l := workload{
-		splits: w.splitCount, weight: p.tailWeight(root, w), files: allFiles(w) || anyExtents(w), fileBytes: env.FileBytes, passes: !p.cutIsFree(w),
+func (p *Planner) workload(root *graph.Step, d Division, plan *pecanv1.Plan, env Env) workload {
+	w := workload{
+		splits: d.splitCount, weight: p.tailWeight(root, d), files: allFiles(d) || anyExtents(d), fileBytes: env.FileBytes, passes: !p.cutIsFree(d),
 		cached: p.cacheMarks(root) > 0, inTurn: plan.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC,
 	}
-	for _, e := range w.Edges {
-		l.elements = max(l.elements, p.Cardinality(e.at))
+	for _, e := range d.Edges {
+		w.elements = max(w.elements, p.Cardinality(e.at))
 	}
 	profile := env.Profile
-	if l.inTurn {
+	if w.inTurn {
 		// A later job with the same seed gets the same order, whatever an earlier one has measured.
 		profile = nil
 	}
 	scale := p.scaleOf(root, profile)
 	reached := map[string]float64{}
 	for _, n := range profile {
-		l.seconds += n.GetSelfCpuS() * scale
+		w.seconds += n.GetSelfCpuS() * scale
 		reached[n.GetNode()] = float64(n.GetElements()) * scale
 	}
 	sequenced := p.SequencedSteps(root, plan.GetMode())
 	root.Walk(func(s *graph.Step) {
 		name, f := s.Node.GetName(), p.Facts(s)
 		if sequenced[name] || f.Stateful || f.WritesVariables || (f.Random || f.Unrepeatable) && !p.Keyed[name] || plan.GetWritesFiles() && s.Rule.Kind == ops.Cached {
-			l.private = name
+			w.private = name
 		}
 	})
 	counted := func(s *graph.Step, measured float64) count {
@@ -191,19 +191,19 @@ func (p *Planner) workload(root *graph.Step, w Division, plan *pecanv1.Plan, env
 		}
 		return count{p.estimate(s, env.FileRecords), true}
 	}
-	if w.Batch != nil && w.Batch.Rule.Kind == ops.Batched {
-		l.batch, _ = p.batchRows(w.Batch)
-		l.rows = counted(w.Batch.In[0], reached[name(w.Batch.In[0])])
+	if d.Batch != nil && d.Batch.Rule.Kind == ops.Batched {
+		w.batch, _ = p.batchRows(d.Batch)
+		w.rows = counted(d.Batch.In[0], reached[name(d.Batch.In[0])])
 	}
-	eachTail(root, w, func(s *graph.Step) {
+	eachTail(root, d, func(s *graph.Step) {
 		size, ok := p.g.InputInt(s.Node, "buffer_size")
-		if s.Rule.Kind != ops.Shuffled || !ok || size <= l.buffer || !p.expandsBetween(s, w) {
+		if s.Rule.Kind != ops.Shuffled || !ok || size <= w.buffer || !p.expandsBetween(s, d) {
 			return
 		}
-		l.buffer = size
-		l.shuffled = counted(s, max(reached[name(s)], reached[name(s.In[0])]))
+		w.buffer = size
+		w.shuffled = counted(s, max(reached[name(s)], reached[name(s.In[0])]))
 	})
-	return l
+	return w
 }
 
 // estimate returns about the number of elements of a step, if the files of a list have this many records. It returns 0 if
@@ -272,9 +272,9 @@ func (p *Planner) scaleOf(root *graph.Step, profile []*pecanv1.NodeMetrics) (sca
 
 // expandsBetween reports whether a step between the cut and s returns several elements for one. The elements of a
 // split are then neighbours in the source.
-func (p *Planner) expandsBetween(s *graph.Step, w Division) (expands bool) {
-	eachTail(s, w, func(step *graph.Step) {
-		if _, cut := w.Cuts[step]; !cut && step.Rule.Kind == ops.PerElement && step.Node.GetOp() != "FilterDataset" {
+func (p *Planner) expandsBetween(s *graph.Step, d Division) (expands bool) {
+	eachTail(s, d, func(step *graph.Step) {
+		if _, cut := d.Cuts[step]; !cut && step.Rule.Kind == ops.PerElement && step.Node.GetOp() != "FilterDataset" {
 			expands = true
 		}
 	})

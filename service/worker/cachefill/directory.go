@@ -57,8 +57,11 @@ type Directory struct {
 	// removing is set while unneeded files are being removed.
 	removing atomic.Bool
 
-	runs, written, read, dropped, invalid, unversioned atomic.Uint64
-	warned, warnedSlow, warnedUnversioned              sync.Once
+	// begun counts the segments that this process has begun. The names of segments have it.
+	begun atomic.Uint64
+
+	written, read, dropped, invalid, unversioned atomic.Uint64
+	warned, warnedSlow, warnedUnversioned        sync.Once
 	// reading and writing measure the speed of the directory.
 	reading, writing transfers
 	health           health
@@ -211,15 +214,15 @@ func (d *Directory) remove(name string) {
 	}
 }
 
-// invalidate reports that a segment cannot be used. A damaged segment is moved aside. If the directory is slow, the segment may
-// be good, and stays.
-func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
+// invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside. If the directory
+// is slow, the segment may be good: it stays, and there is no report.
+func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) *pecanv1.CacheSegmentInvalid {
 	if errors.Is(why, cache.ErrNoAnswer) {
 		d.health.failed(why)
 		d.warnedSlow.Do(func() {
 			d.Log.Warn("the cache directory does not answer in time; streams compute their elements until it answers (logged once)", "file", segment.GetName(), "error", why)
 		})
-		return
+		return nil
 	}
 	d.invalid.Add(1)
 	d.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
@@ -228,9 +231,7 @@ func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 			d.Log.Debug("moving a damaged segment aside failed", "file", segment.GetName(), "error", err)
 		}
 	}
-	d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
-		Segment: segment, Why: why.Error(),
-	}}})
+	return &pecanv1.CacheSegmentInvalid{Segment: segment, Why: why.Error()}
 }
 
 // Collect asks the dispatcher periodically which files no cache needs.

@@ -8,12 +8,12 @@
 //
 // source.go has the Source, and end.go ends a part and completes its segment. early.go opens the next segment. upstream.go
 // fetches the elements of the upstream graph and packs small ones. digest.go names the files that elements come from.
-// reports.go reports finished segments. directory.go has the Directory. rates.go measures the directory's speed. probe.go
-// measures the speed before the first segment.
+// reports.go reports finished and invalid segments. directory.go has the Directory. rates.go measures the directory's
+// speed. probe.go measures the speed before the first segment.
 //
 // Do not decide here which parts are cached: the dispatcher's journal says it, and a segment that it does not record is
 // never read.
 //
-// TensorFlow calls Source.Pull from threads of its own, one at a time; these threads never send messages. A Source's
-// lock is taken before the Directory's.
+// TensorFlow calls Source.Pull from threads of its own, one at a time; these threads must not send messages.
+// Report sends them from the run's goroutine. A Source's lock is taken before the Directory's.
 package cachefill

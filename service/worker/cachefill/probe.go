@@ -81,7 +81,7 @@ func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, 
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
 	segments, counts := make([]cache.Segment, probeSegments()), make([]int, probeSegments())
 	for i := range segments {
-		segments[i].Name = cache.Name(d.Cluster(), probeKey, 0, 0, d.runs.Add(1), d.Worker)
+		segments[i].Name = cache.Name(d.Cluster(), probeKey, 0, 0, d.begun.Add(1), d.Worker)
 		d.begin(segments[i].Name)
 		defer d.drop(segments[i].Name, nil)
 	}

@@ -7,12 +7,14 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// reports has the finished segments of a Source. The run reports them, because TensorFlow's threads must not use the session.
+// reports has the finished and the invalid segments of a Source. The run reports them, because TensorFlow's threads must not use
+// the session.
 type reports struct {
 	mu sync.Mutex
-	// unreported are the segments that no report has named. For each reported segment, acknowledged has a channel that is
-	// closed when the dispatcher has answered.
+	// unreported are the finished segments that no report has named, and invalid are such segments that cannot be used. For
+	// each reported finished segment, acknowledged has a channel that is closed when the dispatcher has answered.
 	unreported   []*pecanv1.CacheSegment
+	invalid      []*pecanv1.CacheSegmentInvalid
 	acknowledged []<-chan struct{}
 }
 
@@ -22,7 +24,18 @@ func (r *reports) add(segment *pecanv1.CacheSegment) {
 	r.unreported = append(r.unreported, segment)
 }
 
-// Report reports finished segments to the dispatcher. It does not wait for a Pull in progress.
+// invalidate notes that the segment of the open part cannot be used. The next report names it, unless it may be good.
+func (s *Source) invalidate(damaged bool, why error) {
+	invalid := s.Directory.invalidate(s.segment, damaged, why)
+	if invalid == nil {
+		return
+	}
+	s.reports.mu.Lock()
+	defer s.reports.mu.Unlock()
+	s.reports.invalid = append(s.reports.invalid, invalid)
+}
+
+// Report reports finished and invalid segments to the dispatcher. It does not wait for a Pull in progress.
 func (s *Source) Report() {
 	r := &s.reports
 	r.mu.Lock()
@@ -30,7 +43,10 @@ func (s *Source) Report() {
 	for _, segment := range r.unreported {
 		r.acknowledged = append(r.acknowledged, s.Directory.report(segment))
 	}
-	r.unreported = nil
+	for _, segment := range r.invalid {
+		s.Directory.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: segment}})
+	}
+	r.unreported, r.invalid = nil, nil
 }
 
 // AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the segments. The next

@@ -162,12 +162,12 @@ func (s *Source) beginPart() (err error) {
 
 func (s *Source) beginReading() (err error) {
 	if s.segment.GetSource() != s.source {
-		s.Directory.invalidate(s.segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
+		s.invalidate(false, errors.New("the source files or TensorFlow have changed since it was written"))
 		return s.open()
 	}
 	if s.reader = s.takeEarly(s.segment); s.reader == nil {
 		if s.reader, err = s.openSegment(s.segment); err != nil {
-			s.Directory.invalidate(s.segment, true, err)
+			s.invalidate(true, err)
 			return s.open()
 		}
 	}
@@ -176,7 +176,7 @@ func (s *Source) beginReading() (err error) {
 }
 
 func (s *Source) beginWriting() {
-	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.part(), s.Lease, s.Directory.runs.Add(1), s.Directory.Worker)
+	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.part(), s.Lease, s.Directory.begun.Add(1), s.Directory.Worker)
 	s.Directory.begin(s.name)
 	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.dtypes(), s.Directory.compressAbove())
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *Source) pull() ([]*tf.Tensor, error) {
 		if err == nil || errors.Is(err, io.EOF) {
 			return tensors, err
 		}
-		s.Directory.invalidate(s.segment, true, err)
+		s.invalidate(true, err)
 		s.closeReader()
 	}
 	if s.upstream == nil {

@@ -141,9 +141,12 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	}
 }
 
-// D15: parts that are recorded are read, and the others are computed and written.
+// D15: parts that are recorded are read, and the others are computed and written. Pull sends nothing: TensorFlow's threads must not
+// use the session, and the run reports later.
 func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	d, runtime := directory(t)
+	sent := 0
+	d.Send = func(messages ...*pecanv1.WorkerMessage) { sent += len(messages) }
 	plan, whole, graphs := cached(t)
 	parts := whole.Parts
 	writing := source(t, d, plan, whole, nil)
@@ -177,8 +180,11 @@ func TestAStreamReadsThePartsThatAreRecorded(t *testing.T) {
 	if !slices.Equal(written, []uint32{parts[last]}) {
 		t.Errorf("parts %v were written", written)
 	}
-	if invalid := d.invalid.Load(); invalid != 1 {
-		t.Errorf("%d segments are invalid", invalid)
+	if invalid := d.invalid.Load(); invalid != 1 || sent != 0 {
+		t.Errorf("%d segments are invalid, and Pull sent %d messages", invalid, sent)
+	}
+	if again.Report(); sent != 1 {
+		t.Errorf("%d messages were sent about the invalid segment", sent)
 	}
 	// Parts that the decision does not keep are computed, and not written.
 	some := source(t, d, plan, whole, segments[:1])
@@ -297,7 +303,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		}
 		from := &upstream{it: it}
 		id := cache.ID{Key: "k"}
-		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.runs.Add(1), "w"), id, nil, 0)
+		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.begun.Add(1), "w"), id, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,8 @@ const (
 // Instantiator instantiates the graphs of streams.
 type Instantiator interface {
 	Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error)
-	// Files returns the files that a run of a stream reads, in order; nil if they are not known.
-	Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, run split.Run) []string
+	// Files returns the files that a stream reads in an epoch, in order; nil if they are not known.
+	Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, of split.EpochStream) []string
 }
 
 // Store instantiates the graphs of streams. It fetches each dataset once and keeps it parsed. The least recently
@@ -74,13 +74,13 @@ func (s *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecan
 	return rewrite.Instantiate(parsed, plan, at)
 }
 
-// Files returns the files that a run of a stream reads, in order; nil if they are not known.
-func (s *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, run split.Run) []string {
+// Files returns the files that a stream reads in an epoch, in order; nil if they are not known.
+func (s *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, of split.EpochStream) []string {
 	parsed, err := s.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil
 	}
-	return split.Files(parsed, plan, run)
+	return split.Files(parsed, plan, of)
 }
 
 // Get returns a dataset as it was registered.

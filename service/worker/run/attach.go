@@ -56,7 +56,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	}
 	if !ok {
 		s.log.Info("the stream runs again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
-		s.restart(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.Stream), begin)
+		s.startRun(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.Stream), begin)
 		c.Bind(s.run.window)
 		s.run.window.Attach(c, start)
 	}

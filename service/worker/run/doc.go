@@ -7,7 +7,7 @@
 // The package has more files and lines than others, because all of them use the state of one run or stream under its
 // lock. The main files follow a stream's life:
 //
-//   - streams.go starts and stops streams. stream.go has one stream, restarts it, and chooses
+//   - streams.go starts and stops streams. stream.go has one stream, begins its runs, and chooses
 //     the index where a run begins. run.go is the run.
 //   - open.go waits for the lock of opening_lock.go, and opens the graphs. pooled.go begins a stream in an iterator
 //     that runs many streams, and pool.go keeps such iterators between streams. inline.go says which streams run inline.

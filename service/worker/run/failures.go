@@ -37,7 +37,7 @@ func (r *run) filesRead() string {
 
 // files returns the files that the stream reads, in order; nil if they are not known.
 func (r *run) files() []string {
-	return r.stream.streams.Graphs.Files(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), split.Run{
+	return r.stream.streams.Graphs.Files(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), split.EpochStream{
 		Stream: int(r.stream.key.Stream), Epoch: r.stream.key.Epoch, Seed: r.command.GetOptions().GetSeed(),
 	})
 }
@@ -66,8 +66,8 @@ func transient(code codes.Code) bool {
 	return false
 }
 
-// openFailure is the error of a graph that does not run.
-func (r *run) openFailure(err error) *reason.Error {
+// runFailure is the error of a run whose graph cannot be opened, or whose iterator fails for good.
+func (r *run) runFailure(err error) *reason.Error {
 	if own := (*reason.Error)(nil); errors.As(err, &own) {
 		return own
 	}

@@ -111,7 +111,7 @@ func sumsGraph(t *testing.T) (serialised []byte, key pooled.Key, arguments []poo
 	if err != nil {
 		t.Fatal(err)
 	}
-	if key, arguments, err = pooled.Split(graphs.A); err != nil {
+	if key, arguments, err = pooled.Separate(graphs.A); err != nil {
 		t.Fatal(err)
 	}
 	return graphs.A, key, arguments

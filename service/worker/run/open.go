@@ -30,15 +30,15 @@ type restorable struct {
 	state  []byte
 }
 
-// openLocked opens the run's graphs under the opening lock. If workers have died of that, no other graph is opened and no
-// suspicious element is produced meanwhile. The cause of another death is then known.
+// openLocked opens the run's graphs under the opening lock. After workers died while they opened this stream, openLocked opens
+// it alone: no other graph is opened and no suspicious element is produced meanwhile. So the cause of another death is known.
 func (r *run) openLocked() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.command.GetOpenExclusive() {
-		if err := w.openings.share(r.ctx); err != nil {
+		if err := w.openings.acquire(r.ctx); err != nil {
 			return nil, err
 		}
-		defer w.openings.unshare()
+		defer w.openings.release()
 		leave := w.openings.awaitLimit(r.ctx)
 		defer leave()
 	} else {
@@ -58,7 +58,7 @@ func (r *run) openLocked() (*tf.Iterator, error) {
 }
 
 // openOrRestore opens the stream's graph at the newest valid checkpoint that is not after the index that the
-// reader wants. Without one it opens the graph at its start.
+// reader wants. Without one it opens the graph at the index r.start, which stream.go chose.
 func (r *run) openOrRestore() (*tf.Iterator, error) {
 	if r.saves() {
 		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())

@@ -27,27 +27,28 @@ type openings struct {
 // exclusively is the weight that holds the opening lock exclusively. It is more than a worker has streams.
 const exclusively = 1 << 20
 
-// share waits until nobody holds the opening lock exclusively or queues for it, and shares it. It fails if the context ended.
-func (o *openings) share(ctx context.Context) error { return o.lock.Acquire(ctx, 1) }
+// acquire waits until nobody holds the opening lock exclusively or queues for it, and holds it with others. It fails if the context
+// ended.
+func (o *openings) acquire(ctx context.Context) error { return o.lock.Acquire(ctx, 1) }
 
-func (o *openings) unshare() { o.lock.Release(1) }
+func (o *openings) release() { o.lock.Release(1) }
 
-// shareOpeningLock shares the opening lock for the first element of a pooled stream, which opens the stream's dataset. It
+// acquireOpeningLock acquires the opening lock for the first element of a pooled stream, which opens the stream's dataset. It
 // fails if the run was stopped. A crash report does not name the stream as being opened, because the element may be the
 // cause. The next run has an iterator of its own, which tells these apart.
-func (r *run) shareOpeningLock() error {
-	err := r.stream.streams.openings.share(r.ctx)
+func (r *run) acquireOpeningLock() error {
+	err := r.stream.streams.openings.acquire(r.ctx)
 	if err == nil {
-		r.sharesOpeningLock.Store(true)
+		r.holdsOpeningLock.Store(true)
 	}
 	return err
 }
 
-// releaseOpeningLock releases the opening lock if the run shares it. A closing stream releases it before it waits for a
+// releaseOpeningLock releases the opening lock if the run holds it. A closing stream releases it before it waits for a
 // remainder. Its dataset is built by then, and the stream of that remainder may wait for the exclusive lock.
 func (r *run) releaseOpeningLock() {
-	if r.sharesOpeningLock.Swap(false) {
-		r.stream.streams.openings.unshare()
+	if r.holdsOpeningLock.Swap(false) {
+		r.stream.streams.openings.release()
 	}
 }
 
@@ -155,10 +156,10 @@ func (r *run) markOpening() {
 	}
 }
 
-// ShareOpening shares the opening lock while a graph is opened elsewhere in this process, until unshare is called. If workers
+// AcquireOpening acquires the opening lock while a graph is opened elsewhere in this process, until release is called. If workers
 // have died of opening a graph, no other graph is opened meanwhile. It fails if the context ended.
-func (ss *Streams) ShareOpening(ctx context.Context) (unshare func(), err error) {
-	return ss.openings.unshare, ss.openings.share(ctx)
+func (ss *Streams) AcquireOpening(ctx context.Context) (release func(), err error) {
+	return ss.openings.release, ss.openings.acquire(ctx)
 }
 
 // BeingOpened returns the streams whose graphs are being opened now.

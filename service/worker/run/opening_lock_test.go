@@ -21,9 +21,9 @@ func TestAnExclusiveOpeningComesBetweenFirstElementsThatOverlap(t *testing.T) {
 		for stream := range time.Duration(3) {
 			go func() {
 				time.Sleep(stream * time.Second)
-				for w.openings.share(ctx) == nil {
+				for w.openings.acquire(ctx) == nil {
 					time.Sleep(3 * time.Second)
-					w.openings.unshare()
+					w.openings.release()
 				}
 			}()
 		}
@@ -41,7 +41,7 @@ func TestNothingWaitsLongBehindAnExclusiveOpeningThatQueues(t *testing.T) {
 		w := New(slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := w.openings.share(ctx); err != nil {
+		if err := w.openings.acquire(ctx); err != nil {
 			t.Fatal(err)
 		}
 		var over atomic.Bool
@@ -53,10 +53,10 @@ func TestNothingWaitsLongBehindAnExclusiveOpeningThatQueues(t *testing.T) {
 		}()
 		for longest := time.Duration(0); ; time.Sleep(time.Second) {
 			begun := time.Now()
-			if w.openings.share(ctx) != nil {
+			if w.openings.acquire(ctx) != nil {
 				break
 			}
-			w.openings.unshare()
+			w.openings.release()
 			if longest = max(longest, time.Since(begun)); longest > lastPeriod {
 				t.Fatalf("another stream waited for %v", longest)
 			}

@@ -79,7 +79,7 @@ func (u *upstreamParts) reserve(kept *cachefill.Source) error {
 	if err != nil {
 		return err
 	}
-	if u.key, _, err = pooled.Split(graphs.UpstreamOfCache); err != nil {
+	if u.key, _, err = pooled.Separate(graphs.UpstreamOfCache); err != nil {
 		return nil
 	}
 	if u.shared, _ = r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Ops, nil, nil); u.shared != nil {
@@ -165,7 +165,7 @@ func (u *upstreamParts) continues(part uint32, graphs *rewrite.StreamGraphs) boo
 	if u.begun == int64(part) {
 		return true
 	}
-	key, arguments, err := pooled.Split(graphs.UpstreamOfCache)
+	key, arguments, err := pooled.Separate(graphs.UpstreamOfCache)
 	if err != nil || key != u.key || !u.shared.Idle() {
 		return false
 	}

@@ -146,7 +146,7 @@ func TestThePoolForgetsTheTemplatesThatWereNotUsed(t *testing.T) {
 	keys := make([]pooled.Key, maxTemplates+1)
 	for i := range keys {
 		// Every bit of a graph that is no argument is part of the key.
-		key, _, err := pooled.Split(protowire.AppendVarint(protowire.AppendTag(slices.Clone(p.graph), 1000, protowire.VarintType), uint64(i)))
+		key, _, err := pooled.Separate(protowire.AppendVarint(protowire.AppendTag(slices.Clone(p.graph), 1000, protowire.VarintType), uint64(i)))
 		if err != nil {
 			t.Fatal(err)
 		}

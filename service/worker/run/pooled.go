@@ -129,7 +129,7 @@ func (r *run) leavePooled() {
 // new iterator. The state has the stream's arguments. The tree of its graph is nil if the graph has none.
 func (r *run) beginPooled(runtime *tf.Context, serialised []byte, source tf.Source, state []byte) (*pooledIterator, *profile.Tree, error) {
 	pool := &r.stream.streams.pool
-	key, arguments, err := pooled.Split(serialised)
+	key, arguments, err := pooled.Separate(serialised)
 	if err != nil {
 		return nil, nil, err
 	}

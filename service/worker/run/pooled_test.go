@@ -214,7 +214,7 @@ func (c *comparison) compare(h half, saves bool) (saved bool) {
 	const most = 40
 	t := c.t
 	t.Helper()
-	key, arguments, err := pooled.Split(h.serialised)
+	key, arguments, err := pooled.Separate(h.serialised)
 	if err != nil {
 		t.Skip(err)
 	}

@@ -120,7 +120,7 @@ func (r *run) produce(it *tf.Iterator) error {
 // guardedFetch is a fetch that the crash guard, if there is one, marks first.
 func (r *run) guardedFetch(it *tf.Iterator) error {
 	if r.beginsPooled() {
-		if r.shareOpeningLock() != nil {
+		if r.acquireOpeningLock() != nil {
 			return errStopped
 		}
 		defer r.releaseOpeningLock()

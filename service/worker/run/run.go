@@ -55,8 +55,8 @@ type run struct {
 	// remainderCounts counts what was kept back for the closing stream.
 	remainderCounts profile.Counts
 
-	// sharesOpeningLock is set if the run shares the opening lock for its first element.
-	sharesOpeningLock atomic.Bool
+	// holdsOpeningLock is set if the run holds the opening lock for its first element.
+	holdsOpeningLock atomic.Bool
 
 	// inline is set if steps of its pooled iterators run inline.
 	inline atomic.Bool
@@ -167,7 +167,7 @@ func (r *run) main() {
 	begun := time.Now()
 	it, err := r.openLocked()
 	if err != nil {
-		r.finish(r.openFailure(err))
+		r.finish(r.runFailure(err))
 		return
 	}
 	if suspected := r.command.GetCrashGuard(); suspected != nil {
@@ -192,7 +192,7 @@ func (r *run) main() {
 		}
 		r.finish(nil)
 	case err != nil && r.ctx.Err() == nil:
-		r.finish(r.openFailure(err))
+		r.finish(r.runFailure(err))
 	}
 	r.mu.Lock()
 	r.iterator = nil

@@ -62,14 +62,14 @@ func (s *Stream) update(command *pecanv1.StartStream) {
 	s.changed = make(chan struct{})
 	if s.run.state().failed != nil || s.belowWindow != nil && again {
 		s.belowWindow = nil
-		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.Stream), s.fromDispatcher())
+		s.startRun(reason.New(reason.StaleLease, "stream %d was leased again", s.key.Stream), s.fromDispatcher())
 		return
 	}
 	s.run.window.SetPrefetch(command.GetPrefetch())
 }
 
-// restart runs the stream again and sends its readers the reason. The caller holds mu.
-func (s *Stream) restart(why *reason.Error, at beginning) {
+// startRun begins a run: the first one, or another one in place of a run whose readers get the reason. The caller holds mu.
+func (s *Stream) startRun(why *reason.Error, at beginning) {
 	s.quit(why)
 	if keepsRemainder(s.command) {
 		s.remainder = window.NewRemainder(&s.streams.windowBytes)
@@ -109,7 +109,7 @@ func (s *Stream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {
-		s.restart(nil, s.fromDispatcher())
+		s.startRun(nil, s.fromDispatcher())
 	}
 }
 

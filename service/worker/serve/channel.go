@@ -31,9 +31,9 @@ type channel struct {
 	// ended is set if the END or the error of the whole channel was sent.
 	ended bool
 
-	// announces is set if the reader opened the channel without credit, and grants it when a READY has announced a frame.
-	// announced is set if a READY was sent since the last CREDIT.
-	announces, announced bool
+	// wantsReady is set if the reader opened the channel without credit, and grants it when a READY has announced a frame.
+	// readySent is set if a READY was sent since the last CREDIT.
+	wantsReady, readySent bool
 
 	// Only the connection's writing goroutine uses it.
 	sent uint64
@@ -49,7 +49,7 @@ func (c *channel) Asked() uint64 { return c.sequence }
 func (c *channel) Remainder() bool { return c.remainder }
 
 // Wake implements Reader.
-func (c *channel) Wake() { c.conn.ready(c) }
+func (c *channel) Wake() { c.conn.enqueue(c) }
 
 // Refuse implements Reader.
 func (c *channel) Refuse(why *reason.Error) { c.conn.refuse(c, why) }

@@ -202,7 +202,7 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	if err := proto.Unmarshal(meta, request); err != nil || request.GetId() == nil || h.Channel == 0 {
 		return reason.New(reason.FrameCorrupt, "an OPEN without a stream, for channel %d", h.Channel)
 	}
-	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), sequence: c.server.opens.Add(1), credit: request.GetCredit(), announces: request.GetCredit() == 0, remainder: request.GetRemainder(),
+	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), sequence: c.server.opens.Add(1), credit: request.GetCredit(), wantsReady: request.GetCredit() == 0, remainder: request.GetRemainder(),
 		checksum: request.GetPayloadChecksum() && c.unix == nil, compression: request.GetCompression()}
 	c.mu.Lock()
 	if c.channels[ch.id] != nil || len(c.channels) >= MaxChannels {
@@ -247,7 +247,7 @@ func (c *conn) credit(h frame.Header) {
 		return
 	}
 	ch.credit = max(ch.credit, h.RawLen)
-	ch.announced = false
+	ch.readySent = false
 	window := ch.window
 	c.mu.Unlock()
 	if window != nil {

@@ -9,7 +9,8 @@
 // shared memory. compress.go decides about compression. ratelog.go limits the rate of warnings about peers.
 //
 // A peer is not trusted: every number it sends is checked, and a peer that breaks a limit loses its connection. conn.mu is
-// taken after a window's lock. Memory of an entry is used only while the batch holds the entry.
+// taken after a window's lock. A write batch (writeBatch) holds a reference to each entry until the entry's frames are
+// written. Do not use the memory of an entry after that.
 //
 // Do not produce, drop or reorder elements here: the window gives them in the order of their indexes. A change of the bytes
 // belongs to proto/frame, which has the version.

@@ -34,8 +34,8 @@ const (
 	batchBuffers = 512
 )
 
-// ready queues a channel that may have something to send.
-func (c *conn) ready(ch *channel) {
+// enqueue queues a channel that may have something to send.
+func (c *conn) enqueue(ch *channel) {
 	c.mu.Lock()
 	if ch.queued || ch.closed {
 		c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *conn) gather(b *writeBatch) (more bool, err error) {
 			return false, err
 		}
 		if again {
-			c.ready(ch)
+			c.enqueue(ch)
 		}
 		if b.bytes >= batchBytes || len(b.buffers) >= batchBuffers {
 			return true, nil
@@ -129,7 +129,7 @@ func (c *conn) gatherChannel(b *writeBatch, ch *channel, window *window.Window, 
 		t.Entry.Release()
 		return true, nil
 	case t.Entry != nil:
-		// The batch must not hold the entry before data returns. data may announce a slot, which flushes the batch and
+		// The batch must not hold the entry before data returns. data may send a slot, which flushes the batch and
 		// releases all entries that the batch holds. If the stream was closed meanwhile, that would be the entry's last
 		// reference, and data would read freed memory.
 		err := c.data(b, ch, t)
@@ -142,14 +142,14 @@ func (c *conn) gatherChannel(b *writeBatch, ch *channel, window *window.Window, 
 		ch.ended = true
 		c.mu.Unlock()
 		b.header(frame.Header{Type: frame.End, Flags: ch.flags(), Channel: ch.id, Index: t.Count, Lease: ch.lease}, nil)
-	case t.Blocked && ch.announces:
+	case t.Blocked && ch.wantsReady:
 		bytes := window.NextBytes(ch)
 		c.mu.Lock()
 		// A CREDIT that came meanwhile has queued the channel again.
-		announce := bytes > 0 && !ch.announced && ch.credit <= ch.sent
-		ch.announced = ch.announced || announce
+		send := bytes > 0 && !ch.readySent && ch.credit <= ch.sent
+		ch.readySent = ch.readySent || send
 		c.mu.Unlock()
-		if announce {
+		if send {
 			b.header(frame.Header{Type: frame.Ready, Channel: ch.id, Lease: ch.lease, RawLen: bytes}, nil)
 		}
 	}
@@ -167,7 +167,7 @@ func (c *conn) data(b *writeBatch, ch *channel, t window.Taken) error {
 	c.server.sentElements.Add(uint64(h.Count))
 	c.server.sentBytes.Add(p.Raw)
 	if c.shared && p.Raw >= minSlot {
-		done, err := c.shareData(b, h, p)
+		done, err := c.dataInSlot(b, h, p)
 		if done || err != nil {
 			return err
 		}
@@ -194,9 +194,9 @@ func table(dst []byte, p payload.Parts) []byte {
 	return append(dst, p.Rows...)
 }
 
-// shareData copies the payload into a shared memory slot. It returns false if no slot is free, because readers
+// dataInSlot copies the payload into a shared memory slot. It returns false if no slot is free, because readers
 // keep slots as long as they like. The payload then goes through the socket.
-func (c *conn) shareData(b *writeBatch, h frame.Header, p payload.Parts) (bool, error) {
+func (c *conn) dataInSlot(b *writeBatch, h frame.Header, p payload.Parts) (bool, error) {
 	s, drop, err := c.slots.get(p.Raw)
 	for _, number := range drop {
 		b.header(frame.Header{Type: frame.Drop, Index: number}, nil)
@@ -209,7 +209,7 @@ func (c *conn) shareData(b *writeBatch, h frame.Header, p payload.Parts) (bool, 
 		return false, nil
 	}
 	if s.fd >= 0 {
-		if err := c.announce(b, s); err != nil {
+		if err := c.sendSlot(b, s); err != nil {
 			return false, err
 		}
 	}
@@ -223,8 +223,8 @@ func (c *conn) shareData(b *writeBatch, h frame.Header, p payload.Parts) (bool, 
 	return true, nil
 }
 
-// announce sends the descriptor of a new slot, after everything that was gathered.
-func (c *conn) announce(b *writeBatch, s *slot) error {
+// sendSlot sends a SLOT frame with the descriptor of a new slot, after everything that was gathered.
+func (c *conn) sendSlot(b *writeBatch, s *slot) error {
 	if err := c.flush(b); err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (c *conn) announce(b *writeBatch, s *slot) error {
 	if err != nil {
 		return fmt.Errorf("send shared memory: %w", err)
 	}
-	s.announced()
+	s.closeFD()
 	if n < len(encoded) {
 		_, err = c.nc.Write(encoded[n:])
 	}
@@ -247,7 +247,8 @@ func (c *conn) announce(b *writeBatch, s *slot) error {
 type writeBatch struct {
 	buffers net.Buffers
 	bytes   int
-	held    []*window.Entry
+	// held are the entries whose memory the frames use.
+	held []*window.Entry
 	// headers holds the headers of the frames. The buffers of the frames point into it.
 	headers []byte
 }

@@ -138,7 +138,7 @@ func TestAChannelWithoutCreditAnnouncesEachFrameOnce(t *testing.T) {
 	for i := range uint64(2) {
 		ready.Append(window.NewEntry(i, 1, 100, plain(make([]byte, 100+i))))
 	}
-	ch := &channel{conn: c, id: 7, announces: true, window: ready}
+	ch := &channel{conn: c, id: 7, wantsReady: true, window: ready}
 	c.channels[ch.id] = ch
 	if _, ok := ready.Attach(ch, 0); !ok {
 		t.Fatal("the window takes no reader")

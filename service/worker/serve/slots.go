@@ -15,7 +15,7 @@ const minSlot = 64 << 10
 type slot struct {
 	number uint64
 	memory []byte
-	// fd is open until the slot was announced.
+	// fd is open until the SLOT frame was sent.
 	fd   int
 	busy bool
 }
@@ -117,7 +117,7 @@ func (s *slots) remove(gone *slot) {
 	gone.close()
 }
 
-func (s *slot) announced() {
+func (s *slot) closeFD() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
 		s.fd = -1
@@ -125,7 +125,7 @@ func (s *slot) announced() {
 }
 
 func (s *slot) close() {
-	s.announced()
+	s.closeFD()
 	_ = unix.Munmap(s.memory)
 }
 

@@ -28,9 +28,9 @@ type Queue struct {
 	Send func(messages ...*pecanv1.WorkerMessage)
 	// Graphs instantiates the graphs of streams.
 	Graphs dataset.Instantiator
-	// ShareOpening is called before a graph is opened, and unshare afterwards. If workers have died of opening a graph, no
+	// AcquireOpening is called before a graph is opened, and release afterwards. If workers have died of opening a graph, no
 	// other graph is opened meanwhile.
-	ShareOpening func(ctx context.Context) (unshare func(), err error)
+	AcquireOpening func(ctx context.Context) (release func(), err error)
 
 	// current is held by the current trial. inconclusive has what the last trials measured that decided nothing, the oldest first.
 	current         sync.Mutex
@@ -109,7 +109,7 @@ func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 
 // try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
 func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
-	trial := &trial{graphs: q.Graphs, shareOpening: q.ShareOpening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
+	trial := &trial{graphs: q.Graphs, acquireOpening: q.AcquireOpening, command: command, measured: measured{differ: differ{tolerance: toleranceOf(command.GetOptions())}}}
 	tried := orderOf(command)
 	if at := slices.IndexFunc(q.inconclusive, func(k kept) bool { return k.order == tried }); at >= 0 {
 		trial.measured = q.inconclusive[at].measured

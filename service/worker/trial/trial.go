@@ -40,11 +40,11 @@ var (
 // All of that happens in one goroutine. It measures the CPU of that goroutine's thread and of the threads that
 // it creates (see rewrite.At.Serial).
 type trial struct {
-	graphs       dataset.Instantiator
-	shareOpening func(ctx context.Context) (unshare func(), err error)
-	command      *pecanv1.TryOrder
-	threads      *threads
-	ctx          context.Context
+	graphs         dataset.Instantiator
+	acquireOpening func(ctx context.Context) (release func(), err error)
+	command        *pecanv1.TryOrder
+	threads        *threads
+	ctx            context.Context
 	// contexts run the iterators. Iterators that wait for another one have their own context.
 	contexts [2]*tf.Context
 
@@ -232,11 +232,11 @@ func (t *trial) refuse(format string, args ...any) error {
 // open makes the iterators of a stream in both orders.
 func (t *trial) open(stream int) (p *pair, err error) {
 	// If workers have died of opening a graph, no other graph is opened meanwhile.
-	unshare, err := t.shareOpening(t.ctx)
+	release, err := t.acquireOpening(t.ctx)
 	if err != nil {
 		return nil, context.Cause(t.ctx)
 	}
-	defer unshare()
+	defer release()
 	plan := proto.Clone(t.command.GetPlan()).(*pecanv1.Plan)
 	both := new(pair)
 	defer func() {

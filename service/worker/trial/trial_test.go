@@ -39,10 +39,10 @@ func queue() *Queue {
 	store := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("..", "testdata", "order_"+name+".graph"))
 	})
-	return &Queue{Log: slog.New(slog.DiscardHandler), Graphs: byName{store}, ShareOpening: shareNothing}
+	return &Queue{Log: slog.New(slog.DiscardHandler), Graphs: byName{store}, AcquireOpening: acquireNothing}
 }
 
-func shareNothing(context.Context) (func(), error) { return func() {}, nil }
+func acquireNothing(context.Context) (func(), error) { return func() {}, nil }
 
 // byName finds datasets by the names of their files; a plan has the fingerprint.
 type byName struct{ *dataset.Store }
@@ -189,7 +189,7 @@ func TestATrialRunsTheGraphUpToTheLastStepThatMoved(t *testing.T) {
 			command := trying(t, q, name, exact, c.places...)
 			_, steps := stepsOf(t, q, name)
 			command.RegisteredLast, command.OrderedLast = steps[c.last], command.Order[c.last]
-			trial := &trial{graphs: q.Graphs, shareOpening: q.ShareOpening, command: command, ctx: t.Context()}
+			trial := &trial{graphs: q.Graphs, acquireOpening: q.AcquireOpening, command: command, ctx: t.Context()}
 			defer trial.closeContexts()
 			both := new(pair)
 			defer both.close()
@@ -233,7 +233,7 @@ func TestSerialGraphsWorkInTheThreadsThatAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer marked.release()
-	trial := &trial{graphs: q.Graphs, shareOpening: q.ShareOpening, command: command, ctx: t.Context(), threads: marked}
+	trial := &trial{graphs: q.Graphs, acquireOpening: q.AcquireOpening, command: command, ctx: t.Context(), threads: marked}
 	defer trial.closeContexts()
 	both := new(pair)
 	defer both.close()

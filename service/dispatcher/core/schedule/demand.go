@@ -15,9 +15,9 @@ type demand struct {
 	prefetch bool
 	// closings has the closing streams that run. Those in unsure may have begun to run, or stopped.
 	closings, unsure map[uint32]bool
-	// share is the epoch in the tree of shares. at is the position in the queue of prefetched epochs, -1 outside of it.
-	share *share
-	at    int
+	// slotShare is the epoch in the tree of shares of slots. at is the position in the queue of prefetched epochs, -1 outside of it.
+	slotShare *slotShare
+	at        int
 	// members are the workers that serve the job, as of the last time that no worker could take a stream.
 	members map[string]bool
 }

@@ -19,8 +19,8 @@
 // keep both in order. An epoch whose streams no worker can take is set aside until a worker has room for it. The heaps have
 // the workers that serve any job. The few local workers that may serve a job are compared with the top.
 //
-// scheduler.go has the phases of a run. share.go has the tree of shares. demand.go has the epochs and their waiting
-// streams. pick.go chooses workers, and worker.go has their loads. queue.go is the heap of all three. preempt.go
+// scheduler.go has the phases of a run. slot_share.go has the tree of shares of slots. demand.go has the epochs and their
+// waiting streams. pick.go chooses workers, and worker.go has their loads. queue.go is the heap of all three. preempt.go
 // chooses the streams that leave their workers. need.go says which streams need a worker at all.
 //
 // The package knows stored jobs and plain facts about workers. It must not know sessions, time or records. The core emits

@@ -22,7 +22,7 @@ const maxPreempted, maxUnserved = 256, 32
 // Streams that must be open together stay.
 func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken []durable.Ref) {
 	before := s.short
-	s.short = map[*share]bool{}
+	s.short = map[*slotShare]bool{}
 	if len(s.jobs) < 2 {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken [
 			delete(p.waits, to)
 			continue
 		}
-		job := to.share.parent
+		job := to.slotShare.parent
 		if s.short[job] = true; !before[job] {
 			delete(p.waits, to)
 			continue
@@ -52,7 +52,7 @@ func (s *Scheduler) Preempt(starved, movable func(*durable.Epoch) bool) (taken [
 // leasePreempted leases the slots of streams that Preempt chose to the epochs that they were taken for.
 func (s *Scheduler) leasePreempted() {
 	for _, d := range s.owed {
-		if s.epochs[d.epoch] == d && !d.prefetch && d.waits() && !d.share.bounded() {
+		if s.epochs[d.epoch] == d && !d.prefetch && d.waits() && !d.slotShare.bounded() {
 			s.leaseNext(d)
 		}
 	}
@@ -69,13 +69,13 @@ type preemption struct {
 	streams map[*demand][]*pecanv1.StoredStream
 	// gained has the slots that nodes get, less those that they give. freed has what workers lose of the streams beyond their
 	// slots.
-	gained map[*share]int
+	gained map[*slotShare]int
 	freed  map[*load]int
 }
 
 func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *preemption {
 	p := &preemption{
-		Scheduler: s, waits: map[*demand]int{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*share]int{}, freed: map[*load]int{},
+		Scheduler: s, waits: map[*demand]int{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*slotShare]int{}, freed: map[*load]int{},
 	}
 	for _, d := range s.epochs {
 		if d.prefetch {
@@ -100,9 +100,9 @@ func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *p
 // richest returns the giver with the largest share of each tenant, the tenants with the largest shares first. If none of them
 // may give, no giver may.
 func (p *preemption) richest() (list []*demand) {
-	of := map[*share]*demand{}
+	of := map[*slotShare]*demand{}
 	for _, d := range p.givers {
-		if tenant := d.share.parent.parent; of[tenant] == nil || p.compare(d, of[tenant], -1) > 0 {
+		if tenant := d.slotShare.parent.parent; of[tenant] == nil || p.compare(d, of[tenant], -1) > 0 {
 			of[tenant] = d
 		}
 	}
@@ -121,13 +121,13 @@ func (s *Scheduler) countWaiting(epoch *durable.Epoch) (n int) {
 }
 
 // perWeight is how many slots a node will have for its weight, with this many slots more.
-func (p *preemption) perWeight(n *share, more int) float64 {
+func (p *preemption) perWeight(n *slotShare, more int) float64 {
 	return float64(n.running+p.gained[n]+more) / n.weight
 }
 
 // compare orders epochs by what their tenants, and then their jobs, would have with this many slots more.
 func (p *preemption) compare(a, b *demand, more int) int {
-	jobA, jobB := a.share.parent, b.share.parent
+	jobA, jobB := a.slotShare.parent, b.slotShare.parent
 	return cmp.Or(
 		cmp.Compare(p.perWeight(jobA.parent, more), p.perWeight(jobB.parent, more)), cmp.Compare(jobA.parent.name, jobB.parent.name),
 		cmp.Compare(p.perWeight(jobA, more), p.perWeight(jobB, more)), compareEpochs(a.epoch, b.epoch))
@@ -136,7 +136,7 @@ func (p *preemption) compare(a, b *demand, more int) int {
 // next returns the epoch that would have the least with a further slot; nil without one.
 func (p *preemption) next() (least *demand) {
 	for d, waiting := range p.waits {
-		if waiting == 0 || p.full(d.share.parent, 0) {
+		if waiting == 0 || p.full(d.slotShare.parent, 0) {
 			delete(p.waits, d)
 		} else if least == nil || p.compare(d, least, 1) < 0 {
 			least = d
@@ -151,7 +151,7 @@ func (p *preemption) next() (least *demand) {
 }
 
 // full reports whether a node has its quota, or this many slots more.
-func (p *preemption) full(n *share, more int) bool {
+func (p *preemption) full(n *slotShare, more int) bool {
 	return n.most > 0 && n.slots+p.gained[n] >= n.most+more
 }
 
@@ -165,7 +165,7 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 		mayHold := l.mayHold(0) || to.keepsUp()
 		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
 	}
-	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.share] <= 1 || !p.mayGive(d, to) })
+	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.slotShare] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })
 	for _, d := range candidates {
 		if stream := p.streamOf(d, serves); stream != nil {
@@ -178,7 +178,7 @@ func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStre
 // mayGive reports whether a job that gives a slot to another one still has as many slots for its weight, or more. For jobs of
 // different tenants, the slots and weights of the tenants count, and the quota of the tenant that gets must allow the slot.
 func (p *preemption) mayGive(from, to *demand) bool {
-	gives, gets := from.share.parent, to.share.parent
+	gives, gets := from.slotShare.parent, to.slotShare.parent
 	if gives.parent != gets.parent {
 		if gives, gets = gives.parent, gets.parent; p.full(gets, 0) {
 			return false
@@ -218,13 +218,13 @@ func (p *preemption) streamOf(d *demand, serves func(*load) bool) (last *pecanv1
 // slot for it, and neither has a tenant with more than its quota.
 func (p *preemption) move(from, to *demand, stream *pecanv1.StoredStream) {
 	p.streams[from] = slices.DeleteFunc(p.streams[from], func(other *pecanv1.StoredStream) bool { return other == stream })
-	l, tenant := p.workers[stream.Worker.WorkerId], to.share.parent.parent
+	l, tenant := p.workers[stream.Worker.WorkerId], to.slotShare.parent.parent
 	over := l.running-p.freed[l] > l.MaxStreams
 	if over {
 		p.freed[l]++
 	}
-	over = over || from.share.parent.parent == tenant && p.full(tenant, 1)
-	for n := from.share; n != nil; n = n.parent {
+	over = over || from.slotShare.parent.parent == tenant && p.full(tenant, 1)
+	for n := from.slotShare; n != nil; n = n.parent {
 		p.gained[n]--
 	}
 	if over {
@@ -232,7 +232,7 @@ func (p *preemption) move(from, to *demand, stream *pecanv1.StoredStream) {
 	}
 	p.waits[to]--
 	p.owed = append(p.owed, to)
-	for n := to.share; n != nil; n = n.parent {
+	for n := to.slotShare; n != nil; n = n.parent {
 		p.gained[n]++
 	}
 }

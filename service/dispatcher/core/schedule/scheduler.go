@@ -42,11 +42,11 @@ type Scheduler struct {
 	dirtyWorkers                  []*load
 
 	epochs map[*durable.Epoch]*demand
-	// all is the root of the tree of shares, and bounds has the weights and quotas of tenants. ahead has the prefetched
+	// all is the root of the tree of shares of slots, and bounds has the weights and quotas of tenants. ahead has the prefetched
 	// epochs with a waiting stream.
-	all     *share
-	tenants map[string]*share
-	jobs    map[*durable.Job]*share
+	all     *slotShare
+	tenants map[string]*slotShare
+	jobs    map[*durable.Job]*slotShare
 	bounds  map[string]Tenant
 	ahead   queue[demand]
 	// grants counts leases.
@@ -56,7 +56,7 @@ type Scheduler struct {
 	blocked, bound map[*demand]bool
 	dirtyEpochs    map[*demand]bool
 	// short has the jobs that Preempt found below their share. owed has the epochs for which it took slots.
-	short map[*share]bool
+	short map[*slotShare]bool
 	owed  []*demand
 	// starting is set if absent workers of the configured list may still come.
 	starting bool
@@ -67,7 +67,7 @@ type Scheduler struct {
 func New(host Host, state *durable.State, positions int, tenants map[string]Tenant) *Scheduler {
 	return &Scheduler{
 		Host: host, state: state, positions: positions, workers: map[string]*load{}, localFree: map[*load]bool{}, epochs: map[*durable.Epoch]*demand{}, dirtyEpochs: map[*demand]bool{},
-		all: &share{weight: 1, at: -1, queue: newShares()}, tenants: map[string]*share{}, jobs: map[*durable.Job]*share{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
+		all: &slotShare{weight: 1, at: -1, queue: newSlotShares()}, tenants: map[string]*slotShare{}, jobs: map[*durable.Job]*slotShare{}, bounds: tenants, blocked: map[*demand]bool{}, bound: map[*demand]bool{},
 		ahead:     queue[demand]{before: (*demand).before, at: func(d *demand) *int { return &d.at }},
 		usable:    queue[load]{before: (*load).before, at: func(l *load) *int { return &l.usableAt }},
 		free:      queue[load]{before: (*load).before, at: func(l *load) *int { return &l.freeAt }},
@@ -129,7 +129,7 @@ func (s *Scheduler) EpochChanged(epoch *durable.Epoch) {
 	d := s.epochs[epoch]
 	if d == nil {
 		d = &demand{epoch: epoch, at: -1, closings: map[uint32]bool{}, unsure: map[uint32]bool{}}
-		d.share = s.shareOf(d)
+		d.slotShare = s.slotShareOf(d)
 		s.epochs[epoch] = d
 		for _, closing := range epoch.Closings() {
 			d.unsure[closing.Stream] = true
@@ -154,7 +154,7 @@ func (s *Scheduler) StreamChanged(epoch *durable.Epoch, stream uint32) {
 func (s *Scheduler) EpochEnded(epoch *durable.Epoch) {
 	if d := s.epochs[epoch]; d != nil {
 		s.ahead.set(d, false)
-		s.dropShare(d)
+		s.dropSlotShare(d)
 		delete(s.blocked, d)
 		delete(s.bound, d)
 		s.freeBound()
@@ -207,8 +207,8 @@ func (s *Scheduler) enqueue(d *demand, waits bool) {
 	if d.prefetch {
 		running = 0
 	}
-	freed := d.running < d.share.slots
-	d.share.set(running, d.running, waits && !d.prefetch)
+	freed := d.running < d.slotShare.slots
+	d.slotShare.set(running, d.running, waits && !d.prefetch)
 	s.ahead.set(d, waits && d.prefetch)
 	if freed {
 		s.freeBound()
@@ -281,7 +281,7 @@ func (s *Scheduler) Run(starting bool) {
 func (s *Scheduler) grant(d *demand, stream uint32, id string) {
 	s.Grant(d.epoch, stream, id)
 	s.grants++
-	for n := d.share; n != nil; n = n.parent {
+	for n := d.slotShare; n != nil; n = n.parent {
 		n.last = s.grants
 	}
 	s.refreshDemand(d)
@@ -307,7 +307,7 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 			return false
 		})
 		// A shuffle reads more streams than it must, but not beyond a quota.
-		if more = found && !(d.computes() && withinQuota && d.share.bounded()); !more {
+		if more = found && !(d.computes() && withinQuota && d.slotShare.bounded()); !more {
 			break
 		}
 		if id := s.pick(d, stream, false); id != "" {
@@ -331,7 +331,7 @@ func (s *Scheduler) shareSlots() {
 			return
 		}
 		switch {
-		case d.prefetch && d.share.bounded():
+		case d.prefetch && d.slotShare.bounded():
 			s.ahead.set(d, false)
 			s.bound[d] = true
 		case !s.leaseNext(d):

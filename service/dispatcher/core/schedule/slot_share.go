@@ -16,9 +16,9 @@ type Tenant struct {
 	CacheBytes int
 }
 
-// share is a node of the tree of shares: all tenants, a tenant, a job or an epoch.
-type share struct {
-	parent *share
+// slotShare is a node of the tree of shares of slots: all tenants, a tenant, a job or an epoch.
+type slotShare struct {
+	parent *slotShare
 	// last is the number of the last lease of a slot. Of two nodes with equal shares, the one with the older lease is next.
 	// name and number order nodes that are equal otherwise.
 	last   uint64
@@ -31,7 +31,7 @@ type share struct {
 	running, slots int
 	// children counts the nodes below. queue has those of them that may get a slot.
 	children int
-	queue    queue[share]
+	queue    queue[slotShare]
 	// at is the position in the queue of the parent, -1 outside of it.
 	at int
 	// demand is the demand of an epoch; nil in other nodes. waits is set if it has a stream that waits for a slot.
@@ -40,15 +40,15 @@ type share struct {
 }
 
 // perWeight is how many slots the node has for its weight.
-func (n *share) perWeight() float64 { return float64(n.running) / n.weight }
+func (n *slotShare) perWeight() float64 { return float64(n.running) / n.weight }
 
-func (n *share) full() bool { return n.most > 0 && n.slots >= n.most }
+func (n *slotShare) full() bool { return n.most > 0 && n.slots >= n.most }
 
 // wants reports whether the node may get a slot.
-func (n *share) wants() bool { return (n.waits || len(n.queue.items) > 0) && !n.full() }
+func (n *slotShare) wants() bool { return (n.waits || len(n.queue.items) > 0) && !n.full() }
 
 // set changes the numbers of an epoch, and adjusts all nodes above it.
-func (n *share) set(running, slots int, waits bool) {
+func (n *slotShare) set(running, slots int, waits bool) {
 	running, slots = running-n.running, slots-n.slots
 	n.waits = waits
 	for ; n.parent != nil; n = n.parent {
@@ -59,7 +59,7 @@ func (n *share) set(running, slots int, waits bool) {
 }
 
 // bounded reports whether a quota forbids a further slot.
-func (n *share) bounded() bool {
+func (n *slotShare) bounded() bool {
 	for ; n != nil; n = n.parent {
 		if n.full() {
 			return true
@@ -69,7 +69,7 @@ func (n *share) bounded() bool {
 }
 
 // next returns the epoch whose turn is next; nil without one.
-func (n *share) next() *demand {
+func (n *slotShare) next() *demand {
 	for n.demand == nil {
 		if n = n.queue.top(); n == nil {
 			return nil
@@ -80,26 +80,26 @@ func (n *share) next() *demand {
 
 // before orders nodes: the one with the fewest slots for its weight comes first, and of these the one that has waited longest for a
 // slot.
-func (n *share) before(other *share) bool {
+func (n *slotShare) before(other *slotShare) bool {
 	return cmp.Or(cmp.Compare(n.perWeight(), other.perWeight()), cmp.Compare(n.last, other.last), cmp.Compare(n.name, other.name), cmp.Compare(n.number, other.number)) < 0
 }
 
-// shareOf returns the node of an epoch.
-func (s *Scheduler) shareOf(d *demand) *share {
+// slotShareOf returns the node of an epoch.
+func (s *Scheduler) slotShareOf(d *demand) *slotShare {
 	job := d.epoch.Job
 	name := job.Options.EffectiveTenant()
 	tenant := s.tenants[name]
 	if tenant == nil {
 		bounds := s.BoundsOf(name)
-		tenant = s.all.add(&share{name: name, weight: bounds.Weight, most: bounds.MaxSlots})
+		tenant = s.all.add(&slotShare{name: name, weight: bounds.Weight, most: bounds.MaxSlots})
 		s.tenants[name] = tenant
 	}
 	node := s.jobs[job]
 	if node == nil {
-		node = tenant.add(&share{number: job.Sequence, weight: job.Options.EffectiveWeight(), most: s.BoundsOf(name).MaxSlotsPerJob})
+		node = tenant.add(&slotShare{number: job.Sequence, weight: job.Options.EffectiveWeight(), most: s.BoundsOf(name).MaxSlotsPerJob})
 		s.jobs[job] = node
 	}
-	return node.add(&share{number: d.epoch.Epoch, weight: 1, demand: d})
+	return node.add(&slotShare{number: d.epoch.Epoch, weight: 1, demand: d})
 }
 
 // BoundsOf returns the weight and the quotas of a tenant.
@@ -110,21 +110,21 @@ func (s *Scheduler) BoundsOf(tenant string) Tenant {
 	return Tenant{Weight: 1}
 }
 
-// newShares returns an empty queue of nodes.
-func newShares() queue[share] {
-	return queue[share]{before: (*share).before, at: func(n *share) *int { return &n.at }}
+// newSlotShares returns an empty queue of nodes.
+func newSlotShares() queue[slotShare] {
+	return queue[slotShare]{before: (*slotShare).before, at: func(n *slotShare) *int { return &n.at }}
 }
 
-func (n *share) add(child *share) *share {
-	child.parent, child.at, child.queue = n, -1, newShares()
+func (n *slotShare) add(child *slotShare) *slotShare {
+	child.parent, child.at, child.queue = n, -1, newSlotShares()
 	n.children++
 	return child
 }
 
-// dropShare removes the node of an epoch, and those of its job and its tenant with their last epoch.
-func (s *Scheduler) dropShare(d *demand) {
-	d.share.set(0, 0, false)
-	job := d.share.parent
+// dropSlotShare removes the node of an epoch, and those of its job and its tenant with their last epoch.
+func (s *Scheduler) dropSlotShare(d *demand) {
+	d.slotShare.set(0, 0, false)
+	job := d.slotShare.parent
 	if job.children--; job.children > 0 {
 		return
 	}
@@ -148,7 +148,7 @@ func (s *Scheduler) OfJob(job *durable.Job) Usage { return s.jobs[job].usage() }
 // OfTenant returns what a tenant uses.
 func (s *Scheduler) OfTenant(name string) Usage { return s.tenants[name].usage() }
 
-func (n *share) usage() Usage {
+func (n *slotShare) usage() Usage {
 	if n == nil {
 		return Usage{}
 	}

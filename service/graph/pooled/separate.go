@@ -48,7 +48,7 @@ func isArgument(prefixes []string, op, name string) bool {
 	return false
 }
 
-// The numbers of the fields that Split reads in GraphDef, FunctionDefLibrary, FunctionDef and NodeDef.
+// The numbers of the fields that Separate reads in GraphDef, FunctionDefLibrary, FunctionDef and NodeDef.
 const (
 	graphNode       = 1
 	graphLibrary    = 2
@@ -58,9 +58,9 @@ const (
 	nodeOp          = 2
 )
 
-// Split returns the template of a stream's graph and the arguments of the stream, without decoding all of the graph.
-func Split(serialised []byte) (Key, []Argument, error) {
-	s := &splitting{}
+// Separate returns the template of a stream's graph and the arguments of the stream, without decoding all of the graph.
+func Separate(serialised []byte) (Key, []Argument, error) {
+	s := &separation{}
 	s.hash.SetSeed(seed)
 	err := s.fields(serialised, func(number protowire.Number, value []byte) error {
 		switch number {
@@ -87,15 +87,15 @@ func Split(serialised []byte) (Key, []Argument, error) {
 	return Key{s.hash.Sum64(), s.size}, s.arguments, err
 }
 
-// splitting is the state of Split.
-type splitting struct {
+// separation is the state of Separate.
+type separation struct {
 	hash      maphash.Hash
 	size      int
 	arguments []Argument
 }
 
 // fields calls visit for the length-delimited fields of a message, and adds the others to the key.
-func (s *splitting) fields(message []byte, visit func(protowire.Number, []byte) error) error {
+func (s *separation) fields(message []byte, visit func(protowire.Number, []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -124,7 +124,7 @@ func (s *splitting) fields(message []byte, visit func(protowire.Number, []byte) 
 }
 
 // add adds bytes to the key, with their length.
-func (s *splitting) add(b []byte) {
+func (s *separation) add(b []byte) {
 	var length [8]byte
 	for i := range length {
 		length[i] = byte(len(b) >> (8 * i))
@@ -135,7 +135,7 @@ func (s *splitting) add(b []byte) {
 }
 
 // node adds a node to the key, or takes it as an argument.
-func (s *splitting) node(raw []byte, prefixes []string) error {
+func (s *separation) node(raw []byte, prefixes []string) error {
 	var name, op string
 	for rest := raw; len(rest) > 0 && op == ""; {
 		number, kind, n := protowire.ConsumeTag(rest)

@@ -21,26 +21,26 @@ func Divide(ctx context.Context, g *graph.Graph) (divided []byte, n int, err err
 	if !isTree {
 		return nil, 0, nil
 	}
-	d := &division{Editor: graph.NewEditor(g), g: g, a: analysis.New(g), users: usersOf(root), root: root.Node.GetName()}
+	r := &replacement{Editor: graph.NewEditor(g), g: g, a: analysis.New(g), users: usersOf(root), root: root.Node.GetName()}
 	ignores := false
 	root.Walk(func(s *graph.Step) {
 		// After a damaged record, a local run continues with the next file, and a stream with the next extent.
 		ignores = ignores || s.Node.GetOp() == "IgnoreErrorsDataset"
-		if failed := d.divide(ctx, s); failed != nil {
+		if failed := r.replace(ctx, s); failed != nil {
 			err = failed
 		}
 	})
-	if d.total == 0 || ignores || err != nil {
+	if r.total == 0 || ignores || err != nil {
 		return nil, 0, err
 	}
-	if divided, err = d.Finish(d.root); err != nil {
+	if divided, err = r.Finish(r.root); err != nil {
 		return nil, 0, nil
 	}
-	return divided, d.total, nil
+	return divided, r.total, nil
 }
 
-// division is the graph with the files that are divided so far.
-type division struct {
+// replacement is the graph with the files that are replaced by their extents so far.
+type replacement struct {
 	*graph.Editor
 	g     *graph.Graph
 	a     *analysis.Analysis
@@ -50,20 +50,20 @@ type division struct {
 	total int
 }
 
-// divide divides the files that a step opens, if it opens files and they are worth it.
-func (d *division) divide(ctx context.Context, s *graph.Step) error {
-	src, ok := sourceOf(d.g, s)
-	if !ok || d.users[s] == nil && s.Node.GetName() != d.root {
+// replace replaces the list of files that a step opens, if it opens files and they are worth it.
+func (r *replacement) replace(ctx context.Context, s *graph.Step) error {
+	src, ok := sourceOf(r.g, s)
+	if !ok || r.users[s] == nil && s.Node.GetName() != r.root {
 		// A dataset that a function uses is not divided either.
 		return nil
 	}
 	used, by := Whole, []*graph.Step(nil)
 	counted, most := false, enoughFiles-1
 	if src.inOrder() {
-		if used, by = taken(d.g, d.a, d.users, s); len(by) > 0 || positionsMatter(d.g, d.a, d.users, s) {
+		if used, by = taken(r.g, r.a, r.users, s); len(by) > 0 || positionsMatter(r.g, r.a, r.users, s) {
 			counted, most = true, maxCountedFiles
 		}
-	} else if !anyOrder(d.users, s) {
+	} else if !anyOrder(r.users, s) {
 		return nil
 	}
 	if len(src.names) > most {
@@ -73,31 +73,31 @@ func (d *division) divide(ctx context.Context, s *graph.Step) error {
 	if err != nil || len(rows) < 2 {
 		return err
 	}
-	d.write(src, rows)
+	r.write(src, rows)
 	for _, step := range by {
-		d.root = remove(d.Editor, d.users, step, d.root)
+		r.root = remove(r.Editor, r.users, step, r.root)
 	}
-	d.total += len(rows)
+	r.total += len(rows)
 	return nil
 }
 
 // write makes the list of a step's files a list of extents, and lets the step open extents.
-func (d *division) write(src source, rows []extent) {
-	divideList(d.Editor, src.list.Node, rows)
+func (r *replacement) write(src source, rows []extent) {
+	replaceList(r.Editor, src.list.Node, rows)
 	name := analysis.ExtentReader + src.reader.GetSignature().GetName()
-	d.AddFunction(name, extentReader(src.reader, name))
-	n := d.Edit(src.step.Node.GetName())
+	r.AddFunction(name, extentReader(src.reader, name))
+	n := r.Edit(src.step.Node.GetName())
 	n.Attr["f"] = nodedef.FuncAttr(name)
 	n.Attr["Targuments"] = nodedef.TypesAttr(nil)
 	if len(src.names) > 1 {
 		for _, s := range src.between {
-			listColumns(d.Edit(s.Node.GetName()))
+			listColumns(r.Edit(s.Node.GetName()))
 		}
 		return
 	}
 	// One file has the order of its extents, whatever the step does with several files.
 	n.Op, n.Input = "FlatMapDataset", []string{src.list.Node.GetName()}
-	attrs := nodedef.DatasetAttrs(d.g.OutputTypes(src.step.Node), d.g.OutputShapes(src.step.Node))
+	attrs := nodedef.DatasetAttrs(r.g.OutputTypes(src.step.Node), r.g.OutputShapes(src.step.Node))
 	attrs["f"], attrs["Targuments"] = n.Attr["f"], n.Attr["Targuments"]
 	if metadata, ok := n.Attr["metadata"]; ok {
 		attrs["metadata"] = metadata
@@ -116,8 +116,8 @@ func listColumns(n *tf.NodeDef) {
 	n.Attr["output_types"] = nodedef.TypesAttr(types)
 }
 
-// divideList makes a list of files a list of extents.
-func divideList(e *graph.Editor, list *tf.NodeDef, rows []extent) {
+// replaceList makes a list of files a list of extents.
+func replaceList(e *graph.Editor, list *tf.NodeDef, rows []extent) {
 	var lengths, names, offsets, counts []byte
 	for _, r := range rows {
 		lengths = binary.AppendUvarint(lengths, uint64(len(r.name)))

@@ -16,8 +16,8 @@ type fileKey struct {
 	stream      uint32
 }
 
-// closingRun is a stopped run that may still write its files.
-type closingRun struct {
+// stoppingRun is a stopped run that may still write its files.
+type stoppingRun struct {
 	worker string
 	key    pecanv1.StreamKey
 }
@@ -26,7 +26,7 @@ func (c *Core) filesOf(job *durable.Job, stream uint32) fileKey {
 	return fileKey{c.state.Dataset(job.DatasetId).GetFingerprint(), job.Plan.GetNumStreams(), stream}
 }
 
-// stopRun stops a stream on its worker; lease 0 stops every run of it. A run that writes files stays in closing
+// stopRun stops a stream on its worker; lease 0 stops every run of it. A run that writes files stays in stopping
 // until its worker reports that all is closed, or is lost. No other run may open the same files before:
 // TensorFlow refuses a second writer, and deletes the second one's files when it closes the first. This state is
 // volatile. A restart of the dispatcher, or a new connection of the worker, loses it.
@@ -36,17 +36,17 @@ func (c *Core) stopRun(job *durable.Job, workerID string, key pecanv1.StreamKey,
 		return
 	}
 	files := c.filesOf(job, key.Stream)
-	c.closing[files] = append(c.closing[files], closingRun{workerID, key})
+	c.stopping[files] = append(c.stopping[files], stoppingRun{workerID, key})
 	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Stop{Stop: &pecanv1.StopStream{Id: key.ID(), Lease: lease, Confirm: true}}})
 }
 
 // runStopped notes that a stopped run is closed.
 func (c *Core) runStopped(workerID string, key pecanv1.StreamKey) {
-	c.removeClosingRuns(func(run closingRun) bool { return run == closingRun{workerID, key} })
+	c.removeStoppingRuns(func(run stoppingRun) bool { return run == stoppingRun{workerID, key} })
 }
 
-func (c *Core) removeClosingRuns(which func(closingRun) bool) {
-	for files, runs := range c.closing {
+func (c *Core) removeStoppingRuns(which func(stoppingRun) bool) {
+	for files, runs := range c.stopping {
 		left := slices.DeleteFunc(runs, which)
 		if len(left) == len(runs) {
 			continue
@@ -58,21 +58,21 @@ func (c *Core) removeClosingRuns(which func(closingRun) bool) {
 				}
 			}
 		}
-		if c.closing[files] = left; len(left) == 0 {
-			delete(c.closing, files)
+		if c.stopping[files] = left; len(left) == 0 {
+			delete(c.stopping, files)
 		}
 	}
 }
 
-// closingRunsOf returns the runs that a stream must wait for.
-func (c *Core) closingRunsOf(job *durable.Job, stream uint32) []closingRun {
+// stoppingRunsOf returns the runs that a stream must wait for.
+func (c *Core) stoppingRunsOf(job *durable.Job, stream uint32) []stoppingRun {
 	if !job.Plan.GetWritesFiles() {
 		return nil
 	}
-	return c.closing[c.filesOf(job, stream)]
+	return c.stopping[c.filesOf(job, stream)]
 }
 
-// closingText names a run that a stream waits for.
-func (c *Core) closingText(stream *pecanv1.StoredStream, run closingRun) string {
+// stoppingText names a run that a stream waits for.
+func (c *Core) stoppingText(stream *pecanv1.StoredStream, run stoppingRun) string {
 	return fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, run.worker, c.workers[run.worker].address.GetTcp())
 }

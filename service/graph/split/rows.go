@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// shareOf returns the rows of a tensor that are in a share.
-func shareOf(t *tf.TensorProto, rows rowRanges) (*tf.TensorProto, bool) {
+// selectTensorRows returns a tensor with some of the rows of another one.
+func selectTensorRows(t *tf.TensorProto, rows rowRanges) (*tf.TensorProto, bool) {
 	kept := rows.count
 	dims := append([]*tf.TensorShapeProto_Dim{{Size: kept}}, t.GetTensorShape().GetDim()[1:]...)
 	out := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: &tf.TensorShapeProto{Dim: dims}}
@@ -18,11 +18,11 @@ func shareOf(t *tf.TensorProto, rows rowRanges) (*tf.TensorProto, bool) {
 		return nil, false
 	}
 	if nodedef.ValueCount(t) <= 1 && len(t.GetTensorContent()) == 0 {
-		return shareOfOneValue(out, t, kept*cells)
+		return selectOneValue(out, t, kept*cells)
 	}
 	keep := rows.list()
 	if t.GetDtype() == tf.DataType_DT_STRING {
-		return shareOfStrings(out, t, keep, cells)
+		return selectStrings(out, t, keep, cells)
 	}
 	width := nodedef.DtypeSize(t.GetDtype())
 	if width == 0 {
@@ -35,7 +35,7 @@ func shareOf(t *tf.TensorProto, rows rowRanges) (*tf.TensorProto, bool) {
 		}
 		return out, true
 	}
-	return shareOfValues(out, t, keep, cells)
+	return selectValues(out, t, keep, cells)
 }
 
 // shareRows counts the rows of a share without listing them.
@@ -61,8 +61,8 @@ func shareRanges(rows, block int64, share Share) [][2]int64 {
 	return keep
 }
 
-// shareOfOneValue handles constants where one value (or no value, for zeros) stands for all cells.
-func shareOfOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool) {
+// selectOneValue handles constants where one value (or no value, for zeros) stands for all cells.
+func selectOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool) {
 	if cells == 0 {
 		return out, true
 	}
@@ -72,7 +72,7 @@ func shareOfOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool
 	return out, len(t.VariantVal)+len(t.ResourceHandleVal) == 0
 }
 
-func shareOfStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
+func selectStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
 	values, ok := nodedef.Strings(nodedef.Const("", t))
 	if !ok {
 		return nil, false
@@ -95,9 +95,9 @@ func selectRows[T any](values []T, keep [][2]int64, cells int64) []T {
 	return out
 }
 
-// shareOfValues handles constants that are written as lists of values. The last value of a list stands for
+// selectValues handles constants that are written as lists of values. The last value of a list stands for
 // all cells that follow.
-func shareOfValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
+func selectValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
 	total := t.GetTensorShape().GetDim()[0].GetSize() * cells
 	if total > 1<<26 {
 		return nil, false
