@@ -13,7 +13,7 @@ import (
 
 // addClient notes that a client lives.
 func (c *Core) addClient(id string) *clientState {
-	c.clients[id] = &clientState{lastSeen: c.now, jobs: map[string]time.Duration{}, passes: map[passKey]*passState{}}
+	c.clients[id] = &clientState{lastSeen: c.now, jobs: map[string]time.Duration{}, passes: map[passKey]*passState{}, unreached: map[string]time.Duration{}}
 	c.placements.AddClient(id)
 	return c.clients[id]
 }
@@ -146,6 +146,7 @@ func (c *Core) expireClients() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.clients)) {
 		client := c.clients[id]
+		c.forgetUnreached(client)
 		limit := client.maxSilence(c.cfg.ClientTimeout)
 		if c.now-client.lastSeen > limit {
 			c.warn("client lost", "client", id, "silent_s", (c.now - client.lastSeen).Seconds())

@@ -7,6 +7,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
 // A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
@@ -87,10 +88,10 @@ func (c *Core) balanceEpoch(epoch *durable.Epoch) {
 func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
 	var bestRank [5]int
 	for _, s := range among {
-		rank := [5]int{4: s.count}
-		for i, worse := range []bool{!c.reaches(epoch, stream.Worker.GetWorkerId(), s.client), s.idle, !s.needy(), !c.isNear(stream, s.client)} {
+		rank := [5]int{0: int(c.reach(stream.Worker.GetWorkerId(), s.client)), 4: s.count}
+		for i, worse := range []bool{s.idle, !s.needy(), !c.isNear(stream, s.client)} {
 			if worse {
-				rank[i] = 1
+				rank[i+1] = 1
 			}
 		}
 		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
@@ -100,14 +101,19 @@ func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, am
 	return best
 }
 
-// releaseAll asks a client to release all its streams, the last one first, each for the client that should read it.
+// releaseAll asks a client to release all its streams, the last one first, each for the client that should read it. A stream
+// stays if no client can read it from its worker or from another one.
 func (c *Core) releaseAll(epoch *durable.Epoch, from *consumerLoad, among []*consumerLoad) {
 	if from.count == 0 || len(among) == 0 {
 		return
 	}
 	for _, stream := range slices.Backward(from.active()) {
-		if c.holds(epoch, from, stream) {
-			c.requestRelease(epoch, stream, from, c.bestReader(epoch, stream, among))
+		if !c.holds(epoch, from, stream) {
+			continue
+		}
+		id, to := stream.Worker.GetWorkerId(), c.bestReader(epoch, stream, among)
+		if c.reaches(id, to.client) || c.otherWorker(epoch.Job, to.client, id) {
+			c.requestRelease(epoch, stream, from, to)
 		}
 	}
 }
@@ -193,8 +199,9 @@ func (c *Core) requestRelease(epoch *durable.Epoch, stream *pecanv1.StoredStream
 }
 
 // releasable returns the last stream of a client that suits the next client; nil without one. The next client must reach the
-// stream's worker. A stream of a local worker on another host suits only a next client that starves. In addition, that client
-// has no stream, or the present one does not starve. The calls for one next client pass over each stream once.
+// stream's worker, or it starves, has no stream, and reaches another worker. A stream of a local worker on another host suits
+// only a next client that starves. In addition, that client has no stream, or the present one does not starve. The calls for
+// one next client pass over each stream once.
 func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1.StoredStream {
 	kind := kindOfRelease{to.client, to.starving && (to.count == 0 || !from.starving)}
 	active := from.active()
@@ -204,7 +211,8 @@ func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1
 	}
 	for ; last > 0; last-- {
 		stream := active[last-1]
-		if c.holds(epoch, from, stream) && (kind.anywhere || c.isNear(stream, to.client)) && c.reaches(epoch, stream.Worker.GetWorkerId(), to.client) {
+		id := stream.Worker.GetWorkerId()
+		if c.holds(epoch, from, stream) && (kind.anywhere || c.isNear(stream, to.client)) && (c.reaches(id, to.client) || to.needy() && c.otherWorker(epoch.Job, to.client, id)) {
 			break
 		}
 	}
@@ -220,15 +228,21 @@ func (c *Core) holds(epoch *durable.Epoch, s *consumerLoad, stream *pecanv1.Stor
 	return stream.Consumer == s.client && !stream.Delivered && !c.volatileStream(keyOf(epoch.Job, epoch, stream)).releasing
 }
 
-// assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.
+// assign assigns a stream without a consumer to a client, from the index where the last consumer stopped. The stream leaves a
+// worker that the client does not reach.
 func (c *Core) assign(epoch *durable.Epoch, stream *pecanv1.StoredStream, clientID string) {
 	c.emitAssigned(epoch, stream.Stream, clientID, stream.StartIndex, stream.Assignment+1)
 	key := keyOf(epoch.Job, epoch, stream)
 	c.endRelease(key)
 	volatileStream := c.volatileStream(key)
 	volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = "", c.now, stream.Lease
-	id := stream.Worker.GetWorkerId()
-	if stream.Worker != nil && !c.reaches(epoch, id, clientID) && c.otherWorker(epoch, clientID, id, volatileStream.avoid) && !c.truncates(key, stream) {
+	if stream.Worker == nil {
+		return
+	}
+	id := stream.Worker.WorkerId
+	switch reach := c.reach(id, clientID); {
+	case reach == schedule.Reachable:
+	case reach == schedule.Unreachable, c.otherWorker(epoch.Job, clientID, id) && !c.truncates(key, stream):
 		c.move(epoch, stream, "client "+clientID+" cannot read it from worker "+id)
 	}
 }

@@ -93,7 +93,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		volatileStream.unreachableReports++
 		return nil
 	}
-	if worker == nil || worker.away {
+	if worker == nil || worker.away && c.reaches(req.WorkerId, req.ClientId) {
 		// Two facts agree: the session is broken, and a client cannot reach the worker.
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
 		return nil
@@ -101,12 +101,15 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	volatileStream.unreachableReports++
 	volatileStream.unreachableReason = req.Message
 	c.touchStream(epoch, stream.Stream)
-	known := !c.reaches(epoch, req.WorkerId, req.ClientId)
-	if !known && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(epoch, req.ClientId, req.WorkerId, volatileStream.avoid) {
+	switch reach := c.reach(req.WorkerId, req.ClientId); {
+	case reach == schedule.Unreachable:
+	case reach == schedule.Reachable && volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter:
+		return nil
+	case !c.otherWorker(job, req.ClientId, req.WorkerId):
 		return nil
 	}
 	c.warn("stream moved, because its client cannot read it", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
-	c.moveUnreadable(job, epoch, stream, req)
+	c.moveUnreached(job, epoch, stream, req)
 	return nil
 }
 

@@ -2,104 +2,120 @@ package core
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
-	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// unreachableTime is for how many times SuspectAfter an epoch avoids a worker that a client could not reach.
-const unreachableTime = 10
+// unreachedTime is for how many times SuspectAfter a client avoids a worker that it could not reach.
+const unreachedTime = 10
 
-// unreached is a worker that a client could not reach. client is empty if no client of the epoch should read from the worker.
-type unreached struct{ worker, client string }
-
-// noteUnreachable notes that a client of an epoch cannot reach a worker. Other clients avoid the worker too, except those on
-// the host of a local worker: a report from another host says nothing about their way to it.
-func (c *Core) noteUnreachable(epoch *durable.Epoch, workerID, clientID string) {
-	state := c.volatileEpoch(passKey{epoch.Job.JobId, epoch.Epoch})
-	if state.unreachable == nil {
-		state.unreachable = map[unreached]time.Duration{}
+// reach says whether a client reaches a worker. A local worker at a loopback address has no other address for other hosts. A
+// client's report counts for this client only: others may have another way to the worker.
+func (c *Core) reach(workerID, clientID string) schedule.Reach {
+	if worker := c.workers[workerID]; worker != nil && worker.kind == "local" && worker.loopback && c.placements.Apart(workerID, clientID) {
+		return schedule.Unreachable
 	}
-	at := unreached{worker: workerID}
-	if !c.placements.Near(workerID, clientID) {
-		at.client = clientID
+	if client := c.clients[clientID]; client != nil && c.now < client.unreached[workerID] {
+		return schedule.Unreached
 	}
-	state.unreachable[at] = c.now + unreachableTime*c.cfg.SuspectAfter
+	return schedule.Reachable
 }
 
-// reaches reports whether a client of an epoch may reach a worker. A local worker at a loopback address has no other address for
-// other hosts.
-func (c *Core) reaches(epoch *durable.Epoch, workerID, clientID string) bool {
-	if worker := c.workers[workerID]; worker != nil && worker.kind == "local" && worker.loopback && c.placements.Apart(workerID, clientID) {
-		return false
+func (c *Core) reaches(workerID, clientID string) bool {
+	return c.reach(workerID, clientID) == schedule.Reachable
+}
+
+// readers returns the clients that may become the consumer of a stream of an epoch.
+func readers(epoch *durable.Epoch) (list []string) {
+	onlyAhead := durable.AllPrefetched(epoch)
+	for _, pass := range epoch.Passes {
+		if onlyAhead || !pass.Prefetch {
+			list = append(list, pass.ClientId)
+		}
 	}
-	state := c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]
-	return state == nil || c.now >= max(state.unreachable[unreached{worker: workerID}], state.unreachable[unreached{workerID, clientID}])
+	return list
+}
+
+// Reach implements schedule.Host. Nobody reads a delivered stream.
+func (h scheduleHost) Reach(epoch *durable.Epoch, number uint32) (workers map[string]schedule.Reach) {
+	stream, clients := epoch.Find(number), readers(epoch)
+	if consumer := stream.GetConsumer(); consumer != "" && durable.FindPass(epoch, consumer) != nil {
+		clients = []string{consumer}
+	}
+	if stream.GetDelivered() || len(clients) == 0 {
+		return nil
+	}
+	consider := func(id string) {
+		if reach := h.c.bestReach(id, clients); reach != schedule.Reachable {
+			if workers == nil {
+				workers = map[string]schedule.Reach{}
+			}
+			workers[id] = reach
+		}
+	}
+	// Whom the first client reaches need not be considered.
+	if first := h.c.clients[clients[0]]; first != nil {
+		for id := range first.unreached {
+			consider(id)
+		}
+	}
+	locals, _ := h.c.placements.Locals(epoch.Job)
+	for id := range locals {
+		if worker := h.c.workers[id]; worker != nil && worker.loopback {
+			consider(id)
+		}
+	}
+	return workers
+}
+
+// bestReach says whether some client of a list reaches a worker.
+func (c *Core) bestReach(workerID string, clients []string) schedule.Reach {
+	best := schedule.Unreachable
+	for _, id := range clients {
+		if best = min(best, c.reach(workerID, id)); best == schedule.Reachable {
+			break
+		}
+	}
+	return best
+}
+
+// moveUnreached moves a stream away from a worker that its client cannot reach. It also moves the client's other streams
+// there, because the client needs seconds to notice each one. For a while, the client's streams go to other workers, and wait
+// until one has room. A stream whose rest would be lost stays until its client reports it.
+func (c *Core) moveUnreached(job *durable.Job, epoch *durable.Epoch, reported *pecanv1.StoredStream, req *pecanv1.ReportWorkerRequest) {
+	c.clients[req.ClientId].unreached[req.WorkerId] = c.now + unreachedTime*c.cfg.SuspectAfter
+	c.state.EachLease(req.WorkerId, func(_ *durable.Job, of *durable.Epoch, stream *pecanv1.StoredStream) {
+		if of != epoch || stream.Consumer != req.ClientId || stream != reported && c.truncates(keyOf(job, epoch, stream), stream) {
+			return
+		}
+		c.move(epoch, stream, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
+	})
+}
+
+// forgetUnreached forgets which workers a client could not reach some time ago.
+func (c *Core) forgetUnreached(client *clientState) {
+	for id, until := range client.unreached {
+		if c.now >= until {
+			delete(client.unreached, id)
+		}
+	}
+}
+
+// otherWorker reports whether another worker can take a stream of a job for a client.
+func (c *Core) otherWorker(job *durable.Job, clientID, than string) bool {
+	for id, worker := range c.workers {
+		if id != than && c.usable(worker) && c.placements.Serves(id, job) && c.reaches(id, clientID) {
+			return true
+		}
+	}
+	return false
 }
 
 // isLoopback reports whether only processes of one host can dial an address.
 func isLoopback(address string) bool {
 	at, err := netip.ParseAddrPort(address)
 	return err == nil && at.Addr().IsLoopback() || strings.HasPrefix(address, "localhost:")
-}
-
-// Unreachable implements schedule.Host.
-func (h scheduleHost) Unreachable(epoch *durable.Epoch, number uint32) map[string]bool {
-	var workers map[string]bool
-	add := func(id string) {
-		if workers == nil {
-			workers = map[string]bool{}
-		}
-		workers[id] = true
-	}
-	consumer := epoch.Find(number).GetConsumer()
-	if state := h.c.epochs[passKey{epoch.Job.JobId, epoch.Epoch}]; state != nil {
-		for at, until := range state.unreachable {
-			if h.c.now < until && (at.client == "" || at.client == consumer) {
-				add(at.worker)
-			}
-		}
-	}
-	if consumer == "" {
-		return workers
-	}
-	locals, _ := h.c.placements.Locals(epoch.Job)
-	for id := range locals {
-		if !h.c.reaches(epoch, id, consumer) {
-			add(id)
-		}
-	}
-	return workers
-}
-
-// moveUnreadable moves a stream away from a worker that its client cannot reach. It also moves the client's other streams
-// there, because the client needs seconds to notice each one. For a while, the epoch's streams go to other workers, and wait
-// until one has room. A stream whose rest would be lost stays until its client reports it.
-func (c *Core) moveUnreadable(job *durable.Job, epoch *durable.Epoch, reported *pecanv1.StoredStream, req *pecanv1.ReportWorkerRequest) {
-	c.noteUnreachable(epoch, req.WorkerId, req.ClientId)
-	c.state.EachLease(req.WorkerId, func(_ *durable.Job, of *durable.Epoch, stream *pecanv1.StoredStream) {
-		if of != epoch || stream.Consumer != req.ClientId {
-			return
-		}
-		key := keyOf(job, epoch, stream)
-		if stream != reported && c.truncates(key, stream) {
-			return
-		}
-		volatileStream := c.volatileStream(key)
-		volatileStream.avoid = append(volatileStream.avoid, req.WorkerId)
-		c.move(epoch, stream, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
-	})
-}
-
-// otherWorker reports whether another worker can take a stream for a client.
-func (c *Core) otherWorker(epoch *durable.Epoch, clientID, than string, avoid []string) bool {
-	for id, worker := range c.workers {
-		if id != than && !slices.Contains(avoid, id) && c.usable(worker) && c.placements.Serves(id, epoch.Job) && c.reaches(epoch, id, clientID) {
-			return true
-		}
-	}
-	return false
 }

@@ -11,12 +11,15 @@ import (
 )
 
 // In half of the simulations jobs have an objective, and random decisions on their workers arrive. In half of these, a provider
-// starts and stops the remote workers. In half of these, trainers start and stop local ones.
+// starts and stops the remote workers. In half of these, trainers start and stop local ones. In half of these, local workers listen
+// at loopback addresses. Sometimes a trainer cannot reach a worker for a while.
 
 type simPlacing struct {
 	// rng leaves the choices of all other parts of a simulation as they are without placements.
-	rng    *rand.Rand
-	locals bool
+	rng              *rand.Rand
+	locals, loopback bool
+	// lost has until when trainers cannot reach workers.
+	lost map[[2]string]time.Duration
 	// asked are the requests for decisions without an answer. wanted has how many local workers each trainer should run.
 	asked  []placement.Request
 	wanted map[string]int
@@ -30,10 +33,11 @@ type simPlacing struct {
 }
 
 // simPlaced counts what placements did.
-type simPlaced struct{ moved, asked, left, locals, refused int }
+type simPlaced struct{ moved, asked, left, locals, refused, unreached int }
 
 func (p *simPlaced) add(o simPlaced) {
 	p.moved, p.asked, p.left, p.locals, p.refused = p.moved+o.moved, p.asked+o.asked, p.left+o.left, p.locals+o.locals, p.refused+o.refused
+	p.unreached += o.unreached
 }
 
 // place draws whether jobs have an objective.
@@ -42,7 +46,8 @@ func (s *sim) place(seed uint64) {
 	if rng.IntN(2) == 0 {
 		return
 	}
-	s.placing = &simPlacing{rng: rng, locals: rng.IntN(2) == 0, wanted: map[string]int{}, reported: map[string]uint64{}}
+	s.placing = &simPlacing{rng: rng, locals: rng.IntN(2) == 0, wanted: map[string]int{}, reported: map[string]uint64{}, lost: map[[2]string]time.Duration{}}
+	s.placing.loopback = s.placing.locals && seed%4 < 2
 	if rng.IntN(2) == 0 {
 		s.cfg.Fleet = fleet.Limits{Provider: "sim", Min: rng.IntN(2), Max: 2 + rng.IntN(3), Idle: time.Duration(rng.IntN(3)) * time.Second}
 	}
@@ -58,16 +63,27 @@ func (s *sim) objective(c *simClient, options *pecanv1.JobOptions) {
 	}
 }
 
+// hostOf returns the host of a trainer.
+func hostOf(c *simClient) string {
+	if strings.HasSuffix(c.id, "7") {
+		return "another host"
+	}
+	return "host"
+}
+
+// reaches reports whether a trainer reaches a worker.
+func (s *sim) reaches(c *simClient, w *simWorker) bool {
+	p := s.placing
+	return p == nil || !(p.loopback && w.trainer != "" && hostOf(c) != "host") && (s.healing || s.now >= p.lost[[2]string{c.id, w.id}])
+}
+
 // describe completes a heartbeat of a trainer with what placements measure. Most trainers are on one host.
 func (s *sim) describe(c *simClient, heartbeat *pecanv1.ClientHeartbeatRequest) {
 	p := s.placing
 	if p == nil {
 		return
 	}
-	heartbeat.HostId, heartbeat.TrainerId = "host", c.id
-	if strings.HasSuffix(c.id, "7") {
-		heartbeat.HostId = "another host"
-	}
+	heartbeat.HostId, heartbeat.TrainerId = hostOf(c), c.id
 	if p.locals {
 		heartbeat.LocalWorkers = &pecanv1.LocalWorkers{Most: 2, Running: uint32(len(s.localsOf(c.id)))}
 	}
@@ -99,6 +115,14 @@ func (s *sim) stepPlacing() {
 	p := s.placing
 	if p == nil {
 		return
+	}
+	if list := s.sortedClients(); len(list) > 0 && p.rng.IntN(20) == 0 {
+		c := list[p.rng.IntN(len(list))]
+		for _, id := range sorted(s.workers) {
+			if p.rng.IntN(3) == 0 {
+				p.lost[[2]string{c.id, id}] = s.now + time.Duration(p.rng.IntN(60_000))*time.Millisecond
+			}
+		}
 	}
 	asked := p.asked
 	p.asked = nil
@@ -216,6 +240,9 @@ func (s *sim) departure(w *simWorker) {
 func (s *sim) checkPlaced(records []*pecanv1.Record) {
 	for _, record := range records {
 		lost := record.GetLeaseLost()
+		if strings.Contains(lost.GetWhy(), "not read it from worker") {
+			s.placing.did.unreached++
+		}
 		if why := lost.GetWhy(); !strings.HasSuffix(why, "no longer serves the job") && !strings.HasSuffix(why, "serves other trainers only") {
 			continue
 		}

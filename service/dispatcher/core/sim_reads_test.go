@@ -85,7 +85,7 @@ func (s *sim) read(p *simPass) {
 		}
 		id := p.id(st.Stream)
 		h := w.held[showID(id)]
-		if h == nil || h.lease != st.Lease || len(h.start.Remainders) > 0 && !h.ended {
+		if h == nil || h.lease != st.Lease || len(h.start.Remainders) > 0 && !h.ended || !s.reaches(p.client, w) {
 			s.feed(&pecanv1.ReportWorkerRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, WorkerId: p.on[st.Stream].GetWorkerId(), NextIndex: next})
 			continue
 		}

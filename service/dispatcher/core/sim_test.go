@@ -28,7 +28,7 @@ func TestSimulation(t *testing.T) {
 	var mu sync.Mutex
 	var placed simPlaced
 	t.Cleanup(func() {
-		if *seeds >= 100 && min(placed.moved, placed.asked, placed.left, placed.locals, placed.refused) < 20 {
+		if *seeds >= 100 && min(placed.moved, placed.asked, placed.left, placed.locals, placed.refused, placed.unreached) < 20 {
 			t.Errorf("placements had too little effect: %+v", placed)
 		}
 		if *seeds >= 100 && truncated.Load() == 0 {

@@ -28,6 +28,9 @@ func (s *sim) hello(w *simWorker) {
 	hello := &pecanv1.WorkerHello{Address: &pecanv1.WorkerAddress{WorkerId: w.id, Tcp: w.id + ":1"}, MaxStreams: 2}
 	if w.trainer != "" {
 		hello.Kind, hello.TrainerId, hello.Address.HostId = "local", w.trainer, "host"
+		if s.placing.loopback {
+			hello.Address.Tcp = "127.0.0.1:" + w.id[1:]
+		}
 	}
 	for _, key := range sorted(w.held) {
 		h := w.held[key]

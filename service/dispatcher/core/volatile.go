@@ -20,6 +20,8 @@ type clientState struct {
 	heartbeatNumber uint64
 	// passes has the newest report on each pass.
 	passes map[passKey]*passState
+	// unreached has until when the client avoids workers that it could not reach.
+	unreached map[string]time.Duration
 }
 
 type passKey struct {
@@ -136,7 +138,7 @@ type streamState struct {
 	// reporter is the client of the last report, and reportNumber its number.
 	reporter     string
 	reportNumber uint64
-	// avoid names workers that failed the stream, or that its client could not reach.
+	// avoid names workers that failed the stream.
 	avoid []string
 	// assignedAt and assignedLease are from the newest assignment to a consumer. releasing is set if the consumer was asked
 	// to release the stream for nextConsumer.
@@ -160,8 +162,6 @@ type epochState struct {
 	streams map[uint32]*streamState
 	// releasing has the streams that a client was asked to release.
 	releasing map[uint32]bool
-	// unreachable has until when workers are avoided that clients could not reach; nil without one.
-	unreachable map[unreached]time.Duration
 	// watches has the watches of the epoch's clients.
 	watches []WatchID
 	// orderedPlan is the plan of the streams that run in another order; nil before it is needed.

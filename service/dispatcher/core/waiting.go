@@ -68,7 +68,11 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	case !mine:
 		return fmt.Sprintf("other trainers of job %q read all remaining streams; this pass ends with them", job.Name), false
 	}
-	connected, usable, excluded := 0, 0, 0
+	clients := []string{clientID}
+	if clientID == "" {
+		clients = readers(epoch)
+	}
+	connected, usable, excluded, unreachable := 0, 0, 0, 0
 	for id, worker := range c.workers {
 		if !worker.away {
 			connected++
@@ -76,6 +80,8 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		if c.usable(worker) {
 			if usable++; !c.placements.Serves(id, job) {
 				excluded++
+			} else if c.bestReach(id, clients) == schedule.Unreachable {
+				unreachable++
 			}
 		}
 	}
@@ -86,10 +92,12 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	case usable == excluded && placement.TargetsLocal(job):
 		return fmt.Sprintf(`target_workers="LOCAL" needs a worker on the trainer's host, and none of the %d workers that answer is on the trainer's host and may serve it; give local_workers=1, start one there (pecan-worker --kind local), or give target_workers="ANY"`, usable), true
-	case usable == excluded && provider != "":
+	case usable == excluded+unreachable && provider != "":
 		return provider, !c.fleet.Coming()
 	case usable == excluded:
 		return fmt.Sprintf("all %d workers that answer are local workers of other trainers; start a worker (pecan-worker --dispatcher HOST:PORT), or give local_workers=1", usable), true
+	case usable == excluded+unreachable:
+		return fmt.Sprintf("the trainer reaches none of the %d workers that may serve it: they are local workers of another host, at loopback addresses; start another worker (pecan-worker --dispatcher HOST:PORT), or give the trainer on that host the dispatcher's address in the network instead of a loopback address", unreachable), true
 	}
 	usable -= excluded
 	if carries != "" && len(queued) == 1 {

@@ -49,7 +49,7 @@ func (h *host) Later(*durable.Epoch) func(uint32) bool { return nil }
 
 func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
-func (h *host) Unreachable(*durable.Epoch, uint32) map[string]bool { return nil }
+func (h *host) Reach(*durable.Epoch, uint32) map[string]schedule.Reach { return nil }
 
 func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }
 

@@ -7,13 +7,25 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
+// Reach says whether the reader of a stream reaches a worker.
+type Reach int
+
+const (
+	Reachable Reach = iota
+	// Unreached workers could not be reached lately. They get the stream if no worker that may serve it is reachable.
+	Unreached
+	// Unreachable workers never get the stream.
+	Unreachable
+)
+
 // pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then
-// the one that registered first. Workers that failed the stream come last.
-func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
+// the one that registered first. Workers that failed the stream come last. Without a worker, others is set if a worker
+// has room that other readers may reach.
+func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, others bool) {
 	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
-		return id
+		return id, false
 	}
-	avoid, unreachable, members := s.Avoid(d.epoch, stream), s.Unreachable(d.epoch, stream), s.Members(d.epoch.Job)
+	avoid, reach, members := s.Avoid(d.epoch, stream), s.Reach(d.epoch, stream), s.Members(d.epoch.Job)
 	locals, only := s.Locals(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
 	best, bestRank, reachable := (*load)(nil), [3]int{}, false
@@ -21,13 +33,16 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 		if l == nil || !l.Usable || !l.mayServe(locals, only) {
 			return
 		}
-		reachable = reachable || !unreachable[l.ID]
+		reachable = reachable || reach[l.ID] == Reachable
 		if !d.fits(l, needRoom) {
 			return
 		}
+		others = others || reach[l.ID] != Reachable
 		rank := [3]int{}
 		switch {
-		case unreachable[l.ID]:
+		case reach[l.ID] == Unreachable:
+			return
+		case reach[l.ID] == Unreached:
 			rank[0] = 2
 		case slices.Contains(avoid, l.ID):
 			rank[0] = 1
@@ -42,14 +57,17 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 			best, bestRank = l, rank
 		}
 	}
-	if members == nil {
+	considerLocals := func() {
 		for id := range locals {
 			consider(s.workers[id])
 		}
 	}
+	if members == nil {
+		considerLocals()
+	}
 	heap := &s.usable
 	switch {
-	case len(unreachable) > 0:
+	case len(reach) > 0:
 	case d.prefetch:
 		heap = &s.roomAhead
 	case needRoom && d.keepsUp():
@@ -62,18 +80,43 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) string {
 		for id := range members {
 			consider(s.workers[id])
 		}
+		if len(reach) > 0 && !reachable {
+			// Other workers serve the readers that reach no member.
+			considerLocals()
+			for _, l := range heap.items {
+				consider(l)
+			}
+		}
 	case only:
-	case !off && len(avoid)+len(unreachable) == 0:
+	case !off && len(avoid)+len(reach) == 0:
 		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
 	default:
 		for _, l := range heap.items {
 			consider(l)
 		}
 	}
-	if best == nil || unreachable[best.ID] && reachable {
-		return ""
+	if best == nil || reach[best.ID] == Unreached && reachable {
+		return "", others
 	}
-	return best.ID
+	return best.ID, false
+}
+
+// stuckReaders are readers for whose streams no worker has room that they reach. The streams of others need not wait for them.
+type stuckReaders map[string]bool
+
+func (r stuckReaders) have(epoch *durable.Epoch, stream uint32) bool {
+	return r[epoch.Find(stream).GetConsumer()]
+}
+
+// add adds the reader of a stream. It returns false if the stream has none. Any reader may get such a stream, so no worker has
+// room for any of them.
+func (r stuckReaders) add(epoch *durable.Epoch, stream uint32) bool {
+	reader := epoch.Find(stream).GetConsumer()
+	if reader == "" {
+		return false
+	}
+	r[reader] = true
+	return true
 }
 
 // fits reports whether a worker may get a stream of the epoch. A worker keeps streams that are produced until a trainer has

@@ -158,12 +158,12 @@ func (p *preemption) full(n *slotShare, more int) bool {
 // giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none.
 func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream) {
 	next, _ := nextWaiting(to.epoch, 0)
-	members, unreachable := p.Members(to.epoch.Job), p.Unreachable(to.epoch, next)
+	members, reach := p.Members(to.epoch.Job), p.Reach(to.epoch, next)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
 		// The worker holds one stream less then.
 		mayHold := l.mayHold(0) || to.keepsUp()
-		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && !unreachable[l.ID]
+		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && reach[l.ID] == Reachable
 	}
 	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.slotShare] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })

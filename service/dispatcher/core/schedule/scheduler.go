@@ -10,11 +10,10 @@ type Host interface {
 	Ready(epoch *durable.Epoch) func(stream uint32) bool
 	// Later returns which of the waiting streams of an epoch may be leased after the others; nil if none.
 	Later(epoch *durable.Epoch) func(stream uint32) bool
-	// Avoid names the workers that failed a stream, or that its client could not reach. They get it if no other has room.
+	// Avoid names the workers that failed a stream. They get it if no other has room.
 	Avoid(epoch *durable.Epoch, stream uint32) []string
-	// Unreachable has the workers that the reader of a stream cannot reach, or that readers of its epoch could not reach lately.
-	// They get the stream if no other may serve it.
-	Unreachable(epoch *durable.Epoch, stream uint32) map[string]bool
+	// Reach has the workers that no reader of a stream reaches. All others are reachable.
+	Reach(epoch *durable.Epoch, stream uint32) map[string]Reach
 	// Members has the workers that were chosen for a job; nil if none were, and all serve it.
 	Members(job *durable.Job) map[string]bool
 	// Locals has the local workers that may serve a job. If only is true, no other worker may serve it. The list then has
@@ -299,21 +298,21 @@ func (s *Scheduler) leaseUrgent(d *demand) bool {
 	if one {
 		below = d.epoch.Total()
 	}
-	met := true
-	for more := !one || !d.computes(); more && met; more = more && !one {
+	met, id, others, stuck := true, "", false, stuckReaders{}
+	for !one || id == "" && !d.computes() {
 		stream, found := uint32(0), false
 		s.waiting(d.epoch, from, func(next uint32) bool {
-			stream, found = next, next < below
-			return false
+			stream, found = next, next < below && !stuck.have(d.epoch, next)
+			return next < below && !found
 		})
 		// A shuffle reads more streams than it must, but not beyond a quota.
-		if more = found && !(d.computes() && withinQuota && d.slotShare.bounded()); !more {
+		if !found || d.computes() && withinQuota && d.slotShare.bounded() {
 			break
 		}
-		if id := s.pick(d, stream, false); id != "" {
+		if id, others = s.pick(d, stream, false); id != "" {
 			s.grant(d, stream, id)
-		} else {
-			met = false
+		} else if met = false; !others || !stuck.add(d.epoch, stream) {
+			break
 		}
 		from = stream + 1
 	}
@@ -348,13 +347,19 @@ func (s *Scheduler) leaseNext(d *demand) (leased bool) {
 	if s.positions > 0 && static(d.epoch.Job) {
 		tries = s.positions
 	}
+	stuck := stuckReaders{}
 	s.waiting(d.epoch, 0, func(stream uint32) bool {
+		if stuck.have(d.epoch, stream) {
+			return true
+		}
 		tries--
-		if id := s.pick(d, stream, !d.epoch.Job.Plan.IsClosing(stream)); id != "" {
+		id, others := s.pick(d, stream, !d.epoch.Job.Plan.IsClosing(stream))
+		if id != "" {
 			s.grant(d, stream, id)
 			leased = true
+			return false
 		}
-		return !leased && tries > 0
+		return others && stuck.add(d.epoch, stream) || tries > 0
 	})
 	return leased
 }
@@ -374,7 +379,7 @@ func (s *Scheduler) leaseClosings(d *demand) (met bool) {
 		if !found {
 			return true
 		}
-		id := s.pick(d, closing, false)
+		id, _ := s.pick(d, closing, false)
 		if id == "" {
 			return false
 		}
