@@ -44,6 +44,7 @@ SLOW = (
     "tests/e2e/test_local_workers.py::test_a_private_cluster_sizes_itself",
     "tests/e2e/test_local_workers.py::test_local_workers_are_given_back_while_the_host_is_busy",
     "tests/e2e/test_local_workers.py::test_the_dispatcher_starts_local_workers_and_gives_them_back",
+    "tests/e2e/test_local_workers.py::test_trainers_on_two_hosts_read_from_the_local_workers_of_their_host",
     "tests/e2e/test_measurements.py::test_the_figures_of_a_known_trainer_and_pipeline_are_right",
     "tests/e2e/test_modes.py::test_a_worker_dies_after_a_saved_position[at_least_once",
     "tests/e2e/test_modes.py::test_the_death_of_a_worker_costs_what_the_mode_allows[at_least_once-True]",

@@ -18,7 +18,7 @@ from pecan._src.client import session
 from script import Script
 from tensorflow.python.data.experimental.ops import testing
 from test_commands import Program
-from test_hosts import hosts, service  # noqa: F401 - fixtures
+from test_hosts import TRAINER, hosts, service  # noqa: F401 - fixtures
 from test_placement import BUSY_LOAD, WINDOW, Trainer
 from test_processes import _wait_until_ended
 
@@ -77,6 +77,52 @@ def test_only_local_workers_serve_a_trainer_and_they_end_with_it(hosts, service)
         assert {os.getpriority(os.PRIO_PROCESS, each) for each in threads} == {min(own + 10, 19)}
         script.process.send_signal(signal.SIGKILL)
         _wait_until_ended([worker], 10)
+
+
+# Elements of a shared job that its trainers read on two hosts.
+SHARED_COUNT, SHARED_BYTES = 400, 100_000
+
+
+def test_trainers_on_two_hosts_read_from_the_local_workers_of_their_host(hosts):  # noqa: F811
+    """Each trainer of a shared job starts a local worker, and there is no other. Few elements go over the link."""
+    address = hosts.start(0, "pecan-dispatcher", "--listen", f"{TRAINER}:0").address
+    lines = f"""
+        from pecan._src.client import session
+        from tensorflow.python.data.experimental.ops import testing
+        def received():
+            lines = [line.split() for line in open("/proc/net/dev") if ":" in line]
+            return sum(int(line[1]) for line in lines if line[0] != "lo:")
+        dataset = D.range({SHARED_COUNT}).apply(testing.sleep(40_000))
+        dataset = dataset.map(lambda i: (i, tf.random.stateless_uniform([{SHARED_BYTES // 4}], [i, 1], None, None, tf.int32)))
+        read = pecan.distribute({address!r}, job_name="shared", local_workers=1, streams=64, compression=None)
+        elements = dataset.apply(read)
+        def workers():
+            return [worker["kind"] for worker in session.connect({address!r}, 30).status()["workers"]]
+        while workers() != ["local", "local"]:
+            time.sleep(0.1)
+        say("ready")
+        sys.stdin.readline()
+        before = received()
+        taken = [int(element[0]) for element in elements]
+        say(received() - before)
+        say(*taken)
+        """
+    taken = []
+    with Script(lines, network=hosts.names[0]) as first, Script(lines, network=hosts.names[1]) as second:
+        for script in (first, second):
+            assert script.line() == "ready"
+        for script in (first, second):
+            script.process.stdin.write("begin\n")
+            script.process.stdin.flush()
+        for script in (first, second):
+            received, mine = int(script.line()), [int(each) for each in script.line().split()]
+            print(f"{len(mine)} elements, {received} bytes over the link")
+            assert len(mine) > SHARED_COUNT / 4
+            # Without a preference, half of the elements would.
+            assert received < len(mine) * SHARED_BYTES / 4
+            taken += mine
+            assert script.rest()[0] == 0
+    assert sorted(taken) == list(range(SHARED_COUNT))
 
 
 def test_without_local_workers_the_target_local_is_an_error_that_names_the_way_out(cluster):
@@ -285,9 +331,10 @@ def test_a_private_cluster_sizes_itself():
                 [job] = session.connect(cluster.target, 10).status()["jobs"]
                 loads.extend(reader["host"]["load"] for reader in job["consumers"] if reader.get("host"))
                 placed = job.get("placement") or {{}}
-                if placed.get("converged") and len(cluster.workers.processes) == placed["local"] and enough(placed["local"]):
+                running = len(cluster.workers.processes)
+                if placed.get("converged") and running == placed["local"] and enough(running):
                     break
-            say(len(cluster.workers.processes), sorted(loads)[len(loads) // 2], placed)
+            say(running, sorted(loads)[len(loads) // 2], placed)
         train({SLOW_STEP_S}, lambda n: n == 1)
         train({fast_step_s}, lambda n: n >= {WANTED_BY_FAST_STEP - 1})
         say(pecan.explain(dataset).placement.objective)
