@@ -81,7 +81,10 @@ func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
 // without keys count if they have this graph.
 func (s *State) Readers(key, fingerprint, but string) (past []*pecanv1.PastJob) {
 	for _, other := range slices.Backward(s.readers[pecanv1.ShortCacheKey(key)]) {
-		if other.JobId != but && len(past) < pecanv1.MaxPastJobs {
+		if len(past) == pecanv1.MaxPastJobs {
+			break
+		}
+		if other.JobId != but {
 			past = append(past, other)
 		}
 	}

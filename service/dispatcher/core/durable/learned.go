@@ -107,8 +107,10 @@ func (s *State) noteReaders(before, after []*pecanv1.PastJob) {
 			continue
 		}
 		for _, key := range job.CacheKeys {
-			s.readers[key] = slices.DeleteFunc(s.readers[key], func(other *pecanv1.PastJob) bool { return other == job })
-			if len(s.readers[key]) == 0 {
+			list := s.readers[key]
+			at, _ := slices.BinarySearchFunc(list, job, pecanv1.CompareJobs)
+			at += slices.Index(list[at:], job)
+			if s.readers[key] = slices.Delete(list, at, at+1); len(s.readers[key]) == 0 {
 				delete(s.readers, key)
 			}
 		}
