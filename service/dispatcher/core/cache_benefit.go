@@ -15,7 +15,8 @@ import (
 // The benefit of a cache is the saving in one epoch that reads it, times the epochs that are expected to read it. The policy
 // for caches predicts the saving with its decisions, and for pecan.cache() if the quotas have bounds. CacheMeasured records
 // the saving. The jobs that could read the cache give the number of epochs: their history has the keys of the caches. Both
-// are therefore known when the job has gone. Without a prediction, the CPU time of the steps upstream counts, as if all threads of the workers shared it.
+// are therefore known when the job has gone. Without a prediction, the CPU time of the steps upstream counts, as if all threads
+// of the workers shared it.
 
 // measuredRatio is by how much a figure must change to be recorded again.
 const measuredRatio = 1.3
