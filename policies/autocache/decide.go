@@ -18,9 +18,9 @@ type Decision struct {
 	// Choice is the number of a candidate, or None.
 	Choice int
 	Reason string
-	// Epochs is the number of epochs that the totals are over.
+	// Epochs is the number of expected epochs that could read the chosen cache; without one, those of this job.
 	Epochs float64
-	// Compute is an epoch without a cache, Total the score of all expected epochs without one.
+	// Compute is an epoch without a cache, Total the score of Epochs without one.
 	Compute Epoch
 	Total   float64
 	// Candidates has a prediction for each candidate. Cachew fills in only what it computes.
@@ -38,61 +38,88 @@ type Prediction struct {
 	Share, Bytes float64
 	// Put is the next epoch: it reads what is stored, and writes the rest of the share. Get is every later one.
 	Put, Get Epoch
-	// Total is the score of all expected epochs.
-	Total float64
+	// Epochs is the number of expected epochs that could read the cache, of this job and of others. Total is their score.
+	Epochs, Total float64
 	// Benefit is the price of a computed epoch minus that of a later epoch, which reads. Without prices it is in proportions:
 	// the hour of a trainer is 1.
 	Benefit float64
 }
 
-// Decide returns the candidate with the lowest score over all expected epochs. It compares with the choice in force
-// and changes it only if that saves more than a margin. If the trainers are the bound, a cache saves no time, so
-// there is none unless fewer workers suffice. The input must be valid.
+// Decide returns the candidate that saves most over all expected epochs that could read its cache. An epoch of another job
+// counts as one of this job. Decide compares with the choice in force and changes it only if that saves more than a margin.
+// If the trainers are the bound, a cache saves no time, so there is none unless fewer workers suffice. The input must be valid.
 //
 // Call it between two epochs, and once in the first epoch of a job without a profile. Other calls would mix the
 // measurements of two modes.
 func Decide(in Input) Decision {
-	d := Decision{Choice: None, Epochs: max(in.Own+in.Others, 1), Candidates: make([]Prediction, len(in.Pipeline.Candidates))}
+	d := Decision{Choice: None, Epochs: max(in.Own, 1), Candidates: make([]Prediction, len(in.Pipeline.Candidates))}
 	all := in.fleets()
 	d.Compute = in.epoch(in.computing(), rent{}, all)
-	d.Total = d.Epochs * d.Compute.Score
 	for i, c := range in.Pipeline.Candidates {
 		d.Candidates[i] = in.predict(c, d, all)
 	}
-	best := d.best()
 	now := in.Current
 	if now != None && !d.Candidates[now].Eligible {
 		now = None
 	}
-	lowest := best
-	if best == None || d.Total <= d.totalOf(best) {
-		lowest = None
-	}
+	best := d.best(func(int) bool { return true })
 	d.Choice = now
-	if d.totalOf(lowest) < d.totalOf(now)*(1-margin) {
+	// A cache that many others read may save most, and yet less than the margin in each epoch. Then another one is chosen.
+	lowest := d.best(func(i int) bool { return d.saved(i) > 0 && d.gains(i, now) })
+	switch {
+	case lowest != None:
 		d.Choice = lowest
+	case d.gains(None, now):
+		d.Choice = None
+	case best != None && d.saved(best) > 0:
+		lowest = best
 	}
 	d.Reason = in.reason(d, now, best, lowest)
+	d.Epochs = d.epochsOf(d.Choice)
+	d.Total = d.Epochs * d.Compute.Score
 	return d
 }
 
-// totalOf returns the score of a choice over all expected epochs.
-func (d *Decision) totalOf(choice int) float64 {
+// epochsOf returns the number of expected epochs that could read the cache of a choice.
+func (d *Decision) epochsOf(choice int) float64 {
 	if choice == None {
-		return d.Total
+		return d.Epochs
 	}
-	return d.Candidates[choice].Total
+	return d.Candidates[choice].Epochs
 }
 
-// best returns the candidate with the lowest score, or a smaller cache with a similar one; None if none is eligible.
-func (d *Decision) best() int {
-	lowest := math.Inf(1)
-	for _, c := range d.Candidates {
-		lowest = min(lowest, c.Total)
+// saved returns the score that a choice saves over all expected epochs.
+func (d *Decision) saved(choice int) float64 {
+	if choice == None {
+		return 0
 	}
-	best := None
+	return d.Candidates[choice].Epochs*d.Compute.Score - d.Candidates[choice].Total
+}
+
+// over returns the score of so many epochs with a choice. Epochs that cannot read its cache compute.
+func (d *Decision) over(epochs float64, choice int) float64 {
+	return epochs*d.Compute.Score - d.saved(choice)
+}
+
+// gains reports whether a change of the choice saves more than the margin over all epochs that could read either cache.
+func (d *Decision) gains(choice, now int) bool {
+	epochs := max(d.epochsOf(choice), d.epochsOf(now))
+	return d.over(epochs, choice) < d.over(epochs, now)*(1-margin)
+}
+
+// best returns the candidate that saves most, or a smaller cache with a similar score; None if none is eligible. It considers the
+// candidates that a function accepts.
+func (d *Decision) best(accepts func(int) bool) int {
+	most := None
 	for i, c := range d.Candidates {
-		if c.Eligible && c.Total <= lowest*(1+similar) && (best == None || c.Bytes < d.Candidates[best].Bytes) {
+		if c.Eligible && accepts(i) && (most == None || d.saved(i) > d.saved(most)) {
+			most = i
+		}
+	}
+	best := most
+	for i, c := range d.Candidates {
+		if c.Eligible && accepts(i) && c.Bytes < d.Candidates[best].Bytes &&
+			d.saved(most)-d.saved(i) <= similar*min(c.Total, d.Candidates[most].Total) {
 			best = i
 		}
 	}
@@ -101,7 +128,7 @@ func (d *Decision) best() int {
 
 // predict predicts one candidate.
 func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
-	p := Prediction{Name: c.Name, Total: math.Inf(1)}
+	p := Prediction{Name: c.Name, Epochs: max(in.Own+c.Others.Epochs, 1), Total: math.Inf(1)}
 	if !c.measured() || c.Illegal != "" {
 		p.Reason = whyNot(c)
 		return p
@@ -111,7 +138,7 @@ func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
 		if share == p.Share {
 			continue
 		}
-		if q := in.predictShare(c, share, d.Epochs, all); q.Total < p.Total {
+		if q := in.predictShare(c, share, p.Epochs, all); q.Total < p.Total {
 			p.Share, p.Bytes, p.Put, p.Get, p.Total = q.Share, q.Bytes, q.Put, q.Get, q.Total
 		}
 	}
@@ -128,7 +155,7 @@ func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
 // predictShare predicts a candidate if a share of its elements is stored from the next epoch on.
 func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) Prediction {
 	p := Prediction{Share: share, Bytes: share * c.size()}
-	rent := in.rent(p.Bytes, epochs)
+	rent := in.rent(p.Bytes, c.Others.Hours/epochs)
 	rest, get := demand{}.add(1-share, in.computing()), in.reading(c)
 	p.Get = in.epoch(rest.add(share, get), rent, all)
 	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, in.writing(c)), rent, all)
@@ -138,15 +165,15 @@ func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) P
 	return p
 }
 
-// rent returns the price of the storage of some bytes. Each of the expected epochs pays for a part of the other hours.
-func (in *Input) rent(bytes, epochs float64) rent {
+// rent returns the price of the storage of some bytes. Each epoch also pays for some hours in which none runs.
+func (in *Input) rent(bytes, hours float64) rent {
 	if !in.Goal.Priced() {
 		return rent{}
 	}
 	price := rent{perHour: bytes * in.Store.Price}
 	if in.Goal.Objective != autoscale.Budget {
 		// A budget bounds what the job costs while it runs.
-		price.perEpoch = price.perHour * in.Store.Kept / epochs
+		price.perEpoch = price.perHour * hours
 	}
 	return price
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
@@ -24,11 +25,11 @@ func random(seed uint64) autocache.Input {
 		return autocache.Rate{PerElement: spread(1e-6, 1e-3), PerByte: spread(1e-10, 1e-7)}
 	}
 	link := func() autocache.Link { return autocache.Link{Alone: rate(), Shared: rate()} }
-	in := autocache.Input{Current: autocache.None, Own: 1 + spread(1, 50), Others: spread(1, 50)}
+	in := autocache.Input{Current: autocache.None, Own: 1 + spread(1, 50)}
 	in.Goal.Objective = []autoscale.Objective{autoscale.Cost, autoscale.Time, autoscale.Budget}[rng.IntN(3)]
 	if in.Goal.Objective == autoscale.Budget || rng.IntN(3) > 0 {
 		in.Goal.Prices = autoscale.Prices{Trainer: 0.1 + spread(0.1, 10), Remote: spread(0.01, 1), Local: spread(0.01, 1)}
-		in.Store.Price, in.Store.Kept = spread(1e-13, 1e-9), spread(0.1, 20)
+		in.Store.Price = spread(1e-13, 1e-9)
 	}
 	if in.Goal.Objective == autoscale.Budget {
 		in.Goal.Budget = in.Goal.Prices.Trainer * (1 + rng.Float64())
@@ -42,6 +43,7 @@ func random(seed uint64) autocache.Input {
 	p.SourceElements, p.SourceBytes, p.Source = p.Elements, p.Elements*spread(1e3, 1e6), link()
 	for i := range rng.IntN(9) {
 		c := autocache.Candidate{Name: fmt.Sprint("step", i), Elements: p.Elements, Seconds: spread(1e-4, 0.1), Bytes: 1 + spread(1e2, 1e7)}
+		c.Others = autocache.Others{Epochs: spread(1, 50), Hours: spread(0.1, 20)}
 		if rng.IntN(4) == 0 {
 			c.Illegal = "it draws"
 		}
@@ -136,8 +138,32 @@ func TestTheTotalIsNeverAboveComputing(t *testing.T) {
 			return fmt.Errorf("the chosen cache has a score of %v, computing %v", d.Candidates[d.Choice].Total, d.Total)
 		}
 		for i, c := range d.Candidates {
-			if c.Eligible && d.Choice == autocache.None && c.Total < d.Total*0.97 {
-				return fmt.Errorf("candidate %d would save %.1f %%, and nothing is cached", i, 100*(1-c.Total/d.Total))
+			if computed := c.Epochs * d.Compute.Score; c.Eligible && d.Choice == autocache.None && c.Total < computed*0.97 {
+				return fmt.Errorf("candidate %d would save %.1f %%, and nothing is cached", i, 100*(1-c.Total/computed))
+			}
+		}
+		return nil
+	})
+}
+
+// The score of a cache is that of the epochs that could read it.
+func TestEpochsOfOthersCountWhereTheyCouldRead(t *testing.T) {
+	each(t, func(in autocache.Input, d autocache.Decision) error {
+		for i, c := range in.Pipeline.Candidates {
+			more := in
+			more.Pipeline.Candidates = slices.Clone(in.Pipeline.Candidates)
+			more.Pipeline.Candidates[i].Others.Epochs = 3*c.Others.Epochs + 5
+			got := autocache.Decide(more)
+			for j, before := range d.Candidates {
+				if now := got.Candidates[j]; now.Epochs-before.Epochs > 0 != (i == j) || i != j && now.Total != before.Total {
+					return fmt.Errorf("more epochs for candidate %d: candidate %d has %v epochs and a score of %v, and had %v and %v", i, j, now.Epochs, now.Total, before.Epochs, before.Total)
+				}
+			}
+			switch {
+			case d.Choice == i && got.Choice != i:
+				return fmt.Errorf("more others could read candidate %d, and %d replaces it", i, got.Choice)
+			case got.Choice != i && got.Choice != d.Choice:
+				return fmt.Errorf("more others could read candidate %d, and %d replaces %d", i, got.Choice, d.Choice)
 			}
 		}
 		return nil

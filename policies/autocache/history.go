@@ -1,11 +1,9 @@
 package autocache
 
-import "math"
-
 // firstEpochs is how many epochs a job is expected to begin if nothing is known: the next one and two more.
 const firstEpochs = 3
 
-// PastJob is an earlier job with the same steps upstream of a candidate.
+// PastJob is an earlier job.
 type PastJob struct {
 	// Ago is how many hours ago it began.
 	Ago float64
@@ -41,16 +39,28 @@ func ExpectOwn(begun float64, past []PastJob) float64 {
 	return sum / n
 }
 
-// ExpectOthers returns how many epochs later jobs will begin in the next hours, or ever if hours is 0. It assumes as many as began
-// in the same time before.
-func ExpectOthers(hours float64, past []PastJob) (epochs float64) {
-	if hours == 0 {
-		hours = math.Inf(1)
-	}
+// Others is what earlier jobs say of the epochs of later jobs.
+type Others struct {
+	// Epochs is the number of epochs that later jobs are expected to begin while a cache is kept. Jobs is the number of earlier
+	// jobs that began as many.
+	Epochs float64
+	Jobs   int
+	// Hours is for how long the cache is kept beside the expected epochs.
+	Hours float64
+}
+
+// ExpectOthers returns what is expected of later jobs while a cache is kept: for some hours, or forever if hours is 0. It expects as
+// many epochs as earlier jobs began in the same time. A cache that is kept forever serves as many epochs as there were since
+// the first known job, so it pays for that time.
+func ExpectOthers(hours float64, past []PastJob) Others {
+	o := Others{Hours: hours}
 	for _, job := range past {
-		if job.Ago <= hours {
-			epochs += job.Epochs
+		if hours == 0 {
+			o.Hours = max(o.Hours, job.Ago)
+		}
+		if job.Ago <= o.Hours {
+			o.Epochs, o.Jobs = o.Epochs+job.Epochs, o.Jobs+1
 		}
 	}
-	return epochs
+	return o
 }

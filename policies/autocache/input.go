@@ -18,9 +18,8 @@ type Input struct {
 	Pipeline Pipeline
 	Workers  Workers
 	Store    Store
-	// Own is the number of epochs that the job is expected to begin from now on, the next one included. Others is
-	// that of other jobs, as long as the cache is kept.
-	Own, Others float64
+	// Own is the number of epochs that the job is expected to begin from now on, the next one included.
+	Own float64
 	// Current is the number of the candidate in force, or None.
 	Current int
 }
@@ -51,6 +50,8 @@ type Candidate struct {
 	Elements, Bytes float64
 	// Stored is the share of the elements that the store has already, 0 to 1.
 	Stored float64
+	// Others has the epochs of later jobs that could read its cache.
+	Others Others
 	// Role is the role of the candidate in the published policy.
 	Role Role
 }
@@ -98,8 +99,6 @@ type Store struct {
 	Read, Write Access
 	// Price is that of a byte and hour, in the currency of Goal.Prices. It has no effect without those.
 	Price float64
-	// Kept is for how many hours a cache is kept beside the expected epochs.
-	Kept float64
 	// Free is how many bytes the job may write; +Inf is no bound.
 	Free float64
 }
@@ -116,7 +115,7 @@ func (in Input) Validate() error {
 		value float64
 	}{
 		{"Elements", p.Elements}, {"Demand", p.Demand}, {"Seconds", p.Seconds}, {"SourceElements", p.SourceElements}, {"SourceBytes", p.SourceBytes},
-		{"Own", in.Own}, {"Others", in.Others}, {"Price", in.Store.Price}, {"Kept", in.Store.Kept},
+		{"Own", in.Own}, {"Price", in.Store.Price},
 		{"Workers.Remote", in.Workers.Remote}, {"Workers.Local", in.Workers.Local},
 	} {
 		if !known(v.value) {
@@ -146,5 +145,6 @@ func (in Input) Validate() error {
 func known(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
 func (c Candidate) measured() bool {
-	return known(c.Seconds) && c.Elements > 0 && known(c.Elements) && c.Bytes > 0 && known(c.Bytes) && c.Stored >= 0 && c.Stored <= 1
+	return known(c.Seconds) && c.Elements > 0 && known(c.Elements) && c.Bytes > 0 && known(c.Bytes) && c.Stored >= 0 && c.Stored <= 1 &&
+		known(c.Others.Epochs) && known(c.Others.Hours)
 }

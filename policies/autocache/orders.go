@@ -12,7 +12,8 @@ func DecideOrdered(registered, ordered Input, inForce bool) (d Decision, useOrde
 	if inForce {
 		in, other, name, otherName = other, in, otherName, name
 	}
-	total, otherTotal := in.totalOf(in.Choice), other.totalOf(other.Choice)
+	epochs := max(in.Epochs, other.Epochs)
+	total, otherTotal := in.over(epochs, in.Choice), other.over(epochs, other.Choice)
 	if useOrdered = inForce; otherTotal < total*(1-margin) {
 		in, name, otherName, total, otherTotal, useOrdered = other, otherName, name, otherTotal, total, !inForce
 	}

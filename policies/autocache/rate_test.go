@@ -62,9 +62,11 @@ func TestEarlierJobsDecideTheExpectedEpochs(t *testing.T) {
 			t.Errorf("after %v epochs and %d past jobs, %v are expected, want %v", c.begun, len(c.past), got, c.want)
 		}
 	}
-	for hours, want := range map[float64]float64{0.5: 0, 24: 10, 48: 30, 1000: 31, 0: 31} {
+	for hours, want := range map[float64]autocache.Others{
+		0.5: {Hours: 0.5}, 24: {10, 1, 24}, 48: {30, 2, 48}, 1000: {31, 3, 1000}, 0: {31, 3, 100},
+	} {
 		if got := autocache.ExpectOthers(hours, past); got != want {
-			t.Errorf("in %v hours, %v epochs of others are expected, want %v", hours, got, want)
+			t.Errorf("in %v hours, %+v are expected of others, want %+v", hours, got, want)
 		}
 	}
 }

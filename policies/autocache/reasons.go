@@ -12,10 +12,13 @@ func whyNot(c Candidate) string {
 
 // saving says what a candidate saves.
 func (in *Input) saving(c Candidate, p Prediction, d Decision) string {
-	gain := 100 * (1 - p.Total/d.Total)
-	text := fmt.Sprintf("saves %.3g %% over %s", gain, epochs(d.Epochs))
+	gain, over := 100*(1-p.Total/(p.Epochs*d.Compute.Score)), epochs(p.Epochs)
+	if n := c.Others.Jobs; n > 0 {
+		over += fmt.Sprintf(" (%.3g as in %s with the same steps up to here)", c.Others.Epochs, jobs(n))
+	}
+	text := fmt.Sprintf("saves %.3g %% over %s", gain, over)
 	if gain < 0 {
-		text = fmt.Sprintf("costs %.3g %% more over %s", -gain, epochs(d.Epochs))
+		text = fmt.Sprintf("costs %.3g %% more over %s", -gain, over)
 	}
 	if p.Share > c.Stored {
 		text += fmt.Sprintf(": %s to write, then %s instead of %s", seconds(p.Put.Seconds), seconds(p.Get.Seconds), seconds(d.Compute.Seconds))
@@ -51,8 +54,8 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 	case now == lowest:
 		return fmt.Sprintf("%s stays: it %s", name(lowest), d.Candidates[lowest].Reason)
 	}
-	for _, c := range d.Candidates {
-		if c.Total < d.Candidates[lowest].Total {
+	for i := range d.Candidates {
+		if d.Candidates[i].Eligible && d.gains(i, now) && d.saved(i) > d.saved(lowest) {
 			return fmt.Sprintf("%s has nearly the lowest cost and is the smallest such cache: it %s", name(lowest), d.Candidates[lowest].Reason)
 		}
 	}
@@ -64,6 +67,13 @@ func epochs(n float64) string {
 		return "1 epoch"
 	}
 	return fmt.Sprintf("%.3g epochs", n)
+}
+
+func jobs(n int) string {
+	if n == 1 {
+		return "1 earlier job"
+	}
+	return fmt.Sprintf("%d earlier jobs", n)
 }
 
 // seconds formats a time.

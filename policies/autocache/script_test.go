@@ -17,10 +17,10 @@ import (
 //	pipeline elements=1000 ms=50 demand=10      elements of the trainer, ms of a thread and ms of the trainer for each
 //	source bytes=1e9 elements=1000 shared=2e8   bytes per second of all workers, alone= those of one
 //	workers remote=4 local=0 threads=8          exactly these workers; most-remote= and most-local= allow more
-//	goal objective=cost trainer=4.96 price=0.43 currency per hour of a trainer and of a worker
+//	goal objective=cost trainer=4.96 price=0.43 currency per hour of a trainer and of a worker; storage= of a byte
 //	store read=1e9 write=5e8 free=1e12          bytes per second of all workers; work= ns of a thread per byte
-//	epochs own=10 others=0
-//	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full
+//	epochs own=10
+//	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full, others= epochs, jobs= of so many jobs, kept= hours
 //	current decode
 //	ordered ms=30                               the lines up to here are for the registered order, and the candidates after it for another one; now=1: that is in force
 //
@@ -64,7 +64,7 @@ func (s *script) Answer(t *testing.T, words []string) string {
 		fmt.Fprintf(&out, "  %-10s %s\n", "computing", show(d.Compute))
 		for _, c := range d.Candidates {
 			if c.Eligible {
-				fmt.Fprintf(&out, "  %-10s put %s; get %s; score %.4g -> %.4g; benefit %.3g\n", c.Name, show(c.Put), show(c.Get), d.Total, c.Total, c.Benefit)
+				fmt.Fprintf(&out, "  %-10s put %s; get %s; score %.4g -> %.4g; benefit %.3g\n", c.Name, show(c.Put), show(c.Get), c.Epochs*d.Compute.Score, c.Total, c.Benefit)
 			}
 			fmt.Fprintf(&out, "  %-10s %s\n", c.Name, c.Reason)
 		}
@@ -135,7 +135,7 @@ func (s *script) Describe(t *testing.T, words []string) {
 		delete(fields.text, "objective")
 		s.Goal.Prices = autoscale.Prices{Trainer: fields.take("trainer", 0), Remote: fields.take("price", 0)}
 		s.Goal.Budget = fields.take("budget", 0)
-		s.Store.Price, s.Store.Kept = fields.take("storage", 0), fields.take("kept", 0)
+		s.Store.Price = fields.take("storage", 0)
 	case "store":
 		s.Store.Read.Shared, s.Store.Write.Shared = perByte(fields.take("read", 0)), perByte(fields.take("write", 0))
 		s.Store.Read.Alone, s.Store.Write.Alone = perByte(fields.take("read-alone", 0)), perByte(fields.take("write-alone", 0))
@@ -143,7 +143,7 @@ func (s *script) Describe(t *testing.T, words []string) {
 		s.Store.Read.Work, s.Store.Write.Work = work, work
 		s.Store.Free = fields.take("free", math.Inf(1))
 	case "epochs":
-		s.Own, s.Others = fields.take("own", 1), fields.take("others", 0)
+		s.Own = fields.take("own", 1)
 	case "candidate":
 		c := autocache.Candidate{
 			Name: name, Illegal: fields.text["illegal"], Role: map[string]autocache.Role{"source": autocache.SourceCache, "full": autocache.FullCache}[fields.text["role"]],
@@ -152,6 +152,7 @@ func (s *script) Describe(t *testing.T, words []string) {
 		delete(fields.text, "role")
 		c.Seconds, c.Bytes = fields.take("ms", 0)/1e3, fields.take("bytes", 0)
 		c.Elements, c.Stored = fields.take("elements", p.Elements), fields.take("stored", 0)
+		c.Others = autocache.Others{Epochs: fields.take("others", 0), Jobs: int(fields.take("jobs", 0)), Hours: fields.take("kept", 0)}
 		p.Candidates = append(p.Candidates, c)
 	case "current":
 		s.Current = slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name })

@@ -97,6 +97,8 @@ def test_an_expensive_step_is_cached_and_the_second_job_begins_with_it(tmp_path,
         other = service.read(build().map(lambda x: x + 1), cache="auto", streams=streams, deterministic=deterministic)
         assert sorted(bytes_of(other.map(lambda x: x - 1))) == sorted(local)
         until(lambda: decision(service).get("node"), "the second job decides nothing")
+        reasons = [one.get("why", "") for one in decision(service)["candidates"]]
+        assert any("as in 1 earlier job with the same steps" in why for why in reasons), reasons
         if not deterministic:
             # It decides once it has measured 300 elements, with a heartbeat, and streams that have begun compute to their ends.
             assert computed(service) < ELEMENTS * 3 / 4, "a job with another number of streams computes the elements again"

@@ -453,9 +453,9 @@ type CacheDecision struct {
 	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
 	// The first epoch with it. Streams of that epoch that had a lease before do not use the cache.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Epochs that the totals are over: those of this job and, as expected, of later ones.
+	// The expected epochs that could read the cache at the step: those of this job, and of later ones with the same steps upstream.
 	Epochs float64 `protobuf:"fixed64,4,opt,name=epochs,proto3" json:"epochs,omitempty"`
-	// An epoch that computes, and the score of all epochs if they compute.
+	// An epoch that computes, and the score of these epochs if they compute.
 	Compute *CacheEpoch `protobuf:"bytes,5,opt,name=compute,proto3" json:"compute,omitempty"`
 	Total   float64     `protobuf:"fixed64,6,opt,name=total,proto3" json:"total,omitempty"`
 	// In the order of the plan's candidates that can be cached.
@@ -654,10 +654,12 @@ type CachePrediction struct {
 	// The next epoch, which writes, and every later one, which reads.
 	Put *CacheEpoch `protobuf:"bytes,6,opt,name=put,proto3" json:"put,omitempty"`
 	Get *CacheEpoch `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
-	// The score of all epochs.
+	// The score of `epochs`.
 	Total float64 `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
 	// The cost of a computed epoch minus that of a later epoch, which reads, in seconds of a trainer. The published policy does not say.
-	BenefitS      *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
+	BenefitS *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
+	// As in CacheDecision. 0, in records of earlier versions: the number there.
+	Epochs        float64 `protobuf:"fixed64,280,opt,name=epochs,proto3" json:"epochs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +753,13 @@ func (x *CachePrediction) GetTotal() float64 {
 func (x *CachePrediction) GetBenefitS() float64 {
 	if x != nil && x.BenefitS != nil {
 		return *x.BenefitS
+	}
+	return 0
+}
+
+func (x *CachePrediction) GetEpochs() float64 {
+	if x != nil {
+		return x.Epochs
 	}
 	return 0
 }
@@ -932,7 +941,7 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x04cost\x18\x03 \x01(\x01R\x04cost\x12\x14\n" +
 	"\x05bound\x18\x04 \x01(\tR\x05bound\x12\x16\n" +
 	"\x06remote\x18\x05 \x01(\rR\x06remote\x12\x14\n" +
-	"\x05local\x18\x06 \x01(\rR\x05local\"\x96\x02\n" +
+	"\x05local\x18\x06 \x01(\rR\x05local\"\xaf\x02\n" +
 	"\x0fCachePrediction\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\beligible\x18\x02 \x01(\bR\beligible\x12\x10\n" +
@@ -942,7 +951,8 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x03put\x18\x06 \x01(\v2\x14.pecan.v1.CacheEpochR\x03put\x12&\n" +
 	"\x03get\x18\a \x01(\v2\x14.pecan.v1.CacheEpochR\x03get\x12\x14\n" +
 	"\x05total\x18\b \x01(\x01R\x05total\x12!\n" +
-	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01B\f\n" +
+	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01\x12\x17\n" +
+	"\x06epochs\x18\x98\x02 \x01(\x01R\x06epochsB\f\n" +
 	"\n" +
 	"_benefit_s\"\xf6\x01\n" +
 	"\fCacheSegment\x12\x10\n" +

@@ -9,8 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// MaxPastJobs bounds the jobs of a StoredHistory.
-const MaxPastJobs = 16
+const (
+	// MaxPastJobs bounds the jobs of a StoredHistory.
+	MaxPastJobs = 16
+	// MaxCacheKeys bounds the keys of a PastJob: those of 12 candidates, and one of a candidate in another order of the steps.
+	// cacheKeyLength bounds the length of each.
+	MaxCacheKeys   = 13
+	cacheKeyLength = 16
+)
+
+// ShortCacheKey returns the part of a cache's key that a PastJob has.
+func ShortCacheKey(key string) string { return key[:min(len(key), cacheKeyLength)] }
 
 // learnedKey says for which jobs an entry of a Learned is valid. A field that a kind of entries does not have is empty.
 type learnedKey struct {

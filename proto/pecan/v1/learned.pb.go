@@ -414,8 +414,11 @@ type PastJob struct {
 	// The first epoch after these.
 	NextEpoch uint64 `protobuf:"varint,4,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
 	// When the job began the first of these epochs and the last one, in seconds since 1970.
-	FirstS        int64 `protobuf:"varint,5,opt,name=first_s,json=firstS,proto3" json:"first_s,omitempty"`
-	LastS         int64 `protobuf:"varint,6,opt,name=last_s,json=lastS,proto3" json:"last_s,omitempty"`
+	FirstS int64 `protobuf:"varint,5,opt,name=first_s,json=firstS,proto3" json:"first_s,omitempty"`
+	LastS  int64 `protobuf:"varint,6,opt,name=last_s,json=lastS,proto3" json:"last_s,omitempty"`
+	// The first 16 characters of the keys of the caches that the job could read, ascending. Empty: it could read none, or an
+	// earlier version wrote the record.
+	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,6 +493,13 @@ func (x *PastJob) GetLastS() int64 {
 		return x.LastS
 	}
 	return 0
+}
+
+func (x *PastJob) GetCacheKeys() []string {
+	if x != nil {
+		return x.CacheKeys
+	}
+	return nil
 }
 
 // What was learned from jobs about graphs. Dispatchers exchange it, and private clusters keep it in files.
@@ -601,7 +611,7 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"X\n" +
 	"\rStoredHistory\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12%\n" +
-	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xaa\x01\n" +
+	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xca\x01\n" +
 	"\aPastJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12!\n" +
 	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x12\x16\n" +
@@ -609,7 +619,9 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\n" +
 	"next_epoch\x18\x04 \x01(\x04R\tnextEpoch\x12\x17\n" +
 	"\afirst_s\x18\x05 \x01(\x03R\x06firstS\x12\x15\n" +
-	"\x06last_s\x18\x06 \x01(\x03R\x05lastS\"\xde\x01\n" +
+	"\x06last_s\x18\x06 \x01(\x03R\x05lastS\x12\x1e\n" +
+	"\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"\xde\x01\n" +
 	"\aLearned\x123\n" +
 	"\bprofiles\x18\x01 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\x12-\n" +
 	"\x06orders\x18\x02 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x128\n" +

@@ -1546,7 +1546,9 @@ type EpochJoined struct {
 	// Number of the client's newest heartbeat when it asked for the pass.
 	HeartbeatNumber uint64 `protobuf:"varint,6,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
 	// When the client began to read, in seconds since 1970. 0: it prefetches, or an earlier version wrote the record.
-	AtS           int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	AtS int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	// As in PastJob, if the history of the job has others. Empty: they have not changed.
+	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1630,6 +1632,13 @@ func (x *EpochJoined) GetAtS() int64 {
 	return 0
 }
 
+func (x *EpochJoined) GetCacheKeys() []string {
+	if x != nil {
+		return x.CacheKeys
+	}
+	return nil
+}
+
 // A client begins to read an epoch that it prefetched.
 type EpochAdopted struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1637,7 +1646,8 @@ type EpochAdopted struct {
 	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	ClientId string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// As in EpochJoined.
-	AtS           int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	AtS           int64    `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1698,6 +1708,13 @@ func (x *EpochAdopted) GetAtS() int64 {
 		return x.AtS
 	}
 	return 0
+}
+
+func (x *EpochAdopted) GetCacheKeys() []string {
+	if x != nil {
+		return x.CacheKeys
+	}
+	return nil
 }
 
 type EpochLeft struct {
@@ -2041,7 +2058,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\fEpochCarried\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12(\n" +
-	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xd0\x01\n" +
+	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xf0\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -2050,12 +2067,16 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x1a\n" +
 	"\bprefetch\x18\x05 \x01(\bR\bprefetch\x12)\n" +
 	"\x10heartbeat_number\x18\x06 \x01(\x04R\x0fheartbeatNumber\x12\x11\n" +
-	"\x04at_s\x18F \x01(\x03R\x03atS\"k\n" +
+	"\x04at_s\x18F \x01(\x03R\x03atS\x12\x1e\n" +
+	"\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"\x8b\x01\n" +
 	"\fEpochAdopted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
 	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x11\n" +
-	"\x04at_s\x18F \x01(\x03R\x03atS\"U\n" +
+	"\x04at_s\x18F \x01(\x03R\x03atS\x12\x1e\n" +
+	"\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"U\n" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +

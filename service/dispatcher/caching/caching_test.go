@@ -129,6 +129,14 @@ func TestTheSpeedOfTheStoreDecidesWhatIsCached(t *testing.T) {
 	}
 }
 
+// earlier lets other jobs have read what a candidate may store, and the graph.
+func earlier(f *measure.Caching, jobs ...*pecanv1.PastJob) {
+	f.Past = jobs
+	for i := range f.Steps {
+		f.Steps[i].Past = jobs
+	}
+}
+
 func TestExpectedEpochsDecide(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -138,17 +146,42 @@ func TestExpectedEpochsDecide(t *testing.T) {
 		{"nothing is known", func(*measure.Caching) {}, 3},
 		{"repeat(2), and the second pass is next", func(f *measure.Caching) { f.Plan.Repeat, f.Begun = 2, 1 }, 1},
 		{"jobs of ten epochs", func(f *measure.Caching) {
-			f.Past = []*pecanv1.PastJob{{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600}, {JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
+			earlier(f, &pecanv1.PastJob{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600}, &pecanv1.PastJob{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600})
 		}, 6 + 10},
 		{"caches are kept forever", func(f *measure.Caching) {
-			f.KeptHours, f.Past = 0, []*pecanv1.PastJob{{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600}}
+			earlier(f, &pecanv1.PastJob{JobId: "q", Epochs: 5, FirstS: f.UnixS - 30*24*3600})
+			f.KeptHours = 0
 		}, 4 + 5},
+		{"jobs that share the steps upstream only", func(f *measure.Caching) {
+			earlier(f, &pecanv1.PastJob{JobId: "p", Epochs: 10, FirstS: f.UnixS - 3600})
+			f.Past = nil
+		}, 3 + 10},
 	} {
 		facts := decoding()
 		c.change(&facts)
 		if d := decide(t, facts); d.Epochs != c.want {
 			t.Errorf("%s: %v epochs, want %v", c.name, d.Epochs, c.want)
 		}
+	}
+}
+
+// The end of the pipeline saves this job more. Other jobs share the steps up to the mark, so the mark saves more in all.
+func TestJobsWithTheSameStepsUpToACandidateCountForIt(t *testing.T) {
+	facts := decoding()
+	facts.Plan.Steps[0].Counts, facts.Nodes[0].SelfCpuS = pecanv1.PlanStep_MEASURED, 0.5
+	facts.Trainers = nil
+	end := &pecanv1.CacheCandidate{Node: "batch", Plan: &pecanv1.CachePlan{Node: "batch", Upstream: []string{"batch", "shuffle", "mark", "decode", "read"}}}
+	facts.Steps = append(facts.Steps, measure.CachedStep{Candidate: end})
+	if d := decide(t, facts); d.Node != "batch" || d.Epochs != 3 || d.Candidates[1].Epochs != 3 {
+		t.Fatalf("without other jobs: chosen %q over %v epochs: %s", d.Node, d.Epochs, d.Why)
+	}
+	facts.Steps[1].Past = []*pecanv1.PastJob{{JobId: "p", Epochs: 20, FirstS: facts.UnixS - 3600}, {JobId: "q", Epochs: 10, FirstS: facts.UnixS - 7200}}
+	d := decide(t, facts)
+	if d.Node != "mark" || d.Epochs != 33 || d.Candidates[1].Epochs != 33 || d.Candidates[2].Epochs != 3 {
+		t.Errorf("chosen %q over %v epochs: %s; the candidates have %v", d.Node, d.Epochs, d.Why, d.Candidates)
+	}
+	if want := "over 33 epochs (30 as in 2 earlier jobs with the same steps up to here)"; !strings.Contains(d.Why, want) {
+		t.Errorf("the reason is %q, want one with %q", d.Why, want)
 	}
 }
 
@@ -237,7 +270,8 @@ func TestThePriceOfStorageDecides(t *testing.T) {
 	if d := mustDecide(t, facts, prices); d.Node != "mark" {
 		t.Errorf("the cache is kept for an hour: chosen %q: %s", d.Node, d.Why)
 	}
-	facts.KeptHours, facts.Past = 0, []*pecanv1.PastJob{{JobId: "p", Epochs: 1, FirstS: facts.UnixS - 1000*3600}}
+	facts.KeptHours = 0
+	earlier(&facts, &pecanv1.PastJob{JobId: "p", Epochs: 1, FirstS: facts.UnixS - 1000*3600})
 	if d := mustDecide(t, facts, prices); d.Node == "mark" {
 		t.Errorf("the cache is kept forever, and the last job was 1,000 hours ago: chosen %q: %s", d.Node, d.Why)
 	}

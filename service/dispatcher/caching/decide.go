@@ -94,7 +94,7 @@ func message(facts measure.Caching, d autocache.Decision) *pecanv1.CacheDecision
 	for i, p := range d.Candidates {
 		predicted := &pecanv1.CachePrediction{Node: facts.Steps[i].Candidate.Node, Eligible: p.Eligible, Why: p.Reason}
 		if p.Eligible {
-			predicted.Share, predicted.Bytes, predicted.Total = p.Share, p.Bytes, p.Total
+			predicted.Share, predicted.Bytes, predicted.Epochs, predicted.Total = p.Share, p.Bytes, p.Epochs, p.Total
 			predicted.Put, predicted.Get = epoch(p.Put), epoch(p.Get)
 		}
 		m.Candidates = append(m.Candidates, predicted)

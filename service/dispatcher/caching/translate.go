@@ -22,8 +22,7 @@ func inputOf(facts measure.Caching, prices Prices) (in autocache.Input, waitsFor
 		return in, waitsFor
 	}
 	in.Current = slices.IndexFunc(facts.Steps, func(s measure.CachedStep) bool { return s.Candidate.Node == facts.Current })
-	in.Own, in.Others = epochsOf(facts)
-	in.Store.Price, in.Store.Kept = prices.Storage, keptHours(facts)
+	in.Own, in.Store.Price = ownEpochs(facts), prices.Storage
 	return in, ""
 }
 
@@ -52,26 +51,12 @@ func workersOf(facts measure.Caching) (w autocache.Workers) {
 	return w
 }
 
-// epochsOf returns how many epochs the job is expected to begin from now on, and how many later jobs.
-func epochsOf(facts measure.Caching) (own, others float64) {
-	past := autocache.PastJobs(facts.Past, facts.UnixS)
-	own = autocache.ExpectOwn(float64(facts.Begun), past)
+// ownEpochs returns how many epochs the job is expected to begin from now on.
+func ownEpochs(facts measure.Caching) float64 {
 	if left := facts.Plan.GetRepeat() - int64(facts.Begun); facts.Plan.GetRepeat() > 1 && left > 0 {
-		own = float64(left)
+		return float64(left)
 	}
-	return own, autocache.ExpectOthers(facts.KeptHours, past)
-}
-
-// keptHours returns for how long a cache is kept beside the epochs. A cache that is kept forever serves as many other epochs as
-// there were since the first known job, so it pays for that time.
-func keptHours(facts measure.Caching) float64 {
-	hours := facts.KeptHours
-	if hours == 0 {
-		for _, past := range autocache.PastJobs(facts.Past, facts.UnixS) {
-			hours = max(hours, past.Ago)
-		}
-	}
-	return hours
+	return autocache.ExpectOwn(float64(facts.Begun), autocache.PastJobs(facts.Past, facts.UnixS))
 }
 
 // flow has the counts of all steps in one epoch, and what was measured of them.
@@ -120,7 +105,9 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 		p.Source.Shared.PerElement = shared / p.SourceElements
 	}
 	for _, s := range facts.Steps {
-		p.Candidates = append(p.Candidates, f.candidate(s))
+		c := f.candidate(s)
+		c.Others = autocache.ExpectOthers(facts.KeptHours, autocache.PastJobs(s.Past, facts.UnixS))
+		p.Candidates = append(p.Candidates, c)
 	}
 	p.Demand = demandOf(facts.Trainers)
 	return p, ""

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -13,8 +14,9 @@ import (
 
 // The benefit of a cache is the saving in one epoch that reads it, times the epochs that are expected to read it. The policy
 // for caches predicts the saving with its decisions, and for pecan.cache() if the quotas have bounds. CacheMeasured records
-// the saving with the graph, and the history of the graph gives the number of epochs. Both are therefore known when the job
-// has gone. Without a prediction, the CPU time of the steps upstream counts, as if all threads of the workers shared it.
+// the saving. The jobs that could read the cache give the number of epochs: their history has the keys of the caches. Both
+// are therefore known when the job has gone. Without a prediction, the CPU time of the steps upstream counts, as if all threads
+// of the workers shared it.
 
 // measuredRatio is by how much a figure must change to be recorded again.
 const measuredRatio = 1.3
@@ -53,17 +55,36 @@ func (c *Core) predictedBenefit(cache *pecanv1.StoredCache, job *durable.Job) *f
 // expectedReads returns how many epochs are expected to read a cache. It counts epochs of the job that uses the cache, which
 // may be nil, and epochs of later jobs.
 func (c *Core) expectedReads(cache *pecanv1.StoredCache, job *durable.Job) float64 {
-	jobs, own := c.state.History(cache.Fingerprint), 0.0
+	own, others := 0.0, []*pecanv1.PastJob(nil)
 	if job != nil {
-		jobs = c.state.PastJobs(job)
-	} else if len(jobs) == 0 {
+		own = autocache.ExpectOwn(float64(c.state.EpochsBegun(job)), autocache.PastJobs(c.state.PastJobs(job), c.unix()))
+		others = c.otherReaders(job, cache.Key)
+	} else if others = c.state.Readers(cache.Key, cache.Fingerprint, ""); len(others) == 0 {
 		return 1
 	}
-	past := autocache.PastJobs(jobs, c.unix())
-	if job != nil {
-		own = autocache.ExpectOwn(float64(c.state.EpochsBegun(job)), past)
+	return own + autocache.ExpectOthers(c.cfg.CacheTTL.Hours(), autocache.PastJobs(others, c.unix())).Epochs
+}
+
+// otherReaders returns the other jobs that could read a cache of a job.
+func (c *Core) otherReaders(job *durable.Job, key string) []*pecanv1.PastJob {
+	return c.state.Readers(key, c.state.Dataset(job.DatasetId).GetFingerprint(), job.JobId)
+}
+
+// newCacheKeys returns the keys of the caches that a job could read, as its history has them; nil if its history has these. They
+// are the keys of its candidates, and that of the decided one in its order.
+func (c *Core) newCacheKeys(job *durable.Job) (keys []string) {
+	for _, step := range append(job.Plan.CacheSteps(), decidedStep(job)) {
+		if key := c.cacheKey(job, step); key != "" {
+			keys = append(keys, pecanv1.ShortCacheKey(key))
+		}
 	}
-	return own + autocache.ExpectOthers(c.cfg.CacheTTL.Hours(), past)
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	keys = keys[:min(len(keys), pecanv1.MaxCacheKeys)]
+	if slices.Equal(keys, c.state.InHistory(job).GetCacheKeys()) {
+		return nil
+	}
+	return keys
 }
 
 // threads counts the processors of all workers.

@@ -141,9 +141,8 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		UnixS: c.unix(), KeptHours: c.cfg.CacheTTL.Hours(), Current: job.CacheDecision.GetNode(),
 		Trainers: c.placements.Trainers(job), Source: c.sources[job.JobId].Uses(), Reads: c.reads.Uses(), Writes: c.writes.Uses(),
 	}
-	for _, past := range c.state.PastJobs(job) {
-		facts.Past = append(facts.Past, proto.CloneOf(past))
-	}
+	// The state never changes the jobs of a history.
+	facts.Past = c.state.PastJobs(job)
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		if worker := c.workers[id]; c.usable(worker) && c.placements.Serves(id, job) {
 			local := worker.kind == "local"
@@ -172,7 +171,7 @@ func (c *Core) cachedFacts(job *durable.Job, order []string) (steps []measure.Ca
 		if candidate.Plan == nil {
 			continue
 		}
-		step := measure.CachedStep{Candidate: candidate}
+		step := measure.CachedStep{Candidate: candidate, Past: c.otherReaders(job, c.cacheKey(job, candidate.Plan))}
 		if stored, _ := candidate.Plan.InOrder(order); stored == nil {
 			step.Problem = "the decided order moves steps across it"
 		} else {

@@ -66,7 +66,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	}
 	joined := &pecanv1.EpochJoined{JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber}
 	if !req.Prefetch {
-		joined.AtS = c.unix()
+		joined.AtS, joined.CacheKeys = c.unix(), c.newCacheKeys(job)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: joined}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now, took: c.now}
@@ -89,7 +89,7 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 	}
 	if pass := durable.FindPass(epoch, req.ClientId); pass != nil && pass.Prefetch {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
-			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId, AtS: c.unix(),
+			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId, AtS: c.unix(), CacheKeys: c.newCacheKeys(job),
 		}}})
 		// It took nothing before, because it read an earlier epoch.
 		if known := c.clients[req.ClientId].passes[passKey{job.JobId, req.Epoch}]; known != nil {

@@ -37,7 +37,11 @@ func showLearned(l *pecanv1.Learned) (lines []string) {
 	}
 	for _, h := range l.Histories {
 		for _, j := range h.Jobs {
-			lines = append(lines, fmt.Sprintf("job %s of %s for %q: %d epochs, from %d s to %d s", j.JobId, h.Fingerprint, j.TrainerType, j.Epochs, j.FirstS-1_800_000_000, j.LastS-1_800_000_000))
+			line := fmt.Sprintf("job %s of %s for %q: %d epochs, from %d s to %d s", j.JobId, h.Fingerprint, j.TrainerType, j.Epochs, j.FirstS-1_800_000_000, j.LastS-1_800_000_000)
+			if len(j.CacheKeys) > 0 {
+				line += fmt.Sprintf(", could read %v", j.CacheKeys)
+			}
+			lines = append(lines, line)
 		}
 	}
 	return lines
@@ -166,6 +170,11 @@ func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 	placement := func(k *pecanv1.PlacementKnown) *pecanv1.Learned {
 		return &pecanv1.Learned{Placements: []*pecanv1.PlacementKnown{k}}
 	}
+	reader := func(keys ...string) *pecanv1.PastJob {
+		past := job("j1", 1, 1, 5, 5)
+		past.CacheKeys = keys
+		return past
+	}
 	var many []*pecanv1.PastJob
 	for n := range pecanv1.MaxPastJobs + 1 {
 		many = append(many, job(fmt.Sprintf("j%02d", n), 1, 1, 5, 5))
@@ -196,6 +205,10 @@ func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 		"more epochs than were opened":  history("f1", job("j1", 3, 2, 5, 5)),
 		"a job that ended before begin": history("f1", job("j1", 1, 1, 5, 4)),
 		"a job at no time":              history("f1", job("j1", 1, 1, 0, 4)),
+		"a cache without a key":         history("f1", reader("")),
+		"keys that are too long":        history("f1", reader("0123456789abcdef0")),
+		"a key twice":                   history("f1", reader("a", "a")),
+		"too many keys":                 history("f1", reader(strings.Split("abcdefghijklmn", "")...)),
 	} {
 		before := s.core.State().Hash()
 		result := s.decide(&pecanv1.MergeLearnedRequest{Learned: l})

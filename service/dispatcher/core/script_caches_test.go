@@ -73,6 +73,9 @@ func showCaching(r core.CachingRequest) string {
 			if step.Problem != "" {
 				line += " but " + step.Problem
 			}
+			for _, past := range step.Past {
+				line += fmt.Sprintf(" (%d epochs of %s)", past.Epochs, past.JobId)
+			}
 		}
 	}
 	for _, use := range f.Source {

@@ -24,8 +24,11 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if pass == nil {
 			return fmt.Errorf("client %[2]q cannot adopt epoch %[1]d, which it has not opened", r.Epoch, r.ClientId)
 		}
+		if err := checkCacheKeys(r.CacheKeys); err != nil {
+			return err
+		}
 		pass.Prefetch = false
-		s.countEpoch(job, r.Epoch, r.AtS)
+		s.countEpoch(job, r.Epoch, r.AtS, r.CacheKeys)
 	case *pecanv1.Record_EpochLeft:
 		_, epoch, err := s.Epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
 		if err != nil {
@@ -182,6 +185,9 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	if !ok {
 		return fmt.Errorf("client %q does not exist", r.ClientId)
 	}
+	if err := checkCacheKeys(r.CacheKeys); err != nil {
+		return err
+	}
 	if FindPass(epoch, r.ClientId) == nil {
 		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Prefetch: r.Prefetch, HeartbeatNumber: r.HeartbeatNumber})
 	}
@@ -192,6 +198,6 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 		}
 	}
 	addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
-	s.countEpoch(job, r.Epoch, r.AtS)
+	s.countEpoch(job, r.Epoch, r.AtS, r.CacheKeys)
 	return nil
 }

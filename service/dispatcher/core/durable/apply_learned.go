@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -47,15 +49,18 @@ func filled[M any](list []M, most int, known func(M) bool) []M {
 // LearnedGraphs returns the fingerprints of the graphs of which something is known, ascending.
 func (s *State) LearnedGraphs() []string { return slices.Sorted(maps.Keys(s.learned)) }
 
-// EpochsBegun returns how many epochs trainers of a job have begun to read, as far as the history of its graph has it.
-func (s *State) EpochsBegun(job *Job) uint64 {
+// InHistory returns a job as the history of its graph has it; nil if it has not.
+func (s *State) InHistory(job *Job) *pecanv1.PastJob {
 	for _, past := range s.History(s.datasets[job.DatasetId].GetFingerprint()) {
 		if past.JobId == job.JobId {
-			return past.Epochs
+			return past
 		}
 	}
-	return 0
+	return nil
 }
+
+// EpochsBegun returns how many epochs trainers of a job have begun to read, as far as the history of its graph has it.
+func (s *State) EpochsBegun(job *Job) uint64 { return s.InHistory(job).GetEpochs() }
 
 // History returns the jobs in the history of a graph.
 func (s *State) History(fingerprint string) []*pecanv1.PastJob {
@@ -66,6 +71,25 @@ func (s *State) History(fingerprint string) []*pecanv1.PastJob {
 func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
 	for _, other := range s.History(s.datasets[job.DatasetId].GetFingerprint()) {
 		if other.JobId != job.JobId {
+			past = append(past, other)
+		}
+	}
+	return past
+}
+
+// Readers returns the earlier jobs, but for one, that could read the cache with a key: the newest of all graphs that have the key. Jobs
+// without keys count if they have this graph.
+func (s *State) Readers(key, fingerprint, but string) (past []*pecanv1.PastJob) {
+	for _, other := range slices.Backward(s.readers[pecanv1.ShortCacheKey(key)]) {
+		if len(past) == pecanv1.MaxPastJobs {
+			break
+		}
+		if other.JobId != but {
+			past = append(past, other)
+		}
+	}
+	for _, other := range s.History(fingerprint) {
+		if other.JobId != but && len(other.CacheKeys) == 0 {
 			past = append(past, other)
 		}
 	}
@@ -124,6 +148,21 @@ func checkHistory(history *pecanv1.StoredHistory) error {
 			return fmt.Errorf("the history has job %q with %d epochs from %d s to %d s, which no job can have", past.JobId, past.Epochs, past.FirstS, past.LastS)
 		}
 		seen[past.JobId] = true
+		if err := checkCacheKeys(past.CacheKeys); err != nil {
+			return fmt.Errorf("job %q: %w", past.JobId, err)
+		}
+	}
+	return nil
+}
+
+func checkCacheKeys(keys []string) error {
+	if len(keys) > pecanv1.MaxCacheKeys {
+		return fmt.Errorf("%d keys of caches; at most %d are possible", len(keys), pecanv1.MaxCacheKeys)
+	}
+	for i, key := range keys {
+		if key == "" || key != pecanv1.ShortCacheKey(key) || i > 0 && key <= keys[i-1] {
+			return fmt.Errorf("the keys of caches are too long, or not ascending: %q", keys)
+		}
 	}
 	return nil
 }
@@ -156,26 +195,29 @@ func (s *State) applyLearnedMerged(r *pecanv1.LearnedMerged) error {
 	return nil
 }
 
-// countEpoch counts an epoch that a trainer begins to read, once. Records of earlier versions do not say when.
-func (s *State) countEpoch(job *Job, epoch uint64, atS int64) {
+// countEpoch counts an epoch that a trainer begins to read, once. Records of earlier versions do not say when. keys are those of the
+// caches that the job could read, if they have changed.
+func (s *State) countEpoch(job *Job, epoch uint64, atS int64, keys []string) {
 	fingerprint := s.datasets[job.DatasetId].GetFingerprint()
 	if atS <= 0 || fingerprint == "" {
 		return
 	}
 	s.learn(fingerprint, func(k *learnedGraph) {
-		if k.history == nil {
-			k.history = &pecanv1.StoredHistory{Fingerprint: fingerprint}
+		past, others := &pecanv1.PastJob{JobId: job.JobId, TrainerType: job.Options.GetPlacement().GetTrainerType(), FirstS: atS}, []*pecanv1.PastJob{}
+		for _, known := range k.history.GetJobs() {
+			if known.JobId != job.JobId {
+				others = append(others, known)
+				continue
+			}
+			// Decisions on caches may still read it.
+			past = proto.CloneOf(known)
 		}
-		at := slices.IndexFunc(k.history.Jobs, func(j *pecanv1.PastJob) bool { return j.JobId == job.JobId })
-		if at < 0 {
-			at = len(k.history.Jobs)
-			k.history.Jobs = append(k.history.Jobs, &pecanv1.PastJob{JobId: job.JobId, TrainerType: job.Options.GetPlacement().GetTrainerType(), FirstS: atS})
+		if len(keys) > 0 {
+			past.CacheKeys = keys
 		}
-		past := k.history.Jobs[at]
-		if epoch < past.NextEpoch {
-			return
+		if epoch >= past.NextEpoch {
+			past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)
 		}
-		past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)
-		k.history.Jobs = pecanv1.NewestJobs(k.history.Jobs)
+		k.history = &pecanv1.StoredHistory{Fingerprint: fingerprint, Jobs: pecanv1.NewestJobs(append(others, past))}
 	})
 }

@@ -28,7 +28,7 @@ type Caching struct {
 	// Quota is how many bytes the quotas leave to caches of the job; negative: no bound.
 	Quota int64
 	// Begun is the number of epochs that trainers of the job have begun to read. Past are the other jobs with the same
-	// dataset, and UnixS is the time.
+	// graph, and UnixS is the time.
 	Begun uint64
 	Past  []*pecanv1.PastJob
 	UnixS int64
@@ -66,6 +66,8 @@ type CachedStep struct {
 	// elements.
 	Stored      float64
 	Bytes, Held uint64
+	// Past are the other jobs that could read its cache.
+	Past []*pecanv1.PastJob
 }
 
 // StoreUser is a worker with a directory of caches, or without one.

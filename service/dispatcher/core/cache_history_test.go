@@ -1,0 +1,106 @@
+package core_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// readersOf returns the ids of the jobs that could read a cache.
+func readersOf(s *durable.State, key, fingerprint string) (ids []string) {
+	for _, past := range s.Readers(key, fingerprint, "") {
+		ids = append(ids, past.JobId)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Jobs in older journals have no keys. They count for their graph.
+func TestJobsWithoutKeysCountForTheirGraph(t *testing.T) {
+	s := newScript(t)
+	for _, line := range []string{
+		"start cluster=c", "dataset fingerprint=f1", "dataset fingerprint=f2", "hello session=1 worker=w1 slots=4 caches",
+		"job client=a request=r1 dataset=f1 streams=1 candidates=decoded,one", "open client=a request=o1 job=j1",
+		"job client=b request=r1 dataset=f2 streams=1 candidates=decoded,two", "open client=b request=o1 job=j2",
+	} {
+		s.run(line)
+	}
+	older := durable.NewState()
+	for _, record := range s.records {
+		record := proto.CloneOf(record)
+		if joined := record.GetEpochJoined(); joined != nil {
+			joined.CacheKeys = nil
+		}
+		apply(t, older, record)
+	}
+	for _, c := range []struct {
+		key, fingerprint string
+		now, before      []string
+	}{
+		{"decoded", "f1", []string{"j1", "j2"}, []string{"j1"}}, {"decoded", "f3", []string{"j1", "j2"}, nil}, {"two", "f1", []string{"j2"}, []string{"j1"}}, {"m", "f1", nil, []string{"j1"}},
+	} {
+		if got := readersOf(s.core.State(), c.key, c.fingerprint); !slices.Equal(got, c.now) {
+			t.Errorf("%v could read cache %s of graph %s, want %v", got, c.key, c.fingerprint, c.now)
+		}
+		if got := readersOf(older, c.key, c.fingerprint); !slices.Equal(got, c.before) {
+			t.Errorf("in an older journal, %v could read cache %s of graph %s, want %v", got, c.key, c.fingerprint, c.before)
+		}
+	}
+}
+
+// Tenants know nothing of each other's jobs unless they share caches.
+func TestTheHistoryOfOtherTenantsCountsIfCachesAreShared(t *testing.T) {
+	for config, want := range map[string]int{"config": 0, "config cache_shared": 2} {
+		s := newScript(t)
+		for _, line := range []string{
+			config, "start cluster=c", "dataset fingerprint=f1", "dataset fingerprint=f2", "hello session=1 worker=w1 slots=4 caches",
+			"job client=a request=r1 dataset=f1 streams=1 candidates=decoded tenant=red", "open client=a request=o1 job=j1", "goodbye client=a",
+			"job client=b request=r1 dataset=f2 streams=1 candidates=decoded,b", "open client=b request=o1 job=j2",
+			"job client=d request=r1 dataset=f1 streams=1 candidates=decoded tenant=blue", "open client=d request=o1 job=j3",
+			"metrics session=1 job=j3 nodes=Map:400:5",
+		} {
+			s.run(line)
+		}
+		asked := s.core.CacheToDecide(&pecanv1.OpenEpochRequest{JobId: "j3", ClientId: "d"})
+		if asked == nil || len(asked.Facts.Steps) != 1 || len(asked.Facts.Steps[0].Past) != want {
+			t.Errorf("%s: the decision is made from %+v, want %d jobs that could read the cache", config, asked, want)
+		}
+	}
+}
+
+// Of many jobs that could read a cache, the newest ones count. What is forgotten counts no more.
+func TestTheNewestReadersOfACacheCount(t *testing.T) {
+	const graphs = 10_010
+	state := durable.NewState()
+	for n := range graphs {
+		at := int64(1000 + n)
+		apply(t, state, mergeRecord(&pecanv1.Learned{Histories: []*pecanv1.StoredHistory{{Fingerprint: fmt.Sprint("f", n), Jobs: []*pecanv1.PastJob{
+			{JobId: fmt.Sprint("j", n), Epochs: 1, NextEpoch: 1, FirstS: at, LastS: at, CacheKeys: []string{"0000000000000000", fmt.Sprintf("1-%d", n)}},
+		}}}}))
+	}
+	data, err := state.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored, err := durable.Restore(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*durable.State{state, restored} {
+		newest := s.Readers("00000000000000001", "f1", fmt.Sprint("j", graphs-1))
+		if len(newest) != pecanv1.MaxPastJobs || newest[0].JobId != fmt.Sprint("j", graphs-2) || newest[15].JobId != fmt.Sprint("j", graphs-17) {
+			t.Errorf("of %d jobs, %v count", graphs, newest)
+		}
+		if oldest := s.Readers("1-0", "", ""); oldest != nil {
+			t.Errorf("%v of a graph that was forgotten counts", oldest)
+		}
+		if known := s.Readers("1-500", "", ""); len(known) != 1 {
+			t.Errorf("%v could read a cache of one job", known)
+		}
+	}
+}
