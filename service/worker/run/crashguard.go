@@ -62,7 +62,7 @@ func (g *crashGuard) begin(next uint64) int {
 	// A closing stream waits for other streams of this worker. With the exclusive lock, they would wait for it.
 	//
 	// A run that was stopped produces nothing, whether or not it has the lock.
-	g.exclusive = isSuspected && !closing && g.run.stream.streams.exclusive.lock(g.run.ctx)
+	g.exclusive = isSuspected && !closing && g.run.stream.streams.exclusive.Acquire(g.run.ctx, 1) == nil
 	if g.exclusive && !g.crowded {
 		// If a graph that is opened meanwhile ended the process, the element would be blamed for it.
 		g.others = g.run.stream.streams.openings.pause(g.run.ctx)
@@ -110,7 +110,7 @@ func (g *crashGuard) end() {
 	}
 	if g.exclusive {
 		g.exclusive = false
-		g.run.stream.streams.exclusive.unlock()
+		g.run.stream.streams.exclusive.Release(1)
 	}
 }
 

@@ -17,7 +17,7 @@
 //
 // The other files support them:
 //
-//   - crashguard.go reports crash marks to the dispatcher if the last worker of the stream died. exclusive.go is its lock.
+//   - crashguard.go reports crash marks to the dispatcher if the last worker of the stream died.
 //   - checkpoints.go saves and restores checkpoints.
 //   - remainder.go keeps short last batches back for the closing stream. joiner.go collects them there, and fetchremainder.go
 //     reads them from other workers.

@@ -45,7 +45,7 @@ func (r *run) openLocked() (*tf.Iterator, error) {
 		if !w.openExclusively(r.ctx) {
 			return nil, r.ctx.Err()
 		}
-		defer w.exclusive.unlock()
+		defer w.exclusive.Release(1)
 		defer w.openings.lock.Release(exclusively)
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()

@@ -127,13 +127,13 @@ const (
 // false if the context ended. While it queues, later openings wait behind it, because the first elements of many
 // streams overlap. It leaves the queue between these periods, because the current opening may hang.
 func (ss *Streams) openExclusively(ctx context.Context) bool {
-	for period := firstPeriod; ss.exclusive.lock(ctx); period = min(2*period, lastPeriod) {
+	for period := firstPeriod; ss.exclusive.Acquire(ctx, 1) == nil; period = min(2*period, lastPeriod) {
 		queueing, leave := context.WithTimeout(ctx, period)
 		err := ss.openings.lock.Acquire(queueing, exclusively)
 		if leave(); err == nil {
 			return true
 		}
-		ss.exclusive.unlock()
+		ss.exclusive.Release(1)
 		if !clock.Sleep(ctx, period) {
 			return false
 		}

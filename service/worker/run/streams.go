@@ -86,7 +86,7 @@ type Streams struct {
 
 	// exclusive is held while a suspicious element is produced. If the worker dies then, the element is known to
 	// be the cause.
-	exclusive exclusive
+	exclusive *semaphore.Weighted
 	// openings are the graphs that are being opened.
 	openings openings
 
@@ -97,7 +97,7 @@ type Streams struct {
 
 // New makes an empty set of streams.
 func New(log *slog.Logger) *Streams {
-	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[pecanv1.StreamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
+	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[pecanv1.StreamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: semaphore.NewWeighted(1)}
 	w.openings.limit, w.openings.lock = make(chan struct{}, runtime.NumCPU()), semaphore.NewWeighted(exclusively)
 	w.pool.closing.SetLimit(maxClosing)
 	return w
