@@ -34,7 +34,7 @@ func TestJobsWithoutKeysCountForTheirGraph(t *testing.T) {
 	for _, record := range s.records {
 		record := proto.CloneOf(record)
 		if joined := record.GetEpochJoined(); joined != nil {
-			joined.CacheKeys = nil
+			joined.CacheKeys, joined.KeysKnown = nil, false
 		}
 		apply(t, older, record)
 	}
@@ -70,6 +70,48 @@ func TestTheHistoryOfOtherTenantsCountsIfCachesAreShared(t *testing.T) {
 		if asked == nil || len(asked.Facts.Steps) != 1 || len(asked.Facts.Steps[0].Past) != want {
 			t.Errorf("%s: the decision is made from %+v, want %d jobs that could read the cache", config, asked, want)
 		}
+	}
+}
+
+// A job that can read no cache is no reader. Its epochs still say how long jobs of its graph run.
+func TestJobsThatCanReadNoCacheAreNoReaders(t *testing.T) {
+	s := newScript(t)
+	for _, line := range []string{
+		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4 caches",
+		"job client=a request=r1 dataset=f1 streams=1 cached=off", "open client=a request=o1 job=j1 ahead", "adopt client=a job=j1 epoch=0",
+		"job client=b request=r1 dataset=f1 streams=1 cached=off", "open client=b request=o1 job=j2",
+		"job client=d request=r1 dataset=f1 streams=1 candidates=decoded", "open client=d request=o1 job=j3",
+	} {
+		s.run(line)
+	}
+	s.checkReplay()
+	if got := readersOf(s.core.State(), "decoded", "f1"); !slices.Equal(got, []string{"j3"}) {
+		t.Errorf("%v could read the cache, and only j3 could", got)
+	}
+	if past := s.core.State().PastJobs(s.core.State().Job("j3")); len(past) != 2 {
+		t.Errorf("%v ran before, and j1 and j2 did", past)
+	}
+	// The next epoch of a job repeats nothing.
+	s.run("open client=b request=o2 job=j2 pass=1")
+	for i, record := range s.records {
+		if joined := record.GetEpochJoined(); joined.GetEpoch() == 1 && joined.GetKeysKnown() {
+			t.Errorf("record %d repeats that %s can read no cache", i, joined.JobId)
+		}
+	}
+	// The record of an earlier version may be the first one of the job.
+	older := durable.NewState()
+	for _, record := range s.records {
+		record := proto.CloneOf(record)
+		if joined := record.GetEpochJoined(); joined != nil && joined.JobId == "j2" {
+			joined.KeysKnown = joined.Epoch == 1
+		}
+		if before := len(readersOf(older, "decoded", "f1")); record.GetEpochJoined().GetEpoch() == 1 && before != 2 {
+			t.Errorf("before its second epoch, %d jobs count, want j2 and j3", before)
+		}
+		apply(t, older, record)
+	}
+	if got := readersOf(older, "decoded", "f1"); !slices.Equal(got, []string{"j3"}) {
+		t.Errorf("after a record of this version, %v could read the cache, and only j3 could", got)
 	}
 }
 
