@@ -115,6 +115,37 @@ func TestJobsThatCanReadNoCacheAreNoReaders(t *testing.T) {
 	}
 }
 
+// Jobs of other graphs do not displace those of the job's own graph.
+func TestTheHistoryOfTheGraphCountsFirst(t *testing.T) {
+	state, key := durable.NewState(), []string{"k"}
+	add := func(fingerprint string, epochs uint64, first, n int) {
+		history := &pecanv1.StoredHistory{Fingerprint: fingerprint}
+		for id := first; id < first+n; id++ {
+			at := int64(1000 + id)
+			history.Jobs = append(history.Jobs, &pecanv1.PastJob{JobId: fmt.Sprint("j", id), Epochs: epochs, NextEpoch: epochs, FirstS: at, LastS: at, CacheKeys: key, KeysKnown: true})
+		}
+		apply(t, state, mergeRecord(&pecanv1.Learned{Histories: []*pecanv1.StoredHistory{history}}))
+	}
+	add("own", 100, 0, 10)
+	add("other", 1, 10, pecanv1.MaxPastJobs)
+	sum := func(fingerprint, but string) (jobs int, epochs uint64) {
+		past := state.Readers("k", fingerprint, but)
+		for _, job := range past {
+			epochs += job.Epochs
+		}
+		return len(past), epochs
+	}
+	for _, c := range []struct {
+		fingerprint, but string
+		jobs             int
+		epochs           uint64
+	}{{"own", "", 16, 1006}, {"own", "j3", 16, 907}, {"other", "", 16, 16}, {"other", "j12", 16, 115}, {"new", "", 16, 16}} {
+		if jobs, epochs := sum(c.fingerprint, c.but); jobs != c.jobs || epochs != c.epochs {
+			t.Errorf("graph %s: %d jobs with %d epochs count beside %q, want %d with %d", c.fingerprint, jobs, epochs, c.but, c.jobs, c.epochs)
+		}
+	}
+}
+
 // Of many jobs that could read a cache, the newest ones count. What is forgotten counts no more.
 func TestTheNewestReadersOfACacheCount(t *testing.T) {
 	const graphs = 10_010

@@ -77,23 +77,29 @@ func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
 	return past
 }
 
-// Readers returns the earlier jobs, but for one, that could read the cache with a key: the newest of all graphs that have the key. Jobs
-// whose keys are not known count if they have this graph.
+// Readers returns the earlier jobs, but for one, that could read the cache with a key. The jobs of this graph come first. The newest
+// jobs of other graphs follow, up to a bound. Jobs whose keys are not known count too if they have this graph.
 func (s *State) Readers(key, fingerprint, but string) (past []*pecanv1.PastJob) {
-	for _, other := range slices.Backward(s.readers[pecanv1.ShortCacheKey(key)]) {
-		if len(past) == pecanv1.MaxPastJobs {
+	key = pecanv1.ShortCacheKey(key)
+	var unknown []*pecanv1.PastJob
+	for _, other := range slices.Backward(s.History(fingerprint)) {
+		switch {
+		case other.JobId == but:
+		case slices.Contains(other.CacheKeys, key):
+			past = append(past, other)
+		case len(other.CacheKeys) == 0 && !other.KeysKnown:
+			unknown = append(unknown, other)
+		}
+	}
+	for _, other := range slices.Backward(s.readers[key]) {
+		if len(past) >= pecanv1.MaxPastJobs {
 			break
 		}
-		if other.JobId != but {
+		if other.JobId != but && !slices.Contains(past, other) {
 			past = append(past, other)
 		}
 	}
-	for _, other := range s.History(fingerprint) {
-		if other.JobId != but && len(other.CacheKeys) == 0 && !other.KeysKnown {
-			past = append(past, other)
-		}
-	}
-	return past
+	return append(past, unknown...)
 }
 
 // CheckLearned refuses what no dispatcher can have learned.
