@@ -43,7 +43,9 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 		return "the cache at " + d.Candidates[i].Name
 	}
 	// more saves most, and too little in each epoch.
-	more := d.best(func(i int) bool { return !d.gains(i, now) && d.saved(i)-d.saved(lowest) > rounding*d.Candidates[i].Total })
+	more := d.best(func(i int) bool {
+		return !d.gains(i, now) && d.saved(i)-d.saved(lowest) > rounding*d.Candidates[i].Total
+	})
 	switch {
 	case best == None:
 		return "no step can be cached"
