@@ -91,7 +91,7 @@ func (s *State) Readers(key, fingerprint, but string) (past []*pecanv1.PastJob) 
 			unknown = append(unknown, other)
 		}
 	}
-	for _, other := range slices.Backward(s.readers[key]) {
+	for other := range s.readers.newest(key) {
 		if len(past) >= pecanv1.MaxPastJobs {
 			break
 		}
