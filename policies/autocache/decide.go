@@ -11,6 +11,8 @@ const (
 	margin = 0.02
 	// similar is the relative difference of scores up to which the smaller cache is better.
 	similar = 0.005
+	// rounding is the relative difference up to which scores are equal.
+	rounding = 1e-9
 )
 
 // Decision is the choice of a policy with its reason.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autocache"
@@ -164,6 +165,29 @@ func TestEpochsOfOthersCountWhereTheyCouldRead(t *testing.T) {
 				return fmt.Errorf("more others could read candidate %d, and %d replaces it", i, got.Choice)
 			case got.Choice != i && got.Choice != d.Choice:
 				return fmt.Errorf("more others could read candidate %d, and %d replaces %d", i, got.Choice, d.Choice)
+			}
+		}
+		return nil
+	})
+}
+
+// A choice costs least only if no candidate saves more.
+func TestTheReasonFitsTheChoice(t *testing.T) {
+	each(t, func(in autocache.Input, d autocache.Decision) error {
+		for _, now := range []int{autocache.None, len(in.Pipeline.Candidates) - 1} {
+			in.Current = now
+			d := autocache.Decide(in)
+			saved := func(c autocache.Prediction) float64 { return c.Epochs*d.Compute.Score - c.Total }
+			least := 0.0
+			if d.Choice != autocache.None {
+				least = saved(d.Candidates[d.Choice])
+			}
+			more := slices.ContainsFunc(d.Candidates, func(c autocache.Prediction) bool { return c.Eligible && saved(c)-least > 1e-9*c.Total })
+			if more && strings.Contains(d.Reason, "costs least") {
+				return fmt.Errorf("with %d in force, another candidate saves more: %s", now, d.Reason)
+			}
+			if !more && strings.Contains(d.Reason, "save more") {
+				return fmt.Errorf("with %d in force, no other candidate saves more: %s", now, d.Reason)
 			}
 		}
 		return nil

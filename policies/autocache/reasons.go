@@ -42,17 +42,25 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 		}
 		return "the cache at " + d.Candidates[i].Name
 	}
+	// more saves most, and too little in each epoch.
+	more := d.best(func(i int) bool {
+		return !d.gains(i, now) && d.saved(i)-d.saved(lowest) > rounding*d.Candidates[i].Total
+	})
 	switch {
 	case best == None:
 		return "no step can be cached"
 	case d.Choice != lowest:
 		return fmt.Sprintf("%s stays: %s would save less than %.0f %%", name(d.Choice), name(lowest), 100*margin)
+	case lowest == None && more != None:
+		return fmt.Sprintf("computing is chosen: %s would save more in all, but less than %.0f %% of an epoch", name(more), 100*margin)
 	case lowest == None && d.Compute.Bound == ByTrainer:
 		return fmt.Sprintf("computing costs least, because the trainers are the bound: %s %s", name(best), d.Candidates[best].Reason)
 	case lowest == None:
 		return fmt.Sprintf("computing costs least: %s %s", name(best), d.Candidates[best].Reason)
 	case now == lowest:
 		return fmt.Sprintf("%s stays: it %s", name(lowest), d.Candidates[lowest].Reason)
+	case more != None:
+		return fmt.Sprintf("%s is chosen: it %s; %s would save more in all, but less than %.0f %% of an epoch", name(lowest), d.Candidates[lowest].Reason, name(more), 100*margin)
 	}
 	for i := range d.Candidates {
 		if d.Candidates[i].Eligible && d.gains(i, now) && d.saved(i) > d.saved(lowest) {

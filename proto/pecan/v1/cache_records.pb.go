@@ -432,7 +432,7 @@ type CacheMeasured struct {
 	ComputeS float64 `protobuf:"fixed64,2,opt,name=compute_s,json=computeS,proto3" json:"compute_s,omitempty"`
 	// The saving in an epoch that reads the whole cache, in seconds of a trainer. Absent: no prediction.
 	BenefitS *float64 `protobuf:"fixed64,130,opt,name=benefit_s,json=benefitS,proto3,oneof" json:"benefit_s,omitempty"`
-	// The graph of the job that was measured. Jobs in the history of that graph that have no keys of caches count as readers of the cache.
+	// The graph of the job that was measured. Jobs in the history of that graph whose keys are not known count as readers of the cache.
 	Fingerprint   string `protobuf:"bytes,131,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

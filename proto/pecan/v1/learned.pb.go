@@ -416,9 +416,11 @@ type PastJob struct {
 	// When the job began the first of these epochs and the last one, in seconds since 1970.
 	FirstS int64 `protobuf:"varint,5,opt,name=first_s,json=firstS,proto3" json:"first_s,omitempty"`
 	LastS  int64 `protobuf:"varint,6,opt,name=last_s,json=lastS,proto3" json:"last_s,omitempty"`
-	// The first 16 characters of the keys of the caches that the job could read, ascending. Empty: it could read none, or an
-	// earlier version wrote the record.
-	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
+	// The first 16 characters of the keys of the caches that the job could read, ascending.
+	CacheKeys []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
+	// Without keys, the job could read no cache. False, without keys: an earlier version wrote the record, and the job counts as
+	// a reader of all caches of its graph.
+	KeysKnown     bool `protobuf:"varint,281,opt,name=keys_known,json=keysKnown,proto3" json:"keys_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -500,6 +502,13 @@ func (x *PastJob) GetCacheKeys() []string {
 		return x.CacheKeys
 	}
 	return nil
+}
+
+func (x *PastJob) GetKeysKnown() bool {
+	if x != nil {
+		return x.KeysKnown
+	}
+	return false
 }
 
 // What was learned from jobs about graphs. Dispatchers exchange it, and private clusters keep it in files.
@@ -611,7 +620,7 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"X\n" +
 	"\rStoredHistory\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12%\n" +
-	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xca\x01\n" +
+	"\x04jobs\x18\x02 \x03(\v2\x11.pecan.v1.PastJobR\x04jobs\"\xea\x01\n" +
 	"\aPastJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12!\n" +
 	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x12\x16\n" +
@@ -621,7 +630,9 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\afirst_s\x18\x05 \x01(\x03R\x06firstS\x12\x15\n" +
 	"\x06last_s\x18\x06 \x01(\x03R\x05lastS\x12\x1e\n" +
 	"\n" +
-	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"\xde\x01\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\x12\x1e\n" +
+	"\n" +
+	"keys_known\x18\x99\x02 \x01(\bR\tkeysKnown\"\xde\x01\n" +
 	"\aLearned\x123\n" +
 	"\bprofiles\x18\x01 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\x12-\n" +
 	"\x06orders\x18\x02 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x128\n" +

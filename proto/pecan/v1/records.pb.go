@@ -1547,8 +1547,11 @@ type EpochJoined struct {
 	HeartbeatNumber uint64 `protobuf:"varint,6,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
 	// When the client began to read, in seconds since 1970. 0: it prefetches, or an earlier version wrote the record.
 	AtS int64 `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
-	// As in PastJob, if the history of the job has others. Empty: they have not changed.
-	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
+	// As in PastJob, if the history of the job has others.
+	CacheKeys []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
+	// `cache_keys` has the keys, which may be none. False, without keys: they have not changed, or an earlier version wrote the
+	// record.
+	KeysKnown     bool `protobuf:"varint,281,opt,name=keys_known,json=keysKnown,proto3" json:"keys_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1639,6 +1642,13 @@ func (x *EpochJoined) GetCacheKeys() []string {
 	return nil
 }
 
+func (x *EpochJoined) GetKeysKnown() bool {
+	if x != nil {
+		return x.KeysKnown
+	}
+	return false
+}
+
 // A client begins to read an epoch that it prefetched.
 type EpochAdopted struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1648,6 +1658,7 @@ type EpochAdopted struct {
 	// As in EpochJoined.
 	AtS           int64    `protobuf:"varint,70,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
 	CacheKeys     []string `protobuf:"bytes,280,rep,name=cache_keys,json=cacheKeys,proto3" json:"cache_keys,omitempty"`
+	KeysKnown     bool     `protobuf:"varint,281,opt,name=keys_known,json=keysKnown,proto3" json:"keys_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1715,6 +1726,13 @@ func (x *EpochAdopted) GetCacheKeys() []string {
 		return x.CacheKeys
 	}
 	return nil
+}
+
+func (x *EpochAdopted) GetKeysKnown() bool {
+	if x != nil {
+		return x.KeysKnown
+	}
+	return false
 }
 
 type EpochLeft struct {
@@ -2058,7 +2076,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\fEpochCarried\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12(\n" +
-	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\xf0\x01\n" +
+	"\x05carry\x18\x03 \x03(\v2\x12.pecan.v1.KeptRowsR\x05carry\"\x90\x02\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -2069,14 +2087,18 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x10heartbeat_number\x18\x06 \x01(\x04R\x0fheartbeatNumber\x12\x11\n" +
 	"\x04at_s\x18F \x01(\x03R\x03atS\x12\x1e\n" +
 	"\n" +
-	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"\x8b\x01\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\x12\x1e\n" +
+	"\n" +
+	"keys_known\x18\x99\x02 \x01(\bR\tkeysKnown\"\xab\x01\n" +
 	"\fEpochAdopted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
 	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x11\n" +
 	"\x04at_s\x18F \x01(\x03R\x03atS\x12\x1e\n" +
 	"\n" +
-	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\"U\n" +
+	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\x12\x1e\n" +
+	"\n" +
+	"keys_known\x18\x99\x02 \x01(\bR\tkeysKnown\"U\n" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +

@@ -70,9 +70,9 @@ func (c *Core) otherReaders(job *durable.Job, key string) []*pecanv1.PastJob {
 	return c.state.Readers(key, c.state.Dataset(job.DatasetId).GetFingerprint(), job.JobId)
 }
 
-// newCacheKeys returns the keys of the caches that a job could read, as its history has them; nil if its history has these. They
-// are the keys of its candidates, and that of the decided one in its order.
-func (c *Core) newCacheKeys(job *durable.Job) (keys []string) {
+// newCacheKeys returns the keys of the caches that a job could read, as its history has them. isNew is false if its history has
+// these. They are the keys of its candidates, and that of the decided one in its order.
+func (c *Core) newCacheKeys(job *durable.Job) (keys []string, isNew bool) {
 	for _, step := range append(job.Plan.CacheSteps(), decidedStep(job)) {
 		if key := c.cacheKey(job, step); key != "" {
 			keys = append(keys, pecanv1.ShortCacheKey(key))
@@ -81,10 +81,10 @@ func (c *Core) newCacheKeys(job *durable.Job) (keys []string) {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	keys = keys[:min(len(keys), pecanv1.MaxCacheKeys)]
-	if slices.Equal(keys, c.state.InHistory(job).GetCacheKeys()) {
-		return nil
+	if past := c.state.InHistory(job); past.GetKeysKnown() && slices.Equal(keys, past.GetCacheKeys()) {
+		return nil, false
 	}
-	return keys
+	return keys, true
 }
 
 // threads counts the processors of all workers.

@@ -3,7 +3,9 @@ package core_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -34,7 +36,7 @@ func TestJobsWithoutKeysCountForTheirGraph(t *testing.T) {
 	for _, record := range s.records {
 		record := proto.CloneOf(record)
 		if joined := record.GetEpochJoined(); joined != nil {
-			joined.CacheKeys = nil
+			joined.CacheKeys, joined.KeysKnown = nil, false
 		}
 		apply(t, older, record)
 	}
@@ -73,6 +75,79 @@ func TestTheHistoryOfOtherTenantsCountsIfCachesAreShared(t *testing.T) {
 	}
 }
 
+// A job that can read no cache is no reader. Its epochs still say how long jobs of its graph run.
+func TestJobsThatCanReadNoCacheAreNoReaders(t *testing.T) {
+	s := newScript(t)
+	for _, line := range []string{
+		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4 caches",
+		"job client=a request=r1 dataset=f1 streams=1 cached=off", "open client=a request=o1 job=j1 ahead", "adopt client=a job=j1 epoch=0",
+		"job client=b request=r1 dataset=f1 streams=1 cached=off", "open client=b request=o1 job=j2",
+		"job client=d request=r1 dataset=f1 streams=1 candidates=decoded", "open client=d request=o1 job=j3",
+	} {
+		s.run(line)
+	}
+	s.checkReplay()
+	if got := readersOf(s.core.State(), "decoded", "f1"); !slices.Equal(got, []string{"j3"}) {
+		t.Errorf("%v could read the cache, and only j3 could", got)
+	}
+	if past := s.core.State().PastJobs(s.core.State().Job("j3")); len(past) != 2 {
+		t.Errorf("%v ran before, and j1 and j2 did", past)
+	}
+	// The next epoch of a job repeats nothing.
+	s.run("open client=b request=o2 job=j2 pass=1")
+	for i, record := range s.records {
+		if joined := record.GetEpochJoined(); joined.GetEpoch() == 1 && joined.GetKeysKnown() {
+			t.Errorf("record %d repeats that %s can read no cache", i, joined.JobId)
+		}
+	}
+	// The record of an earlier version may be the first one of the job.
+	older := durable.NewState()
+	for _, record := range s.records {
+		record := proto.CloneOf(record)
+		if joined := record.GetEpochJoined(); joined != nil && joined.JobId == "j2" {
+			joined.KeysKnown = joined.Epoch == 1
+		}
+		if before := len(readersOf(older, "decoded", "f1")); record.GetEpochJoined().GetEpoch() == 1 && before != 2 {
+			t.Errorf("before its second epoch, %d jobs count, want j2 and j3", before)
+		}
+		apply(t, older, record)
+	}
+	if got := readersOf(older, "decoded", "f1"); !slices.Equal(got, []string{"j3"}) {
+		t.Errorf("after a record of this version, %v could read the cache, and only j3 could", got)
+	}
+}
+
+// Jobs of other graphs do not displace those of the job's own graph.
+func TestTheHistoryOfTheGraphCountsFirst(t *testing.T) {
+	state, key := durable.NewState(), []string{"k"}
+	add := func(fingerprint string, epochs uint64, first, n int) {
+		history := &pecanv1.StoredHistory{Fingerprint: fingerprint}
+		for id := first; id < first+n; id++ {
+			at := int64(1000 + id)
+			history.Jobs = append(history.Jobs, &pecanv1.PastJob{JobId: fmt.Sprint("j", id), Epochs: epochs, NextEpoch: epochs, FirstS: at, LastS: at, CacheKeys: key, KeysKnown: true})
+		}
+		apply(t, state, mergeRecord(&pecanv1.Learned{Histories: []*pecanv1.StoredHistory{history}}))
+	}
+	add("own", 100, 0, 10)
+	add("other", 1, 10, pecanv1.MaxPastJobs)
+	sum := func(fingerprint, but string) (jobs int, epochs uint64) {
+		past := state.Readers("k", fingerprint, but)
+		for _, job := range past {
+			epochs += job.Epochs
+		}
+		return len(past), epochs
+	}
+	for _, c := range []struct {
+		fingerprint, but string
+		jobs             int
+		epochs           uint64
+	}{{"own", "", 16, 1006}, {"own", "j3", 16, 907}, {"other", "", 16, 16}, {"other", "j12", 16, 115}, {"new", "", 16, 16}} {
+		if jobs, epochs := sum(c.fingerprint, c.but); jobs != c.jobs || epochs != c.epochs {
+			t.Errorf("graph %s: %d jobs with %d epochs count beside %q, want %d with %d", c.fingerprint, jobs, epochs, c.but, c.jobs, c.epochs)
+		}
+	}
+}
+
 // Of many jobs that could read a cache, the newest ones count. What is forgotten counts no more.
 func TestTheNewestReadersOfACacheCount(t *testing.T) {
 	const graphs = 10_010
@@ -101,6 +176,63 @@ func TestTheNewestReadersOfACacheCount(t *testing.T) {
 		}
 		if known := s.Readers("1-500", "", ""); len(known) != 1 {
 			t.Errorf("%v could read a cache of one job", known)
+		}
+	}
+}
+
+// A merge and a restart take jobs by their graphs. If these began in the reverse order, it takes no longer.
+func TestReadersMayComeInAnyOrder(t *testing.T) {
+	const graphs = 2000
+	keys := strings.Split("abcdefghijklm", "")
+	learned := func(at func(n int) int64) *pecanv1.Learned {
+		l := &pecanv1.Learned{}
+		for n := range graphs {
+			history := &pecanv1.StoredHistory{Fingerprint: fmt.Sprintf("f%05d", n)}
+			for id := range pecanv1.MaxPastJobs {
+				began := at(n) + int64(id)
+				history.Jobs = append(history.Jobs, &pecanv1.PastJob{JobId: fmt.Sprintf("j%d-%d", n, id), Epochs: 1, NextEpoch: 1, FirstS: began, LastS: began, CacheKeys: keys, KeysKnown: true})
+			}
+			l.Histories = append(l.Histories, history)
+		}
+		return l
+	}
+	ascending := learned(func(n int) int64 { return int64(100 * (1 + n)) })
+	descending := learned(func(n int) int64 { return int64(100 * (1 + graphs - n)) })
+	took := func(do func()) time.Duration {
+		begun := time.Now()
+		do()
+		return time.Since(begun)
+	}
+	for what, build := range map[string]func(l *pecanv1.Learned) *durable.State{
+		"a merge": func(l *pecanv1.Learned) *durable.State {
+			state := durable.NewState()
+			for _, of := range l.ByGraph() {
+				apply(t, state, mergeRecord(of))
+			}
+			return state
+		},
+		"a restart": func(l *pecanv1.Learned) *durable.State {
+			data, err := proto.Marshal(&pecanv1.Snapshot{Histories: l.Histories})
+			if err != nil {
+				t.Fatal(err)
+			}
+			state, err := durable.Restore(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return state
+		},
+	} {
+		var state *durable.State
+		inOrder := took(func() { build(ascending) })
+		reverse := took(func() { state = build(descending) })
+		t.Logf("%s of %d jobs takes %v in the order of time, and %v in reverse", what, graphs*pecanv1.MaxPastJobs, inOrder, reverse)
+		if reverse > 4*inOrder {
+			t.Errorf("%s takes %v in the order of time, and %v in reverse", what, inOrder, reverse)
+		}
+		newest := state.Readers("m", "new", "")
+		if len(newest) != pecanv1.MaxPastJobs || newest[0].JobId != "j0-15" || newest[15].JobId != "j0-0" {
+			t.Errorf("after %s, %v count", what, newest)
 		}
 	}
 }

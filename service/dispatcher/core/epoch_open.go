@@ -66,7 +66,8 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	}
 	joined := &pecanv1.EpochJoined{JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber}
 	if !req.Prefetch {
-		joined.AtS, joined.CacheKeys = c.unix(), c.newCacheKeys(job)
+		joined.AtS = c.unix()
+		joined.CacheKeys, joined.KeysKnown = c.newCacheKeys(job)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: joined}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now, took: c.now}
@@ -88,8 +89,9 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 		return reason.New(reason.EpochUnknown, "adopt epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
 	if pass := durable.FindPass(epoch, req.ClientId); pass != nil && pass.Prefetch {
+		keys, known := c.newCacheKeys(job)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
-			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId, AtS: c.unix(), CacheKeys: c.newCacheKeys(job),
+			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId, AtS: c.unix(), CacheKeys: keys, KeysKnown: known,
 		}}})
 		// It took nothing before, because it read an earlier epoch.
 		if known := c.clients[req.ClientId].passes[passKey{job.JobId, req.Epoch}]; known != nil {

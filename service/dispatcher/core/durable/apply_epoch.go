@@ -28,7 +28,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return err
 		}
 		pass.Prefetch = false
-		s.countEpoch(job, r.Epoch, r.AtS, r.CacheKeys)
+		s.countEpoch(job, r)
 	case *pecanv1.Record_EpochLeft:
 		_, epoch, err := s.Epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
 		if err != nil {
@@ -198,6 +198,6 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 		}
 	}
 	addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
-	s.countEpoch(job, r.Epoch, r.AtS, r.CacheKeys)
+	s.countEpoch(job, r)
 	return nil
 }

@@ -77,23 +77,29 @@ func (s *State) PastJobs(job *Job) (past []*pecanv1.PastJob) {
 	return past
 }
 
-// Readers returns the earlier jobs, but for one, that could read the cache with a key: the newest of all graphs that have the key. Jobs
-// without keys count if they have this graph.
+// Readers returns the earlier jobs, but for one, that could read the cache with a key. The jobs of this graph come first. The newest
+// jobs of other graphs follow, up to a bound. Jobs whose keys are not known count too if they have this graph.
 func (s *State) Readers(key, fingerprint, but string) (past []*pecanv1.PastJob) {
-	for _, other := range slices.Backward(s.readers[pecanv1.ShortCacheKey(key)]) {
-		if len(past) == pecanv1.MaxPastJobs {
+	key = pecanv1.ShortCacheKey(key)
+	var unknown []*pecanv1.PastJob
+	for _, other := range slices.Backward(s.History(fingerprint)) {
+		switch {
+		case other.JobId == but:
+		case slices.Contains(other.CacheKeys, key):
+			past = append(past, other)
+		case len(other.CacheKeys) == 0 && !other.KeysKnown:
+			unknown = append(unknown, other)
+		}
+	}
+	for other := range s.readers.newest(key) {
+		if len(past) >= pecanv1.MaxPastJobs {
 			break
 		}
-		if other.JobId != but {
+		if other.JobId != but && !slices.Contains(past, other) {
 			past = append(past, other)
 		}
 	}
-	for _, other := range s.History(fingerprint) {
-		if other.JobId != but && len(other.CacheKeys) == 0 {
-			past = append(past, other)
-		}
-	}
-	return past
+	return append(past, unknown...)
 }
 
 // CheckLearned refuses what no dispatcher can have learned.
@@ -195,10 +201,17 @@ func (s *State) applyLearnedMerged(r *pecanv1.LearnedMerged) error {
 	return nil
 }
 
-// countEpoch counts an epoch that a trainer begins to read, once. Records of earlier versions do not say when. keys are those of the
-// caches that the job could read, if they have changed.
-func (s *State) countEpoch(job *Job, epoch uint64, atS int64, keys []string) {
-	fingerprint := s.datasets[job.DatasetId].GetFingerprint()
+// begun is the record of an epoch that a trainer begins to read.
+type begun interface {
+	GetEpoch() uint64
+	GetAtS() int64
+	GetCacheKeys() []string
+	GetKeysKnown() bool
+}
+
+// countEpoch counts an epoch that a trainer begins to read, once. Records of earlier versions do not say when.
+func (s *State) countEpoch(job *Job, r begun) {
+	fingerprint, epoch, atS := s.datasets[job.DatasetId].GetFingerprint(), r.GetEpoch(), r.GetAtS()
 	if atS <= 0 || fingerprint == "" {
 		return
 	}
@@ -212,8 +225,8 @@ func (s *State) countEpoch(job *Job, epoch uint64, atS int64, keys []string) {
 			// Decisions on caches may still read it.
 			past = proto.CloneOf(known)
 		}
-		if len(keys) > 0 {
-			past.CacheKeys = keys
+		if keys := r.GetCacheKeys(); r.GetKeysKnown() || len(keys) > 0 {
+			past.CacheKeys, past.KeysKnown = keys, true
 		}
 		if epoch >= past.NextEpoch {
 			past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)

@@ -16,8 +16,8 @@
 // numbers of workers. apply_cache.go and apply_cache_decision.go are for caches. apply_order.go, apply_placement.go and
 // apply_learned.go apply orders, placements, and what other dispatchers have learned.
 //
-// learned.go has what was learned from jobs about graphs, how long it stays, and which jobs could read a cache. carry.go
-// computes which rows an epoch leaves for the next one.
+// learned.go has what was learned from jobs about graphs, and how long it stays. readers.go has which jobs could read a cache.
+// carry.go computes which rows an epoch leaves for the next one.
 //
 // The package has more than 15 files because the records of each subject have their own.
 //

@@ -92,38 +92,12 @@ func (s *State) learn(fingerprint string, change func(*learnedGraph)) {
 	}
 	before := slices.Clone(k.history.GetJobs())
 	change(k)
-	s.noteReaders(before, k.history.GetJobs())
+	s.readers.note(before, k.history.GetJobs())
 	s.learnedBytes -= k.bytes
 	k.bytes = proto.Size(k.list())
 	s.learnedBytes += k.bytes
 	s.place(k)
 	s.forgetOldest()
-}
-
-// noteReaders notes the jobs of a history by their cache keys, after a change.
-func (s *State) noteReaders(before, after []*pecanv1.PastJob) {
-	for _, job := range before {
-		if slices.Contains(after, job) {
-			continue
-		}
-		for _, key := range job.CacheKeys {
-			list := s.readers[key]
-			at, _ := slices.BinarySearchFunc(list, job, pecanv1.CompareJobs)
-			at += slices.Index(list[at:], job)
-			if s.readers[key] = slices.Delete(list, at, at+1); len(s.readers[key]) == 0 {
-				delete(s.readers, key)
-			}
-		}
-	}
-	for _, job := range after {
-		if slices.Contains(before, job) {
-			continue
-		}
-		for _, key := range job.CacheKeys {
-			at, _ := slices.BinarySearchFunc(s.readers[key], job, pecanv1.CompareJobs)
-			s.readers[key] = slices.Insert(s.readers[key], at, job)
-		}
-	}
 }
 
 // use counts the datasets with a graph.
@@ -165,7 +139,7 @@ func (s *State) forget(fingerprint string) {
 	if k.at >= 0 {
 		heap.Remove(&s.unused, k.at)
 	}
-	s.noteReaders(k.history.GetJobs(), nil)
+	s.readers.note(k.history.GetJobs(), nil)
 	s.learnedBytes -= k.bytes
 	delete(s.learned, fingerprint)
 }

@@ -46,8 +46,7 @@ type State struct {
 	uses         map[string]int
 	unused       unusedGraphs
 	learnedBytes int
-	// readers has the jobs in the histories of all graphs by their cache keys. Those that began an epoch last are the last ones.
-	readers map[string][]*pecanv1.PastJob
+	readers      readerIndex
 	// opened has the open epochs by the number of the record that opened them.
 	opened map[uint64]*Epoch
 	// sizes has the size of each cache by its key.
@@ -64,7 +63,7 @@ func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
 		jobs: map[string]*Job{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{}, sizes: map[string]CacheSize{},
-		learned: map[string]*learnedGraph{}, uses: map[string]int{}, readers: map[string][]*pecanv1.PastJob{},
+		learned: map[string]*learnedGraph{}, uses: map[string]int{}, readers: newReaderIndex(),
 		workers: map[uint32]*pecanv1.WorkerAddress{}, opened: map[uint64]*Epoch{}, leases: map[string]map[Ref]struct{}{}, numbers: map[string][]uint32{},
 	}
 }
