@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -180,59 +179,46 @@ func TestTheNewestReadersOfACacheCount(t *testing.T) {
 	}
 }
 
-// A merge and a restart take jobs by their graphs. If these began in the reverse order, it takes no longer.
-func TestReadersMayComeInAnyOrder(t *testing.T) {
+// A merge and a restart take jobs by their graphs, in the order of time or in reverse. Each iteration has 32,000 jobs with the same
+// 13 keys.
+func BenchmarkIndexOfReaders(b *testing.B) {
 	const graphs = 2000
 	keys := strings.Split("abcdefghijklm", "")
-	learned := func(at func(n int) int64) *pecanv1.Learned {
+	learned := func(at func(n int) int) *pecanv1.Learned {
 		l := &pecanv1.Learned{}
 		for n := range graphs {
 			history := &pecanv1.StoredHistory{Fingerprint: fmt.Sprintf("f%05d", n)}
 			for id := range pecanv1.MaxPastJobs {
-				began := at(n) + int64(id)
+				began := int64(100*at(n) + id)
 				history.Jobs = append(history.Jobs, &pecanv1.PastJob{JobId: fmt.Sprintf("j%d-%d", n, id), Epochs: 1, NextEpoch: 1, FirstS: began, LastS: began, CacheKeys: keys, KeysKnown: true})
 			}
 			l.Histories = append(l.Histories, history)
 		}
 		return l
 	}
-	ascending := learned(func(n int) int64 { return int64(100 * (1 + n)) })
-	descending := learned(func(n int) int64 { return int64(100 * (1 + graphs - n)) })
-	took := func(do func()) time.Duration {
-		begun := time.Now()
-		do()
-		return time.Since(begun)
-	}
-	for what, build := range map[string]func(l *pecanv1.Learned) *durable.State{
-		"a merge": func(l *pecanv1.Learned) *durable.State {
-			state := durable.NewState()
-			for _, of := range l.ByGraph() {
-				apply(t, state, mergeRecord(of))
+	for order, l := range map[string]*pecanv1.Learned{
+		"ascending": learned(func(n int) int { return 1 + n }), "descending": learned(func(n int) int { return graphs - n }),
+	} {
+		b.Run("merge-"+order, func(b *testing.B) {
+			for b.Loop() {
+				state := durable.NewState()
+				for _, of := range l.ByGraph() {
+					if err := state.Apply(mergeRecord(of)); err != nil {
+						b.Fatal(err)
+					}
+				}
 			}
-			return state
-		},
-		"a restart": func(l *pecanv1.Learned) *durable.State {
+		})
+		b.Run("restart-"+order, func(b *testing.B) {
 			data, err := proto.Marshal(&pecanv1.Snapshot{Histories: l.Histories})
 			if err != nil {
-				t.Fatal(err)
+				b.Fatal(err)
 			}
-			state, err := durable.Restore(data)
-			if err != nil {
-				t.Fatal(err)
+			for b.Loop() {
+				if _, err := durable.Restore(data); err != nil {
+					b.Fatal(err)
+				}
 			}
-			return state
-		},
-	} {
-		var state *durable.State
-		inOrder := took(func() { build(ascending) })
-		reverse := took(func() { state = build(descending) })
-		t.Logf("%s of %d jobs takes %v in the order of time, and %v in reverse", what, graphs*pecanv1.MaxPastJobs, inOrder, reverse)
-		if reverse > 4*inOrder {
-			t.Errorf("%s takes %v in the order of time, and %v in reverse", what, inOrder, reverse)
-		}
-		newest := state.Readers("m", "new", "")
-		if len(newest) != pecanv1.MaxPastJobs || newest[0].JobId != "j0-15" || newest[15].JobId != "j0-0" {
-			t.Errorf("after %s, %v count", what, newest)
-		}
+		})
 	}
 }
