@@ -80,8 +80,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 		for id := range members {
 			consider(s.workers[id])
 		}
-		if len(reach) > 0 && !reachable {
-			// Other workers serve the readers that reach no member.
+		if s.needsOthers(reach, members, locals, only) {
 			considerLocals()
 			for _, l := range heap.items {
 				consider(l)
@@ -99,6 +98,25 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 		return "", others
 	}
 	return best.ID, false
+}
+
+// NeedsOthers reports whether the readers of a stream reach none of the workers that were chosen for its job. Other workers serve
+// the stream then.
+func (s *Scheduler) NeedsOthers(epoch *durable.Epoch, stream uint32) bool {
+	locals, only := s.Locals(epoch.Job)
+	return s.needsOthers(s.Reach(epoch, stream), s.Members(epoch.Job), locals, only)
+}
+
+func (s *Scheduler) needsOthers(reach map[string]Reach, members, locals map[string]bool, only bool) bool {
+	if members == nil || len(reach) == 0 {
+		return false
+	}
+	for id := range members {
+		if l := s.workers[id]; l != nil && l.Usable && l.mayServe(locals, only) && reach[id] == Reachable {
+			return false
+		}
+	}
+	return true
 }
 
 // stuckReaders are readers for whose streams no worker has room that they reach. The streams of others need not wait for them.
