@@ -167,8 +167,8 @@ func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {
 }
 
 // pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
-// While the service starts it waits for that worker. Later any worker may take the stream, also if its reader does not reach the one
-// at the position.
+// While the service starts it waits for that worker. Later any worker may take the stream. That is also so if its reader does not
+// reach the worker at the position.
 func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool) (id string, decided bool) {
 	if s.positions == 0 || !static(d.epoch.Job) || d.epoch.Job.Plan.IsClosing(stream) {
 		return "", false
