@@ -211,6 +211,15 @@ MUTATIONS = (
         "a placement cuts no stream short", "return cheap && job.Options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE && ", "return cheap && ",
         "TestSimulation",
     ),
+    # A trainer that reaches other workers than the others do.
+    Mutation(
+        "a stream whose rest would be lost does not leave its worker for a trainer that waits",
+        "|| split.MayMove(epoch.Job.Plan, epoch.Job.Options) && c", "|| (true || split.MayMove(epoch.Job.Plan, epoch.Job.Options)) && c", "TestScripts",
+    ),
+    Mutation(
+        "a stream stays with a worker that was not chosen, if its trainer reaches no other one", "s.serves[id] || p.schedule.NeedsOthers(epoch, stream.Stream) {", "s.serves[id] {",
+        "TestScripts",
+    ),
 )  # fmt: skip
 
 

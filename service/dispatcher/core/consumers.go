@@ -8,6 +8,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // A stream of a shared job has one consumer at a time. After ReleaseStreams the next consumer starts where the
@@ -41,10 +42,11 @@ type consumerLoad struct {
 	last   map[kindOfRelease]int
 }
 
-// kindOfRelease names the streams that may be released for a next client: those that are near to it, or any that it reaches.
+// kindOfRelease names the streams that may be released for a next client: those that are near to it, or any. It reaches their
+// workers; if elsewhere is set, they move to other workers for it.
 type kindOfRelease struct {
-	to       string
-	anywhere bool
+	to                  string
+	anywhere, elsewhere bool
 }
 
 // needy is set for a client that starves and has no stream.
@@ -83,15 +85,19 @@ func (c *Core) balanceEpoch(epoch *durable.Epoch) {
 	}
 }
 
-// bestReader returns the client that should read a stream. Clients that reach the stream's worker come first, then those that
-// read, then those that starve and have no stream. After that, near ones come first, then the one with the fewest streams.
+// bestReader returns the client that should read a stream. Clients that can read it come first, then those that reach its worker,
+// and then those that read. After that, those that starve and have no stream come first, then near ones, then the one with the
+// fewest streams.
 func (c *Core) bestReader(epoch *durable.Epoch, stream *pecanv1.StoredStream, among []*consumerLoad) (best *consumerLoad) {
-	var bestRank [5]int
+	var bestRank [6]int
 	for _, s := range among {
-		rank := [5]int{0: int(c.reach(stream.Worker.GetWorkerId(), s.client)), 4: s.count}
+		rank := [6]int{1: int(c.reach(stream.Worker.GetWorkerId(), s.client)), 5: s.count}
+		if !c.canRead(epoch, stream, s.client) {
+			rank[0] = 1
+		}
 		for i, worse := range []bool{s.idle, !s.needy(), !c.isNear(stream, s.client)} {
 			if worse {
-				rank[i+1] = 1
+				rank[i+2] = 1
 			}
 		}
 		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
@@ -111,30 +117,38 @@ func (c *Core) releaseAll(epoch *durable.Epoch, from *consumerLoad, among []*con
 		if !c.holds(epoch, from, stream) {
 			continue
 		}
-		id, to := stream.Worker.GetWorkerId(), c.bestReader(epoch, stream, among)
-		if c.reaches(id, to.client) || c.otherWorker(epoch.Job, to.client, id) {
+		if to := c.bestReader(epoch, stream, among); c.canRead(epoch, stream, to.client) {
 			c.requestRelease(epoch, stream, from, to)
 		}
 	}
 }
 
 // balanceOnce asks for one stream for the client with the fewest, from the client with the most that has one for it. It returns
-// false if there is none for any client. A client first keeps its only stream for ConsumerSlice, so that two clients of one
-// stream take turns.
+// false if there is none for any client. A stream that must move to another worker is for a starving client without a stream, if
+// there is no other one for that client. A client first keeps its only stream for ConsumerSlice, so that two clients of one stream
+// take turns.
 func (c *Core) balanceOnce(epoch *durable.Epoch, reading []*consumerLoad) bool {
 	fewest := slices.SortedStableFunc(slices.Values(reading), byCount)
 	most := slices.SortedStableFunc(slices.Values(reading), func(a, b *consumerLoad) int { return byCount(b, a) })
 	for _, to := range fewest {
-		for _, from := range most {
-			only := from.count == 1
-			if from.count-to.count < 2 && !(to.needy() && only) {
-				break
-			}
-			stream := c.releasable(epoch, from, to)
-			if stream != nil && !(only && c.now-c.volatileStream(keyOf(epoch.Job, epoch, stream)).assignedAt < c.cfg.ConsumerSlice) {
-				c.requestRelease(epoch, stream, from, to)
-				return true
-			}
+		if c.balanceFor(epoch, to, most, false) || to.needy() && c.balanceFor(epoch, to, most, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// balanceFor asks one client for one stream for another client.
+func (c *Core) balanceFor(epoch *durable.Epoch, to *consumerLoad, most []*consumerLoad, elsewhere bool) bool {
+	for _, from := range most {
+		only := from.count == 1
+		if from.count-to.count < 2 && !(to.needy() && only) {
+			break
+		}
+		stream := c.releasable(epoch, from, to, elsewhere)
+		if stream != nil && !(only && c.now-c.volatileStream(keyOf(epoch.Job, epoch, stream)).assignedAt < c.cfg.ConsumerSlice) {
+			c.requestRelease(epoch, stream, from, to)
+			return true
 		}
 	}
 	return false
@@ -198,12 +212,12 @@ func (c *Core) requestRelease(epoch *durable.Epoch, stream *pecanv1.StoredStream
 	c.event("release of a stream requested", "job", key.Job, "epoch", key.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 }
 
-// releasable returns the last stream of a client that suits the next client; nil without one. The next client must reach the
-// stream's worker, or it starves, has no stream, and reaches another worker. A stream of a local worker on another host suits
-// only a next client that starves. In addition, that client has no stream, or the present one does not starve. The calls for
-// one next client pass over each stream once.
-func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1.StoredStream {
-	kind := kindOfRelease{to.client, to.starving && (to.count == 0 || !from.starving)}
+// releasable returns the last stream of a client that suits the next client; nil without one. The next client reaches the stream's
+// worker, or another one if elsewhere is set. A stream of a local worker on another host suits only a next client that starves.
+// In addition, that client has no stream, or the present one does not starve. The calls for one next client pass over each stream
+// once.
+func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad, elsewhere bool) *pecanv1.StoredStream {
+	kind := kindOfRelease{to: to.client, anywhere: to.starving && (to.count == 0 || !from.starving), elsewhere: elsewhere}
 	active := from.active()
 	last, looked := from.last[kind]
 	if !looked {
@@ -211,8 +225,10 @@ func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1
 	}
 	for ; last > 0; last-- {
 		stream := active[last-1]
-		id := stream.Worker.GetWorkerId()
-		if c.holds(epoch, from, stream) && (kind.anywhere || c.isNear(stream, to.client)) && (c.reaches(id, to.client) || to.needy() && c.otherWorker(epoch.Job, to.client, id)) {
+		if !c.holds(epoch, from, stream) || !kind.anywhere && !c.isNear(stream, to.client) {
+			continue
+		}
+		if c.reaches(stream.Worker.GetWorkerId(), to.client) != elsewhere && c.canRead(epoch, stream, to.client) {
 			break
 		}
 	}
@@ -226,6 +242,12 @@ func (c *Core) releasable(epoch *durable.Epoch, from, to *consumerLoad) *pecanv1
 // holds reports whether a client reads a stream, and was not asked to release it.
 func (c *Core) holds(epoch *durable.Epoch, s *consumerLoad, stream *pecanv1.StoredStream) bool {
 	return stream.Consumer == s.client && !stream.Delivered && !c.volatileStream(keyOf(epoch.Job, epoch, stream)).releasing
+}
+
+// canRead reports whether a client reaches the worker of a stream, or another one that can continue the stream without a loss.
+func (c *Core) canRead(epoch *durable.Epoch, stream *pecanv1.StoredStream, clientID string) bool {
+	id := stream.Worker.GetWorkerId()
+	return c.reaches(id, clientID) || split.MayMove(epoch.Job.Plan, epoch.Job.Options) && c.otherWorker(epoch.Job, clientID, id)
 }
 
 // assign assigns a stream without a consumer to a client, from the index where the last consumer stopped. The stream leaves a

@@ -76,12 +76,13 @@ func (c *Core) leaveEpoch(job *durable.Job, epoch *durable.Epoch, clientID strin
 func (c *Core) resumeIndex(job *durable.Job, key pecanv1.StreamKey, stream *pecanv1.StoredStream) uint64 {
 	volatileStream := c.volatileStream(key)
 	index := stream.StartIndex
-	if volatileStream.lease == stream.Lease && stream.Worker != nil {
-		switch job.Options.GetMode() {
-		case pecanv1.Mode_MODE_AT_LEAST_ONCE:
-		case pecanv1.Mode_MODE_AT_MOST_ONCE:
-			index = max(index, volatileStream.acked, volatileStream.produced)
-		default:
+	switch job.Options.GetMode() {
+	case pecanv1.Mode_MODE_AT_LEAST_ONCE:
+	case pecanv1.Mode_MODE_AT_MOST_ONCE:
+		// The reader may have elements of older leases.
+		index = max(index, volatileStream.mayBeSentBelow())
+	default:
+		if volatileStream.lease == stream.Lease && stream.Worker != nil {
 			index = max(index, volatileStream.acked)
 		}
 	}

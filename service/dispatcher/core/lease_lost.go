@@ -135,7 +135,7 @@ func (c *Core) loseLeaseWithWorker(key pecanv1.StreamKey, job *durable.Job, stre
 		Truncated: c.truncates(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
 	}
 	lost.Serial = c.crashLimits().Serial(stream, lost)
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})
+	c.emitLost(lost)
 	if c.crashLimits().Reached(stream) {
 		c.blame(key, job, stream, mark, worker)
 	}
@@ -148,8 +148,15 @@ func (c *Core) loseLease(key pecanv1.StreamKey, stream *pecanv1.StoredStream, ca
 	if volatileStream.lease == stream.Lease {
 		progress = volatileStream.produced
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
+	c.emitLost(&pecanv1.LeaseLost{
 		Id: key.ID(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.truncates(key, stream),
 		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
-	}}})
+	})
+}
+
+func (c *Core) emitLost(lost *pecanv1.LeaseLost) {
+	if key := lost.Id.Key(); lost.Truncated {
+		c.warn("stream truncated", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", lost.Lease)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})
 }

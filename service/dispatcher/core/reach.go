@@ -41,11 +41,15 @@ func readers(epoch *durable.Epoch) (list []string) {
 
 // Reach implements schedule.Host. Nobody reads a delivered stream.
 func (h scheduleHost) Reach(epoch *durable.Epoch, number uint32) (workers map[string]schedule.Reach) {
-	stream, clients := epoch.Find(number), readers(epoch)
-	if consumer := stream.GetConsumer(); consumer != "" && durable.FindPass(epoch, consumer) != nil {
-		clients = []string{consumer}
+	stream := epoch.Find(number)
+	if stream.GetDelivered() {
+		return nil
 	}
-	if stream.GetDelivered() || len(clients) == 0 {
+	clients := []string{stream.GetConsumer()}
+	if clients[0] == "" || durable.FindPass(epoch, clients[0]) == nil {
+		clients = readers(epoch)
+	}
+	if len(clients) == 0 {
 		return nil
 	}
 	consider := func(id string) {
@@ -63,12 +67,30 @@ func (h scheduleHost) Reach(epoch *durable.Epoch, number uint32) (workers map[st
 		}
 	}
 	locals, _ := h.c.placements.Locals(epoch.Job)
+	var served map[string]bool
 	for id := range locals {
 		if worker := h.c.workers[id]; worker != nil && worker.loopback {
-			consider(id)
+			if served == nil {
+				served = h.c.hostsServed(clients)
+			}
+			if !served[worker.address.GetHostId()] && !served[""] {
+				consider(id)
+			}
 		}
 	}
 	return workers
+}
+
+// hostsServed returns the hosts of the clients that reach all workers there. Clients that have not said where they are have an
+// empty host, and reach the workers of all hosts.
+func (c *Core) hostsServed(clients []string) map[string]bool {
+	hosts := map[string]bool{}
+	for _, id := range clients {
+		if client := c.clients[id]; client == nil || len(client.unreached) == 0 {
+			hosts[c.placements.HostOf(id)] = true
+		}
+	}
+	return hosts
 }
 
 // bestReach says whether some client of a list reaches a worker.

@@ -89,7 +89,7 @@ func (c *Core) takeAddress(id, tcp string) error {
 	for _, otherID := range same {
 		other := c.workers[otherID]
 		if c.answers(other) {
-			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.suspectAfter())
+			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last message", id, otherID, tcp, c.suspectAfter())
 		}
 		c.loseWorker(otherID, true, "worker "+id+" took over its address")
 	}

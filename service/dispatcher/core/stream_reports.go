@@ -160,8 +160,8 @@ func (c *Core) releaseStream(clientID string, id *pecanv1.StreamId, one *pecanv1
 		Id: id, ClientId: clientID, NextIndex: one.NextIndex,
 	}}})
 	volatileStream := c.volatileStream(id.Key())
-	if volatileStream.releasing && durable.FindPass(epoch, volatileStream.nextConsumer) != nil {
-		c.assign(epoch, epoch.Stream(id.Stream), volatileStream.nextConsumer)
+	if next := volatileStream.nextConsumer; volatileStream.releasing && durable.FindPass(epoch, next) != nil && c.canRead(epoch, epoch.Stream(id.Stream), next) {
+		c.assign(epoch, epoch.Stream(id.Stream), next)
 	}
 	c.endRelease(id.Key())
 	return nil

@@ -22,11 +22,7 @@ func (c *Core) truncates(key pecanv1.StreamKey, stream *pecanv1.StoredStream) bo
 		return false
 	}
 	read := c.wasStarted(key, stream) && !c.volatileStream(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
-	truncates := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
-	if truncates {
-		c.warn("stream truncated", "job", key.Job, "epoch", key.Epoch, "stream", key.Stream, "lease", stream.Lease)
-	}
-	return truncates
+	return read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 }
 
 // producedCount returns how many elements of a stream were produced under its newest lease, as far as is known.

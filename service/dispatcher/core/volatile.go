@@ -131,6 +131,8 @@ type streamState struct {
 	// ackedBelow is an index under any lease: readers have acknowledged all elements below it. acked is the index under
 	// this lease.
 	ackedBelow uint64
+	// sentBelow is what mayBeSentBelow was under older leases.
+	sentBelow uint64
 	// unreachableReports counts reports of clients that cannot reach the worker; unreachableReason is from the
 	// last one.
 	unreachableReports int
@@ -216,8 +218,17 @@ func (c *Core) volatileStreamNow(key pecanv1.StreamKey, stream *pecanv1.StoredSt
 	return volatileStream
 }
 
+// mayBeSentBelow returns an index under all leases: no reader has an element from there on, as far as is known.
+func (s *streamState) mayBeSentBelow() uint64 {
+	if s.unread {
+		return s.sentBelow
+	}
+	return max(s.sentBelow, s.produced, s.acked)
+}
+
 // newLease clears what belongs to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
+	s.sentBelow = s.mayBeSentBelow()
 	s.lease, s.leasedAt = lease, now
 	s.started, s.unread, s.produced, s.acked, s.unreachableReports, s.unreachableReason, s.remainders, s.mark, s.markNumber, s.crashed = false, false, 0, 0, 0, "", nil, nil, 0, false
 }

@@ -73,15 +73,20 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		clients = readers(epoch)
 	}
 	connected, usable, excluded, unreachable := 0, 0, 0, 0
+	var avoided []string
 	for id, worker := range c.workers {
 		if !worker.away {
 			connected++
 		}
 		if c.usable(worker) {
-			if usable++; !c.placements.Serves(id, job) {
+			usable++
+			switch reach := c.bestReach(id, clients); {
+			case !c.placements.Serves(id, job):
 				excluded++
-			} else if c.bestReach(id, clients) == schedule.Unreachable {
+			case reach == schedule.Unreachable:
 				unreachable++
+			case reach == schedule.Unreached:
+				avoided = append(avoided, id)
 			}
 		}
 	}
@@ -99,7 +104,13 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	case usable == excluded+unreachable:
 		return fmt.Sprintf("the trainer reaches none of the %d workers that may serve it: they are local workers of another host, at loopback addresses; start another worker (pecan-worker --dispatcher HOST:PORT), or give the trainer on that host the dispatcher's address in the network instead of a loopback address", unreachable), true
 	}
-	usable -= excluded
+	usable -= excluded + unreachable
+	avoids := ""
+	if len(avoided) > 0 && len(avoided) < usable {
+		slices.Sort(avoided)
+		usable -= len(avoided)
+		avoids = fmt.Sprintf("; the trainer avoids workers that it could not reach (%s)", shorten(avoided))
+	}
 	if carries != "" && len(queued) == 1 {
 		return carries, false
 	}
@@ -109,7 +120,7 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	if c.schedule.OfJob(job).Bounded {
 		return fmt.Sprintf("the job or its tenant %q has as many slots as its quota allows (--tenants of the dispatcher); waiting for one of them: stream %s", job.Options.EffectiveTenant(), shorten(queued)), false
 	}
-	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
+	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s%s", usable, busy(), shorten(queued), avoids), false
 }
 
 // moves reports whether a stream is on a worker that answers and that its reader reaches.

@@ -168,7 +168,7 @@ class DispatcherConfig:
         worker_addresses: The accepted workers, each "host:port" or "host"; None accepts any worker.
         job_gc_timeout_ms: Milliseconds without trainers after which the dispatcher removes a named job; None uses the
             program's default.
-        worker_timeout_ms: Milliseconds without a heartbeat after which a worker's streams move to other workers, at
+        worker_timeout_ms: Milliseconds without a message after which a worker's streams move to other workers, at
             least 100; None uses the program's default.
         host: Address to listen on. The default accepts only processes on this host.
         log_level: Lowest level that the dispatcher logs: "debug", "info", "warn" or "error".

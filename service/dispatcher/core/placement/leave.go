@@ -10,7 +10,8 @@ import (
 
 // leaveMembers takes streams that can begin at any index from workers that no longer serve the job. All other
 // streams end on their workers. A leaving worker's streams do too, because that worker hands its streams over. A worker that is
-// away keeps its streams as long as it may come back. leaveMembers returns whether such a worker still runs one.
+// away keeps its streams as long as it may come back. A stream whose readers reach no chosen worker stays. leaveMembers returns
+// whether a worker still runs one of the others.
 func (p *Placements) leaveMembers(job *durable.Job, s *search) (runs bool) {
 	if !s.leaving {
 		return false
@@ -19,7 +20,7 @@ func (p *Placements) leaveMembers(job *durable.Job, s *search) (runs bool) {
 		for _, stream := range epoch.Active() {
 			id := stream.Worker.GetWorkerId()
 			worker := p.workers[id]
-			if stream.Worker == nil || worker == nil || s.serves[id] {
+			if stream.Worker == nil || worker == nil || s.serves[id] || p.schedule.NeedsOthers(epoch, stream.Stream) {
 				continue
 			}
 			if worker.Away || worker.Leaving {

@@ -210,6 +210,14 @@ func (p *Placements) Near(id, clientID string) bool {
 	return worker == nil || !worker.Local || c != nil && worker.near(c)
 }
 
+// HostOf returns the host of a client; empty if the client has not said it.
+func (p *Placements) HostOf(clientID string) string {
+	if c := p.clients[clientID]; c != nil {
+		return c.host
+	}
+	return ""
+}
+
 // Apart reports whether a worker and a client have said that they are on two hosts.
 func (p *Placements) Apart(id, clientID string) bool {
 	worker, c := p.workers[id], p.clients[clientID]

@@ -39,8 +39,10 @@ type host struct {
 	// members, locals and only have the values of each job.
 	members, locals map[string]map[string]bool
 	only            map[string]bool
-	last            *lastLeases
-	granted         []string
+	// reach has the workers that each reader does not reach.
+	reach   map[string]map[string]schedule.Reach
+	last    *lastLeases
+	granted []string
 }
 
 func (h *host) Ready(*durable.Epoch) func(uint32) bool { return func(uint32) bool { return true } }
@@ -49,7 +51,9 @@ func (h *host) Later(*durable.Epoch) func(uint32) bool { return nil }
 
 func (h *host) Avoid(*durable.Epoch, uint32) []string { return nil }
 
-func (h *host) Reach(*durable.Epoch, uint32) map[string]schedule.Reach { return nil }
+func (h *host) Reach(epoch *durable.Epoch, stream uint32) map[string]schedule.Reach {
+	return h.reach[epoch.Find(stream).GetConsumer()]
+}
 
 func (h *host) Members(job *durable.Job) map[string]bool { return h.members[job.JobId] }
 

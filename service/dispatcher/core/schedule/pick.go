@@ -80,8 +80,7 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 		for id := range members {
 			consider(s.workers[id])
 		}
-		if len(reach) > 0 && !reachable {
-			// Other workers serve the readers that reach no member.
+		if s.needsOthers(reach, members, locals, only) {
 			considerLocals()
 			for _, l := range heap.items {
 				consider(l)
@@ -99,6 +98,25 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 		return "", others
 	}
 	return best.ID, false
+}
+
+// NeedsOthers reports whether the readers of a stream reach none of the workers that were chosen for its job. Other workers serve
+// the stream then.
+func (s *Scheduler) NeedsOthers(epoch *durable.Epoch, stream uint32) bool {
+	locals, only := s.Locals(epoch.Job)
+	return s.needsOthers(s.Reach(epoch, stream), s.Members(epoch.Job), locals, only)
+}
+
+func (s *Scheduler) needsOthers(reach map[string]Reach, members, locals map[string]bool, only bool) bool {
+	if members == nil || len(reach) == 0 {
+		return false
+	}
+	for id := range members {
+		if l := s.workers[id]; l != nil && l.Usable && l.mayServe(locals, only) && reach[id] == Reachable {
+			return false
+		}
+	}
+	return true
 }
 
 // stuckReaders are readers for whose streams no worker has room that they reach. The streams of others need not wait for them.
@@ -149,14 +167,15 @@ func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {
 }
 
 // pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
-// While the service starts it waits for that worker. Later any worker may take the stream.
+// While the service starts it waits for that worker. Later any worker may take the stream. That is also so if its reader does not
+// reach the worker at the position.
 func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool) (id string, decided bool) {
 	if s.positions == 0 || !static(d.epoch.Job) || d.epoch.Job.Plan.IsClosing(stream) {
 		return "", false
 	}
 	position := int(stream) % s.positions
 	for id, l := range s.workers {
-		if l.Position == position && l.Usable {
+		if l.Position == position && l.Usable && (s.starting || s.Reach(d.epoch, stream)[id] == Reachable) {
 			if !d.fits(l, needRoom) {
 				return "", true
 			}

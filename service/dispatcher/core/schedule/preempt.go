@@ -62,9 +62,10 @@ func (s *Scheduler) leasePreempted() {
 // preemption counts what the jobs and workers will have after the moves that are chosen so far.
 type preemption struct {
 	*Scheduler
-	// waits has how many streams wait, for each epoch that may get slots; -1 if they are not counted yet. givers are the epochs
-	// that may give slots, and streams has their streams, the newest lease first.
+	// waits has how many streams wait, for each epoch that may get slots; -1 if they are not counted yet. readers has the readers
+	// of those that are counted. givers are the epochs that may give slots, and streams has their streams, the newest lease first.
 	waits   map[*demand]int
+	readers map[*demand][]*waitingReader
 	givers  []*demand
 	streams map[*demand][]*pecanv1.StoredStream
 	// gained has the slots that nodes get, less those that they give. freed has what workers lose of the streams beyond their
@@ -73,9 +74,17 @@ type preemption struct {
 	freed  map[*load]int
 }
 
+// waitingReader counts the streams of one reader that wait for a slot.
+type waitingReader struct {
+	streams int
+	reach   map[string]Reach
+	// members are the workers that may serve the reader; nil if all may.
+	members map[string]bool
+}
+
 func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *preemption {
 	p := &preemption{
-		Scheduler: s, waits: map[*demand]int{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*slotShare]int{}, freed: map[*load]int{},
+		Scheduler: s, waits: map[*demand]int{}, readers: map[*demand][]*waitingReader{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*slotShare]int{}, freed: map[*load]int{},
 	}
 	for _, d := range s.epochs {
 		if d.prefetch {
@@ -109,15 +118,37 @@ func (p *preemption) richest() (list []*demand) {
 	return slices.SortedFunc(maps.Values(of), func(a, b *demand) int { return p.compare(b, a, -1) })
 }
 
-// countWaiting counts the streams that wait for a slot, up to maxPreempted.
-func (s *Scheduler) countWaiting(epoch *durable.Epoch) (n int) {
+// countWaiting counts the streams that wait for a slot, up to maxPreempted, and those of each reader.
+func (s *Scheduler) countWaiting(epoch *durable.Epoch) (n int, readers []*waitingReader) {
+	of := map[string]*waitingReader{}
 	s.waiting(epoch, 0, func(stream uint32) bool {
-		if stream < epoch.Regular() {
-			n++
+		if stream >= epoch.Regular() {
+			return false
 		}
-		return n < maxPreempted && stream < epoch.Regular()
+		id := epoch.Find(stream).GetConsumer()
+		r := of[id]
+		if r == nil {
+			r = &waitingReader{reach: s.Reach(epoch, stream)}
+			if !s.NeedsOthers(epoch, stream) {
+				r.members = s.Members(epoch.Job)
+			}
+			of[id], readers = r, append(readers, r)
+		}
+		r.streams++
+		n++
+		return n < maxPreempted
 	})
-	return n
+	return n, readers
+}
+
+// readerFor returns a reader of an epoch that a slot of a worker helps; nil without one.
+func (p *preemption) readerFor(to *demand, l *load) *waitingReader {
+	for _, r := range p.readers[to] {
+		if r.streams > 0 && (r.members == nil || r.members[l.ID]) && r.reach[l.ID] == Reachable {
+			return r
+		}
+	}
+	return nil
 }
 
 // perWeight is how many slots a node will have for its weight, with this many slots more.
@@ -143,7 +174,7 @@ func (p *preemption) next() (least *demand) {
 		}
 	}
 	if least != nil && p.waits[least] < 0 {
-		if p.waits[least] = p.countWaiting(least.epoch); p.waits[least] == 0 {
+		if p.waits[least], p.readers[least] = p.countWaiting(least.epoch); p.waits[least] == 0 {
 			return p.next()
 		}
 	}
@@ -157,13 +188,11 @@ func (p *preemption) full(n *slotShare, more int) bool {
 
 // giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none.
 func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream) {
-	next, _ := nextWaiting(to.epoch, 0)
-	members, reach := p.Members(to.epoch.Job), p.Reach(to.epoch, next)
 	locals, only := p.Locals(to.epoch.Job)
 	serves := func(l *load) bool {
 		// The worker holds one stream less then.
 		mayHold := l.mayHold(0) || to.keepsUp()
-		return l.Usable && mayHold && l.mayServe(locals, only) && (members == nil || members[l.ID]) && reach[l.ID] == Reachable
+		return l.Usable && mayHold && l.mayServe(locals, only) && p.readerFor(to, l) != nil
 	}
 	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.slotShare] <= 1 || !p.mayGive(d, to) })
 	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })
@@ -231,6 +260,7 @@ func (p *preemption) move(from, to *demand, stream *pecanv1.StoredStream) {
 		return
 	}
 	p.waits[to]--
+	p.readerFor(to, l).streams--
 	p.owed = append(p.owed, to)
 	for n := to.slotShare; n != nil; n = n.parent {
 		p.gained[n]++

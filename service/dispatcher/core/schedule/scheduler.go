@@ -370,20 +370,21 @@ func (s *Scheduler) leaseClosings(d *demand) (met bool) {
 	if d.prefetch || !d.epoch.Job.Plan.HasClosing() || s.epochs[d.epoch] != d {
 		return true
 	}
-	for from := d.epoch.Regular(); ; {
+	met = true
+	for from, stuck := d.epoch.Regular(), (stuckReaders{}); ; {
 		closing, found := uint32(0), false
 		s.waiting(d.epoch, from, func(next uint32) bool {
-			closing, found = next, true
-			return false
+			closing, found = next, !stuck.have(d.epoch, next)
+			return !found
 		})
 		if !found {
-			return true
+			return met
 		}
-		id, _ := s.pick(d, closing, false)
-		if id == "" {
+		if id, others := s.pick(d, closing, false); id != "" {
+			s.grant(d, closing, id)
+		} else if met = false; !others || !stuck.add(d.epoch, closing) {
 			return false
 		}
-		s.grant(d, closing, id)
 		from = closing + 1
 	}
 }
