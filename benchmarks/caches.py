@@ -18,7 +18,7 @@ import demo_records
 import meter
 import pecan
 import tensorflow as tf
-from cache_sweep import COMPUTE, SETTLING, drop_pages
+from cache_sweep import COMPUTE, EPOCHS, SETTLING, drop_pages
 from cluster import Cluster, running_cluster, wait
 from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
 
@@ -32,7 +32,8 @@ medians, with the smallest and largest sample in brackets. Dispatcher and worker
 *Sweep*: one worker reads record files, makes the elements 2.5 times larger, and then computes for a time that varies.
 A random crop follows, which nothing can cache. *compute* caches nothing, *source* caches after the reading, *full*
 caches before the crop, each by `pecan.cache()`. *automatic* is `cache="auto"`: the service measures and chooses. It
-has an empty directory at each point, and its first {SETTLING} epochs, in which it decides and writes, do not count.
+has an empty directory at each point. Each choice is a training of {EPOCHS} epochs, of which a part is read. The first
+{SETTLING} ones of *automatic*, in which it decides and writes, do not count.
 Then an epoch of each choice is read in each turn, and all files come from their medium, not from the page cache. The
 time of an epoch begins with its first element, because only some of the choices have their epochs opened ahead.
 Figures are medians. The percentages are medians of the ratios within each turn to the best fixed choice, which has
