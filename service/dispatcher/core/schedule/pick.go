@@ -22,10 +22,11 @@ const (
 // the one that registered first. Workers that failed the stream come last. Without a worker, others is set if a worker
 // has room that other readers may reach.
 func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, others bool) {
-	if id, decided := s.pickByPosition(d, stream, needRoom); decided {
+	reach := s.Reach(d.epoch, stream)
+	if id, decided := s.pickByPosition(d, stream, needRoom, reach); decided {
 		return id, false
 	}
-	avoid, reach, members := s.Avoid(d.epoch, stream), s.Reach(d.epoch, stream), s.Members(d.epoch.Job)
+	avoid, members := s.Avoid(d.epoch, stream), s.membersFor(d.epoch.Job, reach)
 	locals, only := s.Locals(d.epoch.Job)
 	off := d.epoch.Job.Options.GetMode() == pecanv1.Mode_MODE_OFF
 	best, bestRank, reachable := (*load)(nil), [3]int{}, false
@@ -57,13 +58,10 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 			best, bestRank = l, rank
 		}
 	}
-	considerLocals := func() {
+	if members == nil {
 		for id := range locals {
 			consider(s.workers[id])
 		}
-	}
-	if members == nil {
-		considerLocals()
 	}
 	heap := &s.usable
 	switch {
@@ -80,12 +78,6 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 		for id := range members {
 			consider(s.workers[id])
 		}
-		if s.needsOthers(reach, members, locals, only) {
-			considerLocals()
-			for _, l := range heap.items {
-				consider(l)
-			}
-		}
 	case only:
 	case !off && len(avoid)+len(reach) == 0:
 		consider(heap.first(func(l *load) bool { return d.fits(l, needRoom) }))
@@ -100,23 +92,26 @@ func (s *Scheduler) pick(d *demand, stream uint32, needRoom bool) (id string, ot
 	return best.ID, false
 }
 
+// membersFor returns the workers that were chosen for a job, for a stream with this reach; nil if all workers may serve the stream. That
+// is also so if its readers reach none of the chosen workers.
+func (s *Scheduler) membersFor(job *durable.Job, reach map[string]Reach) map[string]bool {
+	members := s.Members(job)
+	if len(reach) == 0 {
+		return members
+	}
+	locals, only := s.Locals(job)
+	for id := range members {
+		if l := s.workers[id]; l != nil && l.Usable && l.mayServe(locals, only) && reach[id] == Reachable {
+			return members
+		}
+	}
+	return nil
+}
+
 // NeedsOthers reports whether the readers of a stream reach none of the workers that were chosen for its job. Other workers serve
 // the stream then.
 func (s *Scheduler) NeedsOthers(epoch *durable.Epoch, stream uint32) bool {
-	locals, only := s.Locals(epoch.Job)
-	return s.needsOthers(s.Reach(epoch, stream), s.Members(epoch.Job), locals, only)
-}
-
-func (s *Scheduler) needsOthers(reach map[string]Reach, members, locals map[string]bool, only bool) bool {
-	if members == nil || len(reach) == 0 {
-		return false
-	}
-	for id := range members {
-		if l := s.workers[id]; l != nil && l.Usable && l.mayServe(locals, only) && reach[id] == Reachable {
-			return false
-		}
-	}
-	return true
+	return s.Members(epoch.Job) != nil && s.membersFor(epoch.Job, s.Reach(epoch, stream)) == nil
 }
 
 // stuckReaders are readers for whose streams no worker has room that they reach. The streams of others need not wait for them.
@@ -169,13 +164,13 @@ func (s *Scheduler) streamsOn(epoch *durable.Epoch, workerID string) (n int) {
 // pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
 // While the service starts it waits for that worker. Later any worker may take the stream. That is also so if its reader does not
 // reach the worker at the position.
-func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool) (id string, decided bool) {
+func (s *Scheduler) pickByPosition(d *demand, stream uint32, needRoom bool, reach map[string]Reach) (id string, decided bool) {
 	if s.positions == 0 || !static(d.epoch.Job) || d.epoch.Job.Plan.IsClosing(stream) {
 		return "", false
 	}
 	position := int(stream) % s.positions
 	for id, l := range s.workers {
-		if l.Position == position && l.Usable && (s.starting || s.Reach(d.epoch, stream)[id] == Reachable) {
+		if l.Position == position && l.Usable && (s.starting || reach[id] == Reachable) {
 			if !d.fits(l, needRoom) {
 				return "", true
 			}

@@ -128,10 +128,8 @@ func (s *Scheduler) countWaiting(epoch *durable.Epoch) (n int, readers []*waitin
 		id := epoch.Find(stream).GetConsumer()
 		r := of[id]
 		if r == nil {
-			r = &waitingReader{reach: s.Reach(epoch, stream)}
-			if !s.NeedsOthers(epoch, stream) {
-				r.members = s.Members(epoch.Job)
-			}
+			reach := s.Reach(epoch, stream)
+			r = &waitingReader{reach: reach, members: s.membersFor(epoch.Job, reach)}
 			of[id], readers = r, append(readers, r)
 		}
 		r.streams++
