@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import logging
@@ -10,6 +11,7 @@ import pathlib
 import re
 import threading
 import time
+from collections.abc import Iterator
 
 import pecan
 import pytest
@@ -32,15 +34,16 @@ BUSY_LOAD = 1.3
 class Trainer(threading.Thread):
     """A training loop in the background, whose steps take `step_s` seconds."""
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
+    def __init__(self, dataset: tf.data.Dataset, epochs: int = 1) -> None:
         super().__init__(daemon=True)
-        self.dataset, self.step_s, self.taken, self.failure = dataset, STEP_S, [], None
+        self.dataset, self.epochs, self.step_s, self.taken, self.failure = dataset, epochs, STEP_S, [], None
 
     def run(self) -> None:
         try:
-            for element in self.dataset:
-                self.taken.append(int(element[0]))
-                self.step()
+            for _ in range(self.epochs):
+                for element in self.dataset:
+                    self.taken.append(int(element[0]))
+                    self.step()
         except (tf.errors.OpError, pecan.PecanError) as error:
             self.failure = error
 
@@ -117,21 +120,42 @@ def check_next_job(dataset: tf.data.Dataset, log: pathlib.Path) -> None:
     del iterator
 
 
-def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO, "pecan")
+@contextlib.contextmanager
+def fleet(tmp_path: pathlib.Path, workers: int, *flags: str) -> Iterator[tuple[str, pathlib.Path]]:
+    """Starts a dispatcher with prices, and workers that run one stream each. Yields its address and its log of decisions."""
     log, prices = tmp_path / "decisions", tmp_path / "prices.yaml"
     prices.write_text(PRICES)
-    flags = ("--decisions-log", str(log), "--prices", str(prices))
-    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", *flags)]
-    target = programs[0].address
+    programs = [Program("pecan-dispatcher", "--listen", "127.0.0.1:0", "--decisions-log", str(log), "--prices", str(prices))]
     try:
-        flags = ("--dispatcher", target, "--max-streams", "1", "--window-bytes", str(WINDOW), "--threads", "1")
+        flags = ("--dispatcher", programs[0].address, "--max-streams", "1", "--threads", "1", *flags)
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            programs += pool.map(lambda _: Program("pecan-worker", *flags), range(WORKERS))
-        dataset = tf.data.Dataset.range(ELEMENTS).apply(testing.sleep(int(1e6 * ELEMENT_S)))
-        dataset = dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
+            programs += pool.map(lambda _: Program("pecan-worker", *flags), range(workers))
+        yield programs[0].address, log
+    finally:
+        for program in programs:
+            program.process.kill()
+        for program in programs:
+            program.process.communicate(timeout=180)
+
+
+def sleepy(elements: int) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.range(elements).apply(testing.sleep(int(1e6 * ELEMENT_S)))
+    return dataset.map(lambda n: tf.fill([FLOATS], tf.cast(n, tf.float32)))
+
+
+def finish(trainer: Trainer, elements: int) -> None:
+    """Lets a trainer take the rest without a pause, and checks what it took."""
+    trainer.step_s = 0.0
+    trainer.join(300)
+    assert trainer.failure is None and not trainer.is_alive(), trainer.failure
+    assert sorted(trainer.taken) == sorted(trainer.epochs * list(range(elements)))
+
+
+def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "pecan")
+    with fleet(tmp_path, WORKERS, "--window-bytes", str(WINDOW)) as (target, log):
         distributed = pecan.distribute(target, streams=64, max_outstanding_bytes=WINDOW, objective="cost", local_workers=0)
-        served = dataset.apply(distributed)
+        served = sleepy(ELEMENTS).apply(distributed)
         trainer = Trainer(served)
         trainer.start()
         # A busy host stretches steps and elements, but by different factors, so a neighbour of the optimum is accepted. All
@@ -141,18 +165,20 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
         # On a busy host, the trainer may have taken nothing in the last seconds.
         assert placed.prices.job - 0.25 * placed.running_remote in (0.0, 1.0)
         check_logged([one.getMessage() for one in caplog.records if "placement" in one.getMessage()])
-        # The rest comes without a pause.
-        trainer.step_s = 0.0
-        trainer.join(300)
-        assert trainer.failure is None and not trainer.is_alive(), trainer.failure
-        assert sorted(trainer.taken) == list(range(ELEMENTS))
+        finish(trainer, ELEMENTS)
         decisions = [json.loads(line) for line in log.read_text().splitlines()]
         print(f"converged after {took:.1f} s and {len(decisions)} decisions")
         assert decisions[0]["target"] == {"remote": 1, "local": 0} and decisions[0]["state"] == "start"
         assert any(len(each["candidates"] or []) >= 2 for each in decisions)
-        check_next_job(dataset.apply(distributed), log)
-    finally:
-        for program in programs:
-            program.process.kill()
-        for program in programs:
-            program.process.communicate(timeout=180)
+        check_next_job(sleepy(ELEMENTS).apply(distributed), log)
+
+
+def test_a_trainer_with_short_epochs_gets_workers(tmp_path: pathlib.Path):
+    """Each window of measurements has the end of an epoch, with one worker too. The buffers have their default sizes."""
+    elements = 20
+    with fleet(tmp_path, 4) as (target, log):
+        trainer = Trainer(sleepy(elements).apply(pecan.distribute(target, streams=10, objective="cost", local_workers=0)), epochs=40)
+        trainer.start()
+        took = converged(target, range(3, 5), 60, "from one worker")
+        print(f"converged after {took:.1f} s")
+        finish(trainer, elements)

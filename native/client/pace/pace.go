@@ -4,6 +4,9 @@
 // A sub-window begins and ends when an element is taken. A trainer that takes many elements at once, as with a batch
 // downstream of distribute(), therefore has whole batches in each. A sub-window is longer than usual if a step is.
 //
+// A sub-window may go on over the end of an epoch, because epochs may be shorter than it. The time from the last element of an
+// epoch to the first one of the next is a pause: the training loop did not spend it on steps, so it does not count.
+//
 // The package reads no clock.
 package pace
 
@@ -29,15 +32,16 @@ type Meter struct {
 	last []subWindow
 	// number is the number of the newest sub-window.
 	number uint64
-	// begun is the begin of the current sub-window, zero without one. resumed is set if it is the first after an
-	// interruption.
-	begun    time.Time
-	resumed  bool
-	elements uint64
-	waited   time.Duration
-	queued   float64
-	looks    int
-	lookedAt time.Time
+	// begun is the begin of the current sub-window, zero without one. It moves with each pause, so that pauses do not count. taken
+	// is when the last element was taken, and paused is the sum of the pauses in the sub-window. interrupted is set during one.
+	begun, taken time.Time
+	paused       time.Duration
+	interrupted  bool
+	elements     uint64
+	waited       time.Duration
+	queued       float64
+	looks        int
+	lookedAt     time.Time
 }
 
 type subWindow struct {
@@ -49,7 +53,9 @@ type subWindow struct {
 func (m *Meter) Waited(waited time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.waited += waited
+	if !m.interrupted {
+		m.waited += waited
+	}
 }
 
 // Took adds elements that the consumer got at the time now, after it waited for some time. queue returns the number of
@@ -57,9 +63,17 @@ func (m *Meter) Waited(waited time.Duration) {
 func (m *Meter) Took(now time.Time, elements int, waited time.Duration, queue func() int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.begun.IsZero() {
+	before := m.taken
+	m.taken = now
+	switch {
+	case m.begun.IsZero():
 		m.begin(now)
-		m.resumed = true
+		return
+	case m.interrupted:
+		// The first element of an epoch ends the pause.
+		m.interrupted = false
+		m.paused += now.Sub(before)
+		m.begun = m.begun.Add(now.Sub(before))
 		return
 	}
 	m.elements += uint64(elements)
@@ -75,7 +89,7 @@ func (m *Meter) Took(now time.Time, elements int, waited time.Duration, queue fu
 }
 
 func (m *Meter) begin(now time.Time) {
-	m.begun, m.resumed, m.elements, m.waited, m.queued, m.looks, m.lookedAt = now, false, 0, 0, 0, 0, time.Time{}
+	m.begun, m.paused, m.elements, m.waited, m.queued, m.looks, m.lookedAt = now, 0, 0, 0, 0, 0, time.Time{}
 }
 
 func (m *Meter) end(now time.Time) {
@@ -83,7 +97,7 @@ func (m *Meter) end(now time.Time) {
 	seconds := now.Sub(m.begun).Seconds()
 	done := &pecanv1.SubWindow{
 		Number: m.number, Seconds: seconds, Elements: m.elements, WaitedS: min(m.waited.Seconds(), seconds), Queue: m.queued / float64(max(m.looks, 1)),
-		Resumed: m.resumed,
+		PausedS: m.paused.Seconds(),
 	}
 	if m.last = append(m.last, subWindow{done, now}); len(m.last) > kept {
 		m.last = m.last[1:]
@@ -91,12 +105,11 @@ func (m *Meter) end(now time.Time) {
 	m.begin(now)
 }
 
-// Interrupt drops the current sub-window: an epoch or an iteration has ended. The training loop did not spend the time
-// until the next element.
+// Interrupt begins a pause: an epoch or an iteration has ended. The next element ends it.
 func (m *Meter) Interrupt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.begun = time.Time{}
+	m.interrupted = true
 }
 
 // Report returns the newest sub-windows, as a heartbeat at the time now sends them.
@@ -106,7 +119,7 @@ func (m *Meter) Report(now time.Time) (report []*pecanv1.SubWindow) {
 	for _, each := range m.last {
 		report = append(report, &pecanv1.SubWindow{
 			Number: each.Number, AgeS: now.Sub(each.end).Seconds(), Seconds: each.Seconds, Elements: each.Elements, WaitedS: each.WaitedS,
-			Queue: each.Queue, Resumed: each.Resumed,
+			Queue: each.Queue, PausedS: each.PausedS,
 		})
 	}
 	return report

@@ -62,7 +62,7 @@ func TestAReportRepeatsTheNewestSubWindowsOnly(t *testing.T) {
 	}
 }
 
-func TestAnInterruptionIsNoStep(t *testing.T) {
+func TestAPauseIsNoStep(t *testing.T) {
 	m := &Meter{}
 	now := take(m, time.Unix(1000, 0), 61, 1, 10*time.Millisecond, 0)
 	m.Interrupt()
@@ -73,7 +73,26 @@ func TestAnInterruptionIsNoStep(t *testing.T) {
 		t.Fatalf("%d sub-windows", len(report))
 	}
 	for i, sub := range report {
-		if !near(sub.Seconds/float64(sub.Elements), 0.01) || !near(sub.WaitedS, 0.1*float64(i)) || !sub.Resumed {
+		// The second sub-window has 10 steps before the pause and 40 after it.
+		if !near(sub.Seconds/float64(sub.Elements), 0.01) || !near(sub.WaitedS, 0.08*float64(i)) || !near(sub.PausedS, 60.01*float64(i)) {
+			t.Errorf("sub-window %v", sub)
+		}
+	}
+}
+
+func TestEpochsShorterThanASubWindowAreMeasured(t *testing.T) {
+	m, now := &Meter{}, time.Unix(1000, 0)
+	for range 20 {
+		now = take(m, now, 11, 1, 10*time.Millisecond, 4*time.Millisecond).Add(90 * time.Millisecond)
+		m.Interrupt()
+	}
+	report := m.Report(now)
+	if len(report) != 4 {
+		t.Fatalf("%d sub-windows of 20 epochs of 0.1 s", len(report))
+	}
+	for i, sub := range report {
+		// The first sub-window begins with an element, each other one with a pause.
+		if !near(sub.Seconds, 0.5) || sub.Elements != 50 || !near(sub.WaitedS, 0.2) || !near(sub.PausedS, []float64{0.4, 0.5, 0.5, 0.5}[i]) {
 			t.Errorf("sub-window %v", sub)
 		}
 	}

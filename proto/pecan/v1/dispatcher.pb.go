@@ -2332,15 +2332,16 @@ type SubWindow struct {
 	// Counted from 1. A number is missing if the report of it is lost.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Seconds from the end of the sub-window to this report.
-	AgeS     float64 `protobuf:"fixed64,2,opt,name=age_s,json=ageS,proto3" json:"age_s,omitempty"`
+	AgeS float64 `protobuf:"fixed64,2,opt,name=age_s,json=ageS,proto3" json:"age_s,omitempty"`
+	// Without the pauses.
 	Seconds  float64 `protobuf:"fixed64,3,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	Elements uint64  `protobuf:"varint,4,opt,name=elements,proto3" json:"elements,omitempty"`
 	// Seconds in which the trainer waited for an element.
 	WaitedS float64 `protobuf:"fixed64,5,opt,name=waited_s,json=waitedS,proto3" json:"waited_s,omitempty"`
 	// Mean number of ready elements.
 	Queue float64 `protobuf:"fixed64,6,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Reading was interrupted between the last sub-window and this one: an epoch or an iteration ended.
-	Resumed       bool `protobuf:"varint,7,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// Seconds from the last element of an epoch to the first one of the next, summed over the epochs that ended in the sub-window.
+	PausedS       float64 `protobuf:"fixed64,8,opt,name=paused_s,json=pausedS,proto3" json:"paused_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2417,11 +2418,11 @@ func (x *SubWindow) GetQueue() float64 {
 	return 0
 }
 
-func (x *SubWindow) GetResumed() bool {
+func (x *SubWindow) GetPausedS() float64 {
 	if x != nil {
-		return x.Resumed
+		return x.PausedS
 	}
-	return false
+	return 0
 }
 
 type ClientHeartbeatResponse struct {
@@ -2994,15 +2995,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"<\n" +
 	"\fLocalWorkers\x12\x12\n" +
 	"\x04most\x18\x01 \x01(\rR\x04most\x12\x18\n" +
-	"\arunning\x18\x02 \x01(\rR\arunning\"\xb9\x01\n" +
+	"\arunning\x18\x02 \x01(\rR\arunning\"\xc0\x01\n" +
 	"\tSubWindow\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x13\n" +
 	"\x05age_s\x18\x02 \x01(\x01R\x04ageS\x12\x18\n" +
 	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x1a\n" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x19\n" +
 	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12\x14\n" +
-	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x18\n" +
-	"\aresumed\x18\a \x01(\bR\aresumed\"\xdd\x01\n" +
+	"\x05queue\x18\x06 \x01(\x01R\x05queue\x12\x19\n" +
+	"\bpaused_s\x18\b \x01(\x01R\apausedSJ\x04\b\a\x10\b\"\xdd\x01\n" +
 	"\x17ClientHeartbeatResponse\x12(\n" +
 	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\x12A\n" +
 	"\rlocal_workers\x18\n" +

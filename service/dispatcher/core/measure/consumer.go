@@ -10,8 +10,9 @@ import (
 const (
 	// keptSubWindows bounds the sub-windows of a trainer that are kept.
 	keptSubWindows = 64
-	// longStep is a factor over the median step. A sub-window shows an interruption if the trainer's own part is longer than
-	// that, and longer than longSeconds. The trainer then evaluated its model or wrote a checkpoint.
+	// longStep is a factor over the median step. A sub-window shows an interruption if the trainer's own part, or its pause
+	// between epochs, is longer than that, and longer than longSeconds. The trainer then evaluated its model or wrote a
+	// checkpoint.
 	longStep    = 3
 	longSeconds = 2
 )
@@ -20,15 +21,15 @@ const (
 type SubWindow struct {
 	Begin, End time.Duration
 	Elements   uint64
-	// Waited is in seconds. Queue is the mean number of ready elements.
-	Waited, Queue float64
-	// Resumed is set if reading was interrupted before the sub-window. Lost is set if reports of sub-windows before it are
-	// missing.
-	Resumed, Lost bool
+	// Waited is in seconds. Queue is the mean number of ready elements. Paused is how long the trainer did not read between
+	// epochs, in seconds.
+	Waited, Queue, Paused float64
+	// Lost is set if reports of sub-windows before it are missing.
+	Lost bool
 }
 
-// Seconds returns the length of the sub-window.
-func (s SubWindow) Seconds() float64 { return (s.End - s.Begin).Seconds() }
+// Seconds returns the length of the sub-window, without pauses.
+func (s SubWindow) Seconds() float64 { return (s.End - s.Begin).Seconds() - s.Paused }
 
 // ElementTime returns the time between two elements, in seconds.
 func (s SubWindow) ElementTime() float64 { return s.Seconds() / float64(max(s.Elements, 1)) }
@@ -50,8 +51,8 @@ func (c *Consumer) Add(now time.Duration, reported []*pecanv1.SubWindow) {
 		}
 		end := now - seconds(r.GetAgeS())
 		sub := SubWindow{
-			Begin: end - seconds(r.GetSeconds()), End: end, Elements: r.GetElements(), Waited: r.GetWaitedS(), Queue: r.GetQueue(), Resumed: r.GetResumed(),
-			Lost: c.last > 0 && r.GetNumber() != c.last+1,
+			Begin: end - seconds(r.GetSeconds()+r.GetPausedS()), End: end, Elements: r.GetElements(), Waited: r.GetWaitedS(), Queue: r.GetQueue(),
+			Paused: r.GetPausedS(), Lost: c.last > 0 && r.GetNumber() != c.last+1,
 		}
 		c.last = r.GetNumber()
 		if c.subs = append(c.subs, sub); len(c.subs) > keptSubWindows {
@@ -82,12 +83,13 @@ func (c *Consumer) Newest() time.Duration {
 // own returns the part of the sub-window in which the trainer did not wait, in seconds.
 func (s SubWindow) own() float64 { return s.Seconds() - s.Waited }
 
-// Gap reports whether sub-windows do not follow each other, or whether the training loop paused in one of them. A long wait for
-// an element is no pause: it shows that workers are slow.
+// Gap reports whether sub-windows do not follow each other, or whether the training loop paused for long in one of them. A long
+// wait for an element is no pause: it shows that workers are slow. Neither is the end of an epoch: epochs may be shorter than
+// a measurement window.
 func Gap(subs []SubWindow) bool {
-	longest := Median(subs, SubWindow.own) * longStep
+	longest := max(Median(subs, SubWindow.own)*longStep, longSeconds)
 	for i, s := range subs {
-		if s.own() > max(longest, longSeconds) || i > 0 && (s.Lost || s.Resumed) {
+		if max(s.own(), s.Paused) > longest || i > 0 && s.Lost {
 			return true
 		}
 	}

@@ -33,6 +33,11 @@ func TestRepeatedSubWindowsCountOnce(t *testing.T) {
 	if m := Median(got, SubWindow.ElementTime); !near(m, 0.0375) {
 		t.Errorf("the median is %v", m)
 	}
+	c.Add(12*time.Second, []*pecanv1.SubWindow{{Number: 5, Seconds: 0.5, Elements: 10, WaitedS: 0.25, PausedS: 1}})
+	last := c.Since(0)[4]
+	if last.Begin != 10500*time.Millisecond || !near(last.ElementTime(), 0.05) || !near(last.Wait(), 0.5) {
+		t.Errorf("a sub-window with a pause: %v, %v s for an element, of which the share %v was waited", last, last.ElementTime(), last.Wait())
+	}
 }
 
 func TestMissingReportsAndPausesAreGaps(t *testing.T) {
@@ -40,14 +45,15 @@ func TestMissingReportsAndPausesAreGaps(t *testing.T) {
 		subs []*pecanv1.SubWindow
 		gap  bool
 	}{
-		"in a row":               {[]*pecanv1.SubWindow{sub(1, 1.5, 0.5, 5, 0), sub(2, 1, 0.5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, false},
-		"begins after a loss":    {[]*pecanv1.SubWindow{sub(7, 1, 0.5, 5, 0), sub(8, 0.5, 0.5, 5, 0)}, false},
-		"a missing one":          {[]*pecanv1.SubWindow{sub(1, 1.5, 0.5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
-		"a pause":                {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
-		"a long wait":            {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 4.8), sub(3, 0.5, 0.5, 5, 0)}, false},
-		"a pause after a wait":   {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 1), sub(3, 0.5, 0.5, 5, 0)}, true},
-		"long steps":             {[]*pecanv1.SubWindow{sub(1, 16, 8, 1, 0), sub(2, 8, 8, 1, 0), sub(3, 0, 8, 1, 0)}, false},
-		"an interrupted reading": {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), {Number: 2, AgeS: 1, Seconds: 0.5, Elements: 5, Resumed: true}}, true},
+		"in a row":             {[]*pecanv1.SubWindow{sub(1, 1.5, 0.5, 5, 0), sub(2, 1, 0.5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, false},
+		"begins after a loss":  {[]*pecanv1.SubWindow{sub(7, 1, 0.5, 5, 0), sub(8, 0.5, 0.5, 5, 0)}, false},
+		"a missing one":        {[]*pecanv1.SubWindow{sub(1, 1.5, 0.5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
+		"a pause":              {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 0), sub(3, 0.5, 0.5, 5, 0)}, true},
+		"a long wait":          {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 4.8), sub(3, 0.5, 0.5, 5, 0)}, false},
+		"a pause after a wait": {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), sub(2, 1, 5, 5, 1), sub(3, 0.5, 0.5, 5, 0)}, true},
+		"long steps":           {[]*pecanv1.SubWindow{sub(1, 16, 8, 1, 0), sub(2, 8, 8, 1, 0), sub(3, 0, 8, 1, 0)}, false},
+		"epochs in a row":      {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), {Number: 2, AgeS: 1, Seconds: 0.5, Elements: 5, PausedS: 0.4}}, false},
+		"an evaluation":        {[]*pecanv1.SubWindow{sub(1, 6, 0.5, 5, 0), {Number: 2, AgeS: 1, Seconds: 0.5, Elements: 5, PausedS: 4}}, true},
 	} {
 		consumer := &Consumer{}
 		consumer.Add(time.Minute, c.subs)
