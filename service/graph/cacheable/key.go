@@ -4,10 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"hash"
+	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
@@ -39,15 +43,14 @@ func NewHasher(g *graph.Graph, plan *pecanv1.Plan) *Hasher {
 
 // Key hashes everything that decides which elements pass a cached step in a part of the source. The contents of the source
 // files and the job's seed are exceptions. Graphs that are equal up to that step have the same key, whatever follows it.
-// Steps that only order have the same key in any order that they give. If steps draw from seeds, the key covers the whole
-// dataset, because seeds depend on the names of nodes.
-func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan) string {
+// Steps that only order have the same key in any order that they give. If steps draw from seeds, the key covers what the seeds
+// depend on.
+func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan, cached *graph.Step) string {
 	sum := sha256.New()
 	graph.WriteHashPart(sum, []byte("pecan cache 2"))
 	graph.WriteHashPart(sum, h.Node(step.GetNode()))
 	if step.GetSeeded() {
-		graph.WriteHashPart(sum, []byte(h.g.Fingerprint()))
-		graph.WriteHashPart(sum, []byte(step.GetNode()))
+		h.writeDraws(sum, plan, cached)
 	}
 	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
 	byParts := step.GetParts() > 0
@@ -82,4 +85,33 @@ func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan) string {
 		graph.WriteHashPart(sum, []byte("mixed"))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// writeDraws hashes what the values that steps draw depend on, apart from the job's seed: the mode, which steps draw by the
+// index of an element, and the names of the steps and of the nodes in their functions. A graph lists the source first, so what
+// follows a step does not change its name.
+func (h *Hasher) writeDraws(sum hash.Hash, plan *pecanv1.Plan, cached *graph.Step) {
+	graph.WriteHashPart(sum, []byte(plan.GetMode().String()))
+	written := map[string]bool{}
+	var writeFunctions func(n *tf.NodeDef)
+	writeFunctions = func(n *tf.NodeDef) {
+		for _, name := range nodedef.CalledFunctions(n) {
+			if written[name] {
+				continue
+			}
+			written[name] = true
+			for _, inner := range h.g.Function(name).GetNodeDef() {
+				graph.WriteHashPart(sum, []byte(inner.GetName()))
+				writeFunctions(inner)
+			}
+		}
+	}
+	cached.Walk(func(s *graph.Step) {
+		name, keyed := s.Node.GetName(), byte(0)
+		if slices.Contains(plan.GetKeyed(), name) {
+			keyed = 1
+		}
+		graph.WriteHashPart(sum, append([]byte(name), 0, keyed))
+		writeFunctions(s.Node)
+	})
 }

@@ -53,7 +53,7 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	plan.Cache = last.Plan
 	others := fmt.Sprintf("and so do other jobs with the same steps up to it. There is a segment for each of the %d parts of the source", plan.Cache.Parts)
 	if plan.Cache.Parts == 0 {
-		others = "and so do other jobs with the same dataset and number of streams"
+		others = "and so do other jobs with the same steps up to here and number of streams"
 		if plan.Cache.Seeded {
 			others += " and the same seed, because steps upstream of cache() draw from the seed"
 		}
@@ -79,7 +79,7 @@ func (p *Planner) planStep(plan *pecanv1.Plan, rules *cacheable.Rules, c *cachea
 		return
 	}
 	h := cacheable.NewHasher(p.g, plan)
-	step.Key = p.keyWithMoves(cacheable.Key(h, plan, step), h, c.Step)
+	step.Key = p.keyWithMoves(cacheable.Key(h, plan, step, c.Step), h, c.Step)
 	if c.AfterBatch {
 		// A segment also has the rows that the stream keeps back for the closing stream. Their form depends on the batch
 		// strategy.
