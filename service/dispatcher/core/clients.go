@@ -100,7 +100,11 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 		if known != nil && !pass.Starved && pass.Elements == known.report.GetElements() {
 			took = known.took
 		}
-		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now, took: took}
+		state := &passState{starved: pass.Starved, report: pass, seen: c.now, took: took}
+		if known != nil && c.now > known.seen {
+			state.waited = (pass.WaitedS - known.report.GetWaitedS()) / (c.now - known.seen).Seconds()
+		}
+		client.passes[key] = state
 	}
 	if !req.Opening {
 		c.closeAbandonedPasses(req, client)

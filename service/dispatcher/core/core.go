@@ -253,6 +253,7 @@ func (c *Core) tick() {
 	c.placements.LeaveOtherHosts()
 	c.stepCaches()
 	c.stepCaching()
+	c.stepFollowing()
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()
