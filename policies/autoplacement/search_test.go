@@ -222,10 +222,10 @@ func TestMissingWorkersAreNotAwaitedForLong(t *testing.T) {
 func TestWorkersThatLeaveAreAwaited(t *testing.T) {
 	j, p := job{demand: 0.1, remote: 2, local: 0.1}, autoplacement.NewSearch()
 	at := workers(1, 1)
-	j.run(p, cheapest, &at, 12)
+	before := j.run(p, cheapest, &at, 12)
 	for range 20 {
-		if d := p.Next(cheapest, j.window(workers(7, 1))); d.Target != workers(5, 0) || !d.Converged {
-			t.Fatalf("wants %v (%s) while workers leave, want 5 remote", d.Target, d.Reason)
+		if d := p.Next(cheapest, j.window(workers(7, 1))); d.Target != workers(5, 0) || !d.Converged || d.SearchWindows != before.SearchWindows {
+			t.Fatalf("wants %v (%s) after %d windows of searches while workers leave, want 5 remote after %d", d.Target, d.Reason, d.SearchWindows, before.SearchWindows)
 		}
 	}
 }
