@@ -91,6 +91,9 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		s.stage, s.policy.Predicted = r.Predicted.Stage, predictedOf(r)
 	}
 	goal := Goal(r)
+	if goal.Objective == autoscale.Budget && !goal.Priced() {
+		return Unchanged(r, `objective "budget" needs prices of this trainer and of the workers: give the dispatcher --prices`), nil
+	}
 	if err := goal.Validate(); err != nil {
 		return Unchanged(r, err.Error()), nil
 	}

@@ -165,7 +165,7 @@ func TestLimitsAreKept(t *testing.T) {
 		{Request{Local: 4}, 0, 1},
 	} {
 		c.r.JobID, c.r.Options = "j", &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}
-		if d, _ := New().Decide(c.r); d.Remote != c.remote || d.Local != c.local || !strings.Contains(d.Why, "needs prices") {
+		if d, _ := New().Decide(c.r); d.Remote != c.remote || d.Local != c.local || !strings.Contains(d.Why, "--prices") {
 			t.Errorf("of %d remote workers with %d registered, and %d local ones with %d, a budget without prices gives %v", c.r.Remote, c.r.Registered, c.r.Local, c.r.RegisteredLocal, d)
 		}
 	}
