@@ -120,8 +120,11 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 	}
 	s.goal = g
 	s.target = g.Limits.Clamp(s.target)
-	if !w.Usable() {
-		return s.decision(nil, "the window is not usable")
+	if why := w.Unusable(); why != "" {
+		if reason != "" {
+			reason += "; "
+		}
+		return s.decision(nil, reason+"the window is not usable: "+why)
 	}
 	o := observe(w)
 	if s.obs = append(s.obs, o); len(s.obs) > keptWindows {
