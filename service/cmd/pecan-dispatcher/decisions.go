@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// decisionsLog is the file of --decisions-log. When the next line would not fit into most bytes, the file gets the name NAME.1, in
-// place of an earlier one, and a new file begins. So both have at most twice as many bytes, or two lines. The dispatcher writes one
-// line at a time.
+// decisionsLog is the file of --decisions-log. Before it would have more than most bytes, it gets the name NAME.1, in place of an
+// earlier one. Then a new file begins. So both have at most twice as many bytes, or two lines. The dispatcher writes one line at a
+// time.
 type decisionsLog struct {
 	name string
 	// most is 0 without a bound.
