@@ -122,7 +122,7 @@ soak: build ## Run the tests for rare bugs, for an hour or more
 	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RANDOM_ORDERS=200 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
 	  $(PYTHON) -m pytest -q -rs tests/e2e tests/graph tests/faults
 
-mutate: .venv/ready $(LINKED) ## Break each guard of AutoOrder and AutoPlacement in turn, and expect its test to fail (5 minutes)
+mutate: .venv/ready $(LINKED) ## Break each guard of AutoOrder, and guards of AutoPlacement and its search, in turn, and expect its test to fail (6 minutes)
 	$(PYTHON) tests/mutate.py
 
 damage: ## Flip every bit of a small dispatcher store, and 10,000 random bits of a large one

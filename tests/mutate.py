@@ -1,9 +1,10 @@
 """Breaks each guard of AutoOrder, and guards of AutoPlacement, in turn and expects a test to fail (`make mutate`).
 
 A guard of AutoOrder is a condition in the Go code that keeps steps in their registered order. One of AutoPlacement keeps
-elements while workers come and go. Each mutation replaces one text of the
-Go code under service/ by another one and names a test. The test passes before and must fail after. The go command reads
-the changed file through its -overlay flag, so the working tree stays as it is.
+elements while workers come and go. One of its policy, the search, keeps it from changing workers without a reason.
+
+Each mutation replaces one text of the Go code under service/ or policies/ by another one and names a test. The test passes
+before and must fail after. The go command reads the changed file through its -overlay flag, so the working tree stays as it is.
 
 A text is found by its content, because files move. It must exist exactly once.
 
@@ -220,12 +221,42 @@ MUTATIONS = (
         "a stream stays with a worker that was not chosen, if its trainer reaches no other one", "s.serves[id] || p.schedule.NeedsOthers(epoch, stream.Stream) {", "s.serves[id] {",
         "TestScripts",
     ),
+    # The search for the number of workers.
+    Mutation("the search follows no gain below the margin", "Search{Margin: 0.02, Horizon: 200}", "Search{Margin: 0, Horizon: 200}", "TestAGainBelowTheMarginChangesNothing"),
+    Mutation("one window of the search decides nothing", "max(0, math.Abs(difference)-oneWindow)", "math.Abs(difference)", "TestOneOutlierDecidesNothing"),
+    Mutation(
+        "the search measures its choice twice", "if s.target = s.best; m.windows(s.best) < 2 && s.left > 0 {", "if s.target = s.best; m.windows(s.best) < 1 && s.left > 0 {",
+        "TestASearchMeasuresItsChoiceTwice",
+    ),
+    Mutation("the search measures a slow probe once more", "m.cells[i].ratio > surprise &&", "m.cells[i].ratio > 99*surprise &&", "TestASearchMeasuresASlowProbeAgain"),
+    off("the search measures an outlier of the best once more", "case m.windows(c) >= 2 && m.windows(s.best) == 1:", "TestASearchMeasuresAnOutlierOfTheBestAgain"),
+    off("the last windows of a search confirm what was measured", "if s.left <= confirmWindows {", "TestTheLastWindowsOfASearchConfirmWhatWasMeasured"),
+    Mutation("a search has an end", "case c == s.best || gain < needed || s.left <= 0:", "case c == s.best || gain < needed:", "TestASearchEndsAfterNineWindows"),
+    Mutation("a probe of the search pays for itself within the horizon", "return max(s.Margin, probeWindows/float64(s.Horizon))", "return s.Margin", "TestAProbePaysForItselfInWhatIsLeftOfTheJob"),
+    Mutation("three windows confirm a change before a search", "normal, change) < confirming {", "normal, change) < 0*confirming {", "TestTheMonitorIgnoresTwoOutliersAndFindsAChange"),
+    Mutation("a small change begins no search", ">= realChange {\n", ">= 0*realChange {\n", "TestTheMonitorIgnoresTwoOutliersAndFindsAChange"),
+    Mutation("the search awaits a missing worker", "if s.missing++; s.missing < patience {", "if s.missing++; s.missing < 0*patience {", "TestAMissingWorkerIsAwaitedForTwoWindows"),
+    Mutation(
+        "the search does not ask again and again for missing workers", "if s.ceiling != nil {\n\t\tl.Max", "if false && s.ceiling != nil {\n\t\tl.Max",
+        "TestMissingWorkersAreNotAwaitedForLong",
+    ),
+    Mutation(
+        "the search asks less and less for missing workers", "&limit, s.backoff, min(2*s.backoff, mostBackoff)", "&limit, s.backoff, s.backoff",
+        "TestMissingWorkersAreTriedLessAndLess",
+    ),
+    off("the search ignores a window with a gap", "case w.Gap:", "TestUnusableWindowsChangeNothing"),
+    Mutation("the search forgets windows of an earlier plan", "s.plan, s.obs, s.replanned, s.calm = plan, nil,", "s.plan, s.obs, s.replanned, s.calm = plan, s.obs,", "TestWindowsOfAnEarlierPlanDoNotCount"),
 )  # fmt: skip
+
+
+def go_files() -> list[pathlib.Path]:
+    """Returns the files that may have a guard or a test."""
+    return [path for directory in ("service", "policies") for path in (ROOT / directory).rglob("*.go")]
 
 
 def sources() -> dict[pathlib.Path, str]:
     """Returns the Go code with the guards, without its tests."""
-    return {path: path.read_text() for path in (ROOT / "service").rglob("*.go") if not path.name.endswith("_test.go")}
+    return {path: path.read_text() for path in go_files() if not path.name.endswith("_test.go")}
 
 
 def place(mutation: Mutation, code: dict[pathlib.Path, str]) -> pathlib.Path:
@@ -246,7 +277,7 @@ def run(*words: str, overlay: pathlib.Path | None = None) -> subprocess.Complete
 def outcome(tests: list[str], overlay: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs one Go test, or some Python tests."""
     if not tests[0].startswith("tests/"):
-        packages = sorted({str(path.parent) for path in (ROOT / "service").rglob("*_test.go") if f"func {tests[0]}(" in path.read_text()})
+        packages = sorted({str(path.parent) for path in go_files() if f"func {tests[0]}(" in path.read_text()})
         return run("go", "test", "-count=1", f"-run=^{tests[0]}$", *packages, overlay=overlay)
     return run(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, overlay=overlay)
 

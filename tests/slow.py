@@ -6,6 +6,7 @@ combination, and a search that needs much data. CI runs both targets. `pytest FI
 
 # Beginnings of the names of tests.
 SLOW = (
+    "tests/e2e/test_budget.py",
     "tests/e2e/test_cache_decision.py::test_a_decision_survives_a_restart_of_the_dispatcher_and_deaths_of_workers",
     "tests/e2e/test_cache_decision.py::test_a_directory_that_vanishes_while_it_is_written_changes_no_element",
     "tests/e2e/test_cache_decision.py::test_random_steps_after_a_cached_step_draw_the_same_values_as_without",

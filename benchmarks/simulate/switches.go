@@ -31,7 +31,7 @@ var names = []string{"scaling-policy", "scaling-threshold-up", "batches-per-deci
 func (s *switches) register(f *pflag.FlagSet) {
 	s.flags = f
 	f.IntVar(&s.scalingPolicy, names[0], 0, "the predecessors' scaling_policy, compared with Pecan's default: 1 Cachew's scaling, 2 all workers, 3 Pecan's placement; 0 compares all policies")
-	f.Float64Var(&s.scalingThresholdUp, names[1], 0.03, "scaling_threshold_up: the gain that one more worker must have")
+	f.Float64Var(&s.scalingThresholdUp, names[1], 0.03, "scaling_threshold_up: the gain that one more worker must have; without this flag, cachew-code uses 0.07")
 	f.IntVar(&s.batchesPerDecision, names[2], sim.PublishedElements, "batches_per_decision: elements of a measurement window. Their noise is independent")
 	f.Float64Var(&s.clientCost, names[3], autoscale.Published.Trainer, "client_cost: price of a trainer per hour")
 	f.Float64Var(&s.workerCost, names[4], autoscale.Published.Remote, "worker_cost: price of a remote worker per hour")

@@ -3,6 +3,7 @@ package autoplacement
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
@@ -120,6 +121,7 @@ func TestTheMonitorIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
 		{"twice as slow after a slow window", []float64{1, 1.06, 2, 2, 2}, true, 3},
 		{"two outliers after a slow window", []float64{1, 1.06, 1.3, 1.3, 1, 1, 1}, false, 0},
 		{"two outliers before a slow window", []float64{1, 1.3, 1.3, 1.06, 1, 1, 1}, false, 0},
+		{"4.9 % slower for long", slices.Repeat([]float64{1.049}, 60), false, 0},
 		{"10 % slower", []float64{1.1, 1.1, 1.1, 1.1, 1.1, 1.1}, true, 3},
 		{"6 % faster", []float64{0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94}, true, 3},
 	} {
@@ -248,6 +250,22 @@ func TestTheDemandOnAContendedHostIsTheMeasuredOne(t *testing.T) {
 		c := autoscale.Configuration{Remote: remote}
 		if got := m.estimate(c); got < 0.11 || got > 0.145 {
 			t.Errorf("with %d workers the predicted time is %.3f s, and the trainer's own 0.127 s were measured", remote, got)
+		}
+	}
+}
+
+// A configuration that only the model prefers is not measured any more at the end of a search. One that seemed better is confirmed.
+func TestTheLastWindowsOfASearchConfirmWhatWasMeasured(t *testing.T) {
+	at := func(remote int, time float64) observation {
+		return observation{at: autoscale.Configuration{Remote: remote}, time: time, demand: 0.01, remote: float64(remote)}
+	}
+	s := NewSearch()
+	s.goal = autoscale.Goal{Prices: autoscale.Published, Limits: autoscale.Limits{Max: autoscale.Configuration{Remote: 9}}}
+	s.best = autoscale.Configuration{Remote: 3}
+	m := newModel([]observation{at(3, 1/3.), at(4, 0.29)}, 1, Known{})
+	for left, want := range map[int]int{confirmWindows + 1: 9, confirmWindows: 4} {
+		if s.left = left; s.candidate(m).Remote != want {
+			t.Errorf("with %d windows left, %v is measured next, want %d remote workers", left, s.candidate(m), want)
 		}
 	}
 }

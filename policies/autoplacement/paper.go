@@ -9,7 +9,7 @@ import (
 // Paper is algorithm 1 of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering
 // and Hybrid Placement" (USENIX ATC 2024), for comparison. It adds remote workers until that gains less than Threshold. Then
 // it repeats two phases until neither changes anything. The first adds local workers until the element time is Threshold
-// above that of the remote workers alone. The second removes remote workers until the price of an element rises.
+// above that of the remote workers alone. The second removes remote workers until the price of an element rises. That holds for all objectives.
 //
 // The paper monitors afterwards and gives no rule. Here it starts again if the element time at every tenth
 // window is 1.5 times that of convergence, as Cachew does.
@@ -79,7 +79,7 @@ func (p *Paper) step(g autoscale.Goal, now measured) string {
 		p.addLocal(g)
 		return "one more local worker does no harm yet"
 	case phaseRemove:
-		if g.Score(now.at, now.time) > g.Score(p.kept.at, p.kept.time) {
+		if g.PerHour(now.at)*now.time > g.PerHour(p.kept.at)*p.kept.time {
 			p.endRound(g)
 			return "the removal of the last remote worker raised the price of an element"
 		}

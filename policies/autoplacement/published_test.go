@@ -152,3 +152,27 @@ func TestThePapersAlgorithmEndsWhereNeitherPhaseChangesAnything(t *testing.T) {
 		}
 	}
 }
+
+// The second phase compares prices, whatever the objective is. Without prices, it compares them at the proportions of Goal.PerHour.
+func TestThePapersAlgorithmRemovesRemoteWorkersByPrice(t *testing.T) {
+	budget := published
+	budget.Objective, budget.Budget = autoscale.Budget, 1
+	byTime, unpriced := published, published
+	byTime.Objective, unpriced.Prices = autoscale.Time, autoscale.Prices{}
+	for name, g := range map[string]autoscale.Goal{"cost": published, "time": byTime, "budget": budget, "no prices": unpriced} {
+		g.Limits.Max.Local = 0
+		p, at := autoplacement.NewPaper(), configuration{Remote: 1}
+		var path []configuration
+		for range 30 {
+			path = append(path, at)
+			// The sixth worker gains 3.2 %, and costs 6.0 % with the published prices and 6.7 % without prices.
+			d := p.Next(g, window(at, []float64{199, 100, 67, 51, 31, 30}[min(at.Remote, 6)-1]))
+			if at = d.Target; d.Converged {
+				break
+			}
+		}
+		if at != workers(5, 0) {
+			t.Errorf("%s: went over %v, want to end with 5 remote workers", name, path)
+		}
+	}
+}

@@ -120,8 +120,11 @@ func (s *Search) Next(g autoscale.Goal, w autoscale.Window) autoscale.Decision {
 	}
 	s.goal = g
 	s.target = g.Limits.Clamp(s.target)
-	if !w.Usable() {
-		return s.decision(nil, "the window is not usable")
+	if why := w.Unusable(); why != "" {
+		if reason != "" {
+			reason += "; "
+		}
+		return s.decision(nil, reason+"the window is not usable: "+why)
 	}
 	o := observe(w)
 	if s.obs = append(s.obs, o); len(s.obs) > keptWindows {
@@ -282,34 +285,29 @@ func (s *Search) step(m *model) string {
 		s.goal.Score(s.target, m.predict(s.target)) < s.score(m, s.best)*(1-s.Margin) {
 		return fmt.Sprintf("%v is %.0f %% slower than predicted and is measured once more", s.target, 100*math.Expm1(m.cells[i].ratio))
 	}
-	for {
-		s.improve(m)
-		c := s.candidate(m)
-		gain := 1 - s.score(m, c)/s.score(m, s.best)
-		needed := s.needed(m, c)
-		switch {
-		case c == s.best || gain < needed || s.left <= 0:
-			if s.target = s.best; m.windows(s.best) < 2 && s.left > 0 {
-				return fmt.Sprintf("%v seems best and is measured once more", s.best)
-			}
-			s.end(m)
-			if gain >= s.Margin && gain < needed {
-				return fmt.Sprintf("%v stays: %v promises %.1f %%, and a probe must promise %.1f %% in %d windows", s.best, c, 100*gain, 100*needed, s.Horizon)
-			}
-			return fmt.Sprintf("%v is the best: no other promises more than %.1f %%", s.best, 100*max(gain, 0))
-		case m.windows(c) == 0:
-			s.target = c
-			return fmt.Sprintf("%v is predicted to be %.1f %% better than %v", c, 100*gain, s.best)
-		case s.verdict(m, c) == worse:
-			s.refuted = append(s.refuted, c)
-		case m.windows(c) >= 2 && m.windows(s.best) == 1:
-			s.target = s.best
-			return fmt.Sprintf("%v seems %.1f %% better than %v, which is measured once more", c, 100*gain, s.best)
-		default:
-			s.target = c
-			return fmt.Sprintf("%v seems %.1f %% better than %v and is measured once more", c, 100*gain, s.best)
+	s.improve(m)
+	c := s.candidate(m)
+	gain := 1 - s.score(m, c)/s.score(m, s.best)
+	needed := s.needed(m, c)
+	switch {
+	case c == s.best || gain < needed || s.left <= 0:
+		if s.target = s.best; m.windows(s.best) < 2 && s.left > 0 {
+			return fmt.Sprintf("%v seems best and is measured once more", s.best)
 		}
+		s.end(m)
+		if gain >= s.Margin && gain < needed {
+			return fmt.Sprintf("%v stays: %v promises %.1f %%, and a probe must promise %.1f %% in %d windows", s.best, c, 100*gain, 100*needed, s.Horizon)
+		}
+		return fmt.Sprintf("%v is the best: no other promises more than %.1f %%", s.best, 100*max(gain, 0))
+	case m.windows(c) == 0:
+		s.target = c
+		return fmt.Sprintf("%v is predicted to be %.1f %% better than %v", c, 100*gain, s.best)
+	case m.windows(c) >= 2 && m.windows(s.best) == 1:
+		s.target = s.best
+		return fmt.Sprintf("%v seems %.1f %% better than %v, which is measured once more", c, 100*gain, s.best)
 	}
+	s.target = c
+	return fmt.Sprintf("%v seems %.1f %% better than %v and is measured once more", c, 100*gain, s.best)
 }
 
 // needed returns the gain that a configuration must promise. One that was measured needs no probe.

@@ -172,20 +172,30 @@ func TestAProbePaysForItselfInWhatIsLeftOfTheJob(t *testing.T) {
 }
 
 func TestUnusableWindowsChangeNothing(t *testing.T) {
-	for name, change := range map[string]func(*autoscale.Window){
-		"gap":         func(w *autoscale.Window) { w.Gap = true },
-		"not settled": func(w *autoscale.Window) { w.Settled = false },
-		"no consumer": func(w *autoscale.Window) { w.Consumers = nil },
+	for _, c := range []struct {
+		why    string
+		change func(*autoscale.Window)
+	}{
+		{"reports of a trainer are missing", func(w *autoscale.Window) { w.Gap = true }},
+		{"a training loop paused", func(w *autoscale.Window) { w.Gap, w.Paused = true, true }},
+		{"other jobs began or ended on the workers", func(w *autoscale.Window) { w.Settled = false }},
+		{"no trainer read for long enough", func(w *autoscale.Window) { w.Consumers = nil }},
+		{"no trainer took elements", func(w *autoscale.Window) { w.Consumers[0].ElementTimes = []float64{0} }},
 	} {
 		p := autoplacement.NewSearch()
 		j := job{demand: 0.1, remote: 1, local: 1}
 		before := p.Next(cheapest, j.window(workers(1, 1))).Target
 		unusable := j.window(workers(1, 1))
+		change := c.change
 		change(&unusable)
 		for range 5 {
-			if d := p.Next(cheapest, unusable); d.Target != before {
-				t.Errorf("%s: the target changed to %v", name, d.Target)
+			if d := p.Next(cheapest, unusable); d.Target != before || d.Reason != "the window is not usable: "+c.why {
+				t.Errorf("%s: the target changed to %v: %s", c.why, d.Target, d.Reason)
 			}
+		}
+		unusable.Plan = 1
+		if d := p.Next(cheapest, unusable); !strings.Contains(d.Reason, "the plan of the job changed; the window is not usable: "+c.why) {
+			t.Errorf("%s, with another plan: %s", c.why, d.Reason)
 		}
 	}
 }
@@ -222,10 +232,10 @@ func TestMissingWorkersAreNotAwaitedForLong(t *testing.T) {
 func TestWorkersThatLeaveAreAwaited(t *testing.T) {
 	j, p := job{demand: 0.1, remote: 2, local: 0.1}, autoplacement.NewSearch()
 	at := workers(1, 1)
-	j.run(p, cheapest, &at, 12)
+	before := j.run(p, cheapest, &at, 12)
 	for range 20 {
-		if d := p.Next(cheapest, j.window(workers(7, 1))); d.Target != workers(5, 0) || !d.Converged {
-			t.Fatalf("wants %v (%s) while workers leave, want 5 remote", d.Target, d.Reason)
+		if d := p.Next(cheapest, j.window(workers(7, 1))); d.Target != workers(5, 0) || !d.Converged || d.SearchWindows != before.SearchWindows {
+			t.Fatalf("wants %v (%s) after %d windows of searches while workers leave, want 5 remote after %d", d.Target, d.Reason, d.SearchWindows, before.SearchWindows)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package autoscale_test
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
@@ -70,6 +71,33 @@ func TestConvergedCachewSearchesAgainWhenTheTimeGrows(t *testing.T) {
 		}
 		if at != c.want {
 			t.Errorf("%s: wants %d workers, want %d", c.name, at, c.want)
+		}
+	}
+}
+
+// A cache that is complete, for example, changes what an element costs. Nothing of the earlier plan counts then.
+func TestCachewStartsAtOneWorkerWhenThePlanChanges(t *testing.T) {
+	for name, p := range map[string]*autoscale.Cachew{"paper": autoscale.CachewPaper(), "code": autoscale.CachewCode()} {
+		times := []float64{20, 10, 5, 4, 4, 4}
+		if path := follow(p, unbounded, times, 12); path[11] != 4 {
+			t.Fatalf("%s: converged over %v, want 4 workers", name, path)
+		}
+		w := window(4, 1, 1)
+		w.Plan = 1
+		if d := p.Next(unbounded, w); d.Target.Remote != 1 || d.Converged || !strings.Contains(d.Reason, "plan") {
+			t.Errorf("%s: with another plan, %d workers are wanted (converged: %v, %q), want 1", name, d.Target.Remote, d.Converged, d.Reason)
+		}
+		// With the new plan, a second worker is enough.
+		at := 1
+		var path []int
+		for range 8 {
+			path = append(path, at)
+			w = window(at, max(1, 2/float64(at)), 1)
+			w.Plan = 1
+			at = p.Next(unbounded, w).Target.Remote
+		}
+		if !slices.Equal(path, []int{1, 2, 3, 2, 2, 2, 2, 2}) {
+			t.Errorf("%s: with another plan the search went over %v, want 1, 2, 3 and then 2 workers", name, path)
 		}
 	}
 }
@@ -147,6 +175,17 @@ func TestFastFlowKeepsTheFastestWayToDivideTheSteps(t *testing.T) {
 	}
 	if !slices.Equal(tried, []int{0, 0, 1, 2, 3, 2}) || inTrainer != 2 {
 		t.Errorf("windows had %v steps in the trainer, and then it has %d", tried, inTrainer)
+	}
+	// A window that the default policy does not use counts.
+	rough := autoscale.Window{Gap: true, Workers: autoscale.Configuration{Remote: 2, Local: 2}, Consumers: []autoscale.Consumer{{ElementTimes: []float64{1}}}}
+	f = &autoscale.FastFlow{Steps: 4}
+	if d := f.Next(unbounded, rough); d.InTrainer != 1 {
+		t.Errorf("after a window with a gap: %v", d)
+	}
+	// Without elements, a window has no time.
+	rough.Consumers = nil
+	if d := f.Next(unbounded, rough); d.InTrainer != 1 {
+		t.Errorf("after a window without elements: %v", d)
 	}
 	// Without local workers, nothing may run on the trainer's host.
 	remote := unbounded

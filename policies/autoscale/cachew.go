@@ -7,7 +7,8 @@ import (
 
 // Cachew is the scaling of Graur et al., "Cachew: Machine Learning Input Data Processing as a Service" (USENIX ATC 2022),
 // section 4.3, for comparison. It adds a remote worker as long as that shortens the time between elements. It compares each
-// window with the last one that had another number of workers.
+// window with the last one that had another number of workers. With another plan, for example when a cache is complete, it starts
+// again at one worker.
 type Cachew struct {
 	// Up is the gain that one more worker must have. Down is the loss that one worker less may have.
 	Up, Down float64
@@ -22,6 +23,7 @@ type Cachew struct {
 	FiniteQueue bool
 
 	history   []Window
+	plan      uint64
 	target    int
 	converged Window
 	stable    int
@@ -41,10 +43,14 @@ func CachewCode() *Cachew {
 // Next decides from one window.
 func (c *Cachew) Next(g Goal, w Window) Decision {
 	at := w.Workers.Remote
-	if c.target == 0 {
-		c.target = max(at, 1)
-	}
 	reason := "the window does not have the wanted number of workers"
+	switch {
+	case c.target == 0:
+		c.target, c.plan = max(at, 1), w.Plan
+	case w.Plan != c.plan:
+		c.target, c.plan, c.history, c.converged = 1, w.Plan, nil, Window{}
+		reason = "the plan of the job changed, so the search starts again at one worker"
+	}
 	if at == c.target {
 		c.history = append(c.history, w)
 		if len(c.history) > 20 {

@@ -17,7 +17,7 @@ type FastFlow struct {
 func (f *FastFlow) Next(g Goal, w Window) Decision {
 	d := Decision{Target: g.Limits.Clamp(Configuration{Remote: 2, Local: 2}), State: "profile", InTrainer: len(f.times)}
 	profiles := func() bool { return d.Target.Local > 0 && d.InTrainer < f.Steps }
-	if profiles() && w.Usable() && w.Workers == d.Target {
+	if profiles() && w.MeanTime() > 0 && w.Workers == d.Target {
 		if f.times = append(f.times, w.MeanTime()); f.times[d.InTrainer] < f.times[f.kept] {
 			f.kept = d.InTrainer
 		}

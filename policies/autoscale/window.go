@@ -18,10 +18,10 @@ type Window struct {
 	Seconds float64
 	// Workers is the configuration that was ready during the whole window.
 	Workers Configuration
-	// Settled is whether the buffers had settled after the last change of workers when the window began.
+	// Settled is false if the workers of the job changed shortly before the window, or other jobs changed its share of them.
 	Settled bool
-	// Gap is whether reports are missing or out of order.
-	Gap bool
+	// Gap is whether reports are missing, or a training loop paused. Paused is whether it is a pause.
+	Gap, Paused bool
 	// Plan changes with the order, the cache or the graph of the job.
 	Plan uint64
 
@@ -66,9 +66,23 @@ type Host struct {
 }
 
 // Usable returns whether the window describes a steady state of some trainer.
-func (w Window) Usable() bool {
-	t := w.ElementTime()
-	return w.Settled && !w.Gap && t > 0 && !math.IsInf(t, 1)
+func (w Window) Usable() bool { return w.Unusable() == "" }
+
+// Unusable returns why the window does not describe a steady state of some trainer; "" if it does.
+func (w Window) Unusable() string {
+	switch t := w.ElementTime(); {
+	case len(w.Consumers) == 0:
+		return "no trainer read for long enough"
+	case w.Gap && w.Paused:
+		return "a training loop paused"
+	case w.Gap:
+		return "reports of a trainer are missing"
+	case !w.Settled:
+		return "other jobs began or ended on the workers"
+	case !(t > 0) || math.IsInf(t, 1):
+		return "no trainer took elements"
+	}
+	return ""
 }
 
 // MeanTime returns the mean time between two elements over all trainers and sub-windows. The published policies

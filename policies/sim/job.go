@@ -16,7 +16,8 @@ type Job struct {
 	// Windows is the number of windows with steady state, Elements that of the elements of a window.
 	Windows, Elements int
 	// Delay is the most windows until a change of workers has settled, 1 or more. Each change takes a random number of them,
-	// because workers start slowly. Meanwhile the earlier workers serve, as far as they exist, and both configurations cost.
+	// because workers start slowly. Meanwhile the earlier workers serve, as far as they exist, and both configurations cost. A policy
+	// that decides differently meanwhile gets the workers that it wants last.
 	Delay int
 	// Noise is the standard deviation of a window's element time, and of each other measurement. SubNoise is that
 	// of sub-windows. A window is an outlier with probability Outliers: its time is then 30 % longer or shorter.
@@ -109,13 +110,13 @@ func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
 			lowest = world.best()
 		}
 		if next != at {
-			both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
 			for range 1 + starts.IntN(j.Delay) {
+				both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
 				w := j.window(rng, world, serving, inTrainer, &clock)
 				w.Settled = false
 				windows, seconds = windows+1, seconds+w.Seconds
 				bill, best = bill+world.Goal.Score(billed(both, inTrainer), world.Surface.Divided(serving, inTrainer).Time), best+lowest
-				p.Next(world.Goal, w)
+				next = world.existing(p.Next(world.Goal, w).Target)
 			}
 			at = next
 		}

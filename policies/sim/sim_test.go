@@ -190,6 +190,26 @@ func TestLostWorkersServeNoFurtherWindow(t *testing.T) {
 	}
 }
 
+// hasty asks for eight workers, and for three as soon as it sees a window in which a change of workers settles.
+type hasty struct{ wants int }
+
+func (h *hasty) Next(_ autoscale.Goal, w autoscale.Window) autoscale.Decision {
+	if !w.Settled {
+		h.wants = 3
+	}
+	return autoscale.Decision{Target: autoscale.Configuration{Remote: h.wants}}
+}
+
+// A policy that does not wait until a change has settled is simulated like that.
+func TestDecisionsCountWhileAChangeSettles(t *testing.T) {
+	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "inverse")
+	for seed := range uint64(5) {
+		if steps := sim.Noisy(s, g, 2).Run(&hasty{wants: 8}, seed); steps[1].Workers.Remote != 3 {
+			t.Errorf("seed %d: %v serve, and 3 remote ones are wanted since the change of workers", seed, steps[1].Workers)
+		}
+	}
+}
+
 // Without noise, the time and the price of a job follow from its surface.
 func TestTheTimeAndThePriceOfAnEpochFollowFromTheSurface(t *testing.T) {
 	s, g := sim.Random(rand.New(rand.NewPCG(3, 0)), "floor")

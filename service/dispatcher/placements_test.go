@@ -138,9 +138,10 @@ func windowOf(workers int, end time.Duration) *measure.Window {
 	return w
 }
 
-func TestAChangedTableOfPricesStartsANewSearch(t *testing.T) {
+// priced starts a service with a table of prices. write changes the price of a worker in it; that of the trainer is 1 per hour.
+func priced(t *testing.T) (s *service, write func(worker string)) {
 	path := filepath.Join(t.TempDir(), "prices.yaml")
-	write := func(worker string) {
+	write = func(worker string) {
 		table := "currency: EUR\ntrainers: {host: {per_hour: 1.0}}\nworkers: {small: {per_hour: " + worker + "}}\n"
 		if err := os.WriteFile(path, []byte(table), 0o600); err != nil {
 			t.Fatal(err)
@@ -151,27 +152,58 @@ func TestAChangedTableOfPricesStartsANewSearch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startService(t, serviceOptions{deps: func(d *dispatcher.Deps) {
+	return startService(t, serviceOptions{deps: func(d *dispatcher.Deps) {
 		d.Prices = func(trainer string) (autoscale.Prices, string, error) { return file.Of(trainer, "") }
-	}})
+	}}), write
+}
+
+// decide lets a service decide from windows of a job with the workers that are wanted, and returns the reasons.
+func decide(s *service, r *placing.Request, placed **pecanv1.Placement, windows int) (whys []string) {
+	for range windows {
+		r.Now += 4 * time.Second
+		r.Window = windowOf(int((*placed).Remote), r.Now)
+		*placed = s.d.PlaceNow(*r)
+		whys = append(whys, (*placed).Why)
+	}
+	return whys
+}
+
+func TestAChangedTableOfPricesStartsANewSearch(t *testing.T) {
+	s, write := priced(t)
 	r := placing.Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 4, Registered: 4}
 	placed := s.d.PlaceNow(r)
-	decide := func(windows int) (whys []string) {
-		for range windows {
-			r.Now += 4 * time.Second
-			r.Window = windowOf(int(placed.Remote), r.Now)
-			placed = s.d.PlaceNow(r)
-			whys = append(whys, placed.Why)
-		}
-		return whys
-	}
 	// With the trainer at 1 per hour, an element costs 0.11 with one worker and 0.084 with two.
-	if whys := decide(10); placed.Remote != 2 || !placed.Converged {
+	if whys := decide(s, &r, &placed, 10); placed.Remote != 2 || !placed.Converged {
 		t.Fatalf("ends at %d workers: %q", placed.Remote, whys)
 	}
 	// Now it costs 0.3 with one and 0.35 with two.
 	write("2.00")
-	if whys := decide(10); placed.Remote != 1 || !placed.Converged || !strings.Contains(whys[0], "the goal changed") {
+	if whys := decide(s, &r, &placed, 10); placed.Remote != 1 || !placed.Converged || !strings.Contains(whys[0], "the goal changed") {
 		t.Errorf("after the change, ends at %d workers: %q", placed.Remote, whys)
+	}
+}
+
+// Two workers are the fastest. With the trainer, they cost 1.2 per hour, and one costs 1.1.
+func TestABudgetBoundsTheWorkersOfAJob(t *testing.T) {
+	s, write := priced(t)
+	for budget, want := range map[float64]uint32{1.25: 2, 1.15: 1} {
+		r := placing.Request{JobID: fmt.Sprint(budget), Options: &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: budget}, Remote: 4, Registered: 4}
+		placed := s.d.PlaceNow(r)
+		if whys := decide(s, &r, &placed, 10); placed.Remote != want || !placed.Converged {
+			t.Errorf("%v per hour: ends at %d workers, want %d: %q", budget, placed.Remote, want, whys)
+		}
+		// Workers become cheap, and expensive again.
+		for _, price := range []string{"0.01", "0.1"} {
+			write(price)
+			whys := decide(s, &r, &placed, 10)
+			if most := map[string]uint32{"0.01": 2, "0.1": want}[price]; placed.Remote != most || !placed.Converged {
+				t.Errorf("%v per hour, workers at %s: ends at %d workers, want %d: %q", budget, price, placed.Remote, most, whys)
+			}
+		}
+	}
+	unpriced := startService(t, serviceOptions{})
+	placed := unpriced.d.PlaceNow(placing.Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 2}, Remote: 4, Registered: 3})
+	if placed.Remote != 3 || !strings.Contains(placed.Why, "--prices") {
+		t.Errorf("without prices: %v", placed)
 	}
 }

@@ -47,7 +47,7 @@ type options struct {
 	prices, workerType, trainerType          string
 	decisionsLog, tenants, learnedDir        string
 	exitWithParent                           bool
-	reserve                                  int64
+	reserve, decisionsBytes                  int64
 	provider                                 provider
 	config                                   dispatcher.Config
 	flags                                    *pflag.FlagSet
@@ -85,6 +85,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar((*string)(&c.CacheMode), "cache-mode", string(c.CacheMode), `what streams do at cached steps, for comparisons: "auto" reads what is stored and writes the rest, "compute" uses no cache, "put" only writes, "get" only reads`)
 	f.BoolVar(&c.CacheShared, "cache-shared", c.CacheShared, "let jobs read caches that jobs of other tenants wrote")
 	f.StringVar(&o.decisionsLog, "decisions-log", "", "file that gets a line of JSON for each decision on the workers of a job; empty: none")
+	f.Int64Var(&o.decisionsBytes, "decisions-log-bytes", 64<<20, "most bytes of --decisions-log; then it is renamed to FILE.1, in place of an earlier one, and a new file begins; 0: no bound")
 	f.StringVar(&o.learnedDir, "learned-dir", "", "directory for what was learned from jobs about datasets: profiles, orders, placements; several dispatchers of one user may share it; empty: only the state of this dispatcher has it")
 	o.provider.register(f)
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
@@ -116,7 +117,8 @@ func (o *options) validate(args []string) error {
 	}
 	wrong := o.provider.validate(o.flags)
 	c.Fleet = o.provider.limits
-	return errors.Join(wrong, check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
+	return errors.Join(wrong, check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0),
+		check.Bytes("--decisions-log-bytes", o.decisionsBytes, 0), o.config.Validate())
 }
 
 // openStore opens the work directory. Without one it returns a store in memory.
@@ -148,7 +150,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, address string, log *slog
 		return nil, nil, err
 	}
 	if o.decisionsLog != "" {
-		if deps.Decisions, err = os.OpenFile(o.decisionsLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		if deps.Decisions, err = openDecisionsLog(o.decisionsLog, o.decisionsBytes); err != nil {
 			return nil, nil, fmt.Errorf("--decisions-log: %w", err)
 		}
 	}

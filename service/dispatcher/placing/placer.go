@@ -1,6 +1,7 @@
 package placing
 
 import (
+	"slices"
 	"time"
 
 	"github.com/pecan-ml/pecan/policies/autoplacement"
@@ -91,10 +92,14 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 		s.stage, s.policy.Predicted = r.Predicted.Stage, predictedOf(r)
 	}
 	goal := Goal(r)
+	if goal.Objective == autoscale.Budget && !goal.Priced() {
+		return Unchanged(r, `objective "budget" needs prices of this trainer and of the workers: give the dispatcher --prices`), nil
+	}
 	if err := goal.Validate(); err != nil {
 		return Unchanged(r, err.Error()), nil
 	}
 	s.seen = s.windowOf(r.Window, r.Plan)
+	s.seen.Paused = s.seen.Gap && !lostReports(r.Window)
 	s.policy.Horizon = horizon(r.Left, s.seen)
 	d := s.policy.Next(goal, s.seen)
 	if r.Window == nil {
@@ -116,8 +121,18 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 	case d.Converged:
 		// A window without a change says nothing new.
 		decided.Candidates, decided.Why = s.candidates, s.found
+		if why := s.seen.Unusable(); r.Window != nil && why != "" {
+			decided.Why += "; the newest window is not usable: " + why
+		}
 	}
 	return decided, keep(s.policy.Result())
+}
+
+// lostReports reports whether reports of a trainer are missing in a window.
+func lostReports(w *measure.Window) bool {
+	return slices.ContainsFunc(w.Trainers, func(t measure.Trainer) bool {
+		return slices.ContainsFunc(t.Subs[min(1, len(t.Subs)):], func(s measure.SubWindow) bool { return s.Lost })
+	})
 }
 
 // predictedOf returns the predicted workers; nil without a prediction.

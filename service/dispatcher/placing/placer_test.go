@@ -165,7 +165,7 @@ func TestLimitsAreKept(t *testing.T) {
 		{Request{Local: 4}, 0, 1},
 	} {
 		c.r.JobID, c.r.Options = "j", &pecanv1.PlacementOptions{Objective: "budget", BudgetPerHour: 3}
-		if d, _ := New().Decide(c.r); d.Remote != c.remote || d.Local != c.local || !strings.Contains(d.Why, "needs prices") {
+		if d, _ := New().Decide(c.r); d.Remote != c.remote || d.Local != c.local || !strings.Contains(d.Why, "--prices") {
 			t.Errorf("of %d remote workers with %d registered, and %d local ones with %d, a budget without prices gives %v", c.r.Remote, c.r.Registered, c.r.Local, c.r.RegisteredLocal, d)
 		}
 	}
@@ -231,6 +231,38 @@ func TestASearchBeginsAtThePrediction(t *testing.T) {
 		r.Window, r.Now = j.window(2), j.now
 		if last, _ = p.Decide(r); strings.Contains(last.Why, "predicted") {
 			t.Errorf("after another change: %v", last)
+		}
+	}
+}
+
+// What a user sees of a search tells why it does not go on.
+func TestADecisionNamesTheCauseOfAnUnusableWindow(t *testing.T) {
+	for _, c := range []struct {
+		why    string
+		change func(*measure.Window)
+	}{
+		{"reports of a trainer are missing", func(w *measure.Window) { w.Gap, w.Trainers[0].Subs[2].Lost = true, true }},
+		{"a training loop paused", func(w *measure.Window) { w.Gap = true }},
+		// A report before the window is missing.
+		{"a training loop paused", func(w *measure.Window) { w.Gap, w.Trainers[0].Subs[0].Lost = true, true }},
+		{"other jobs began or ended on the workers", func(w *measure.Window) { w.Disturbed = true }},
+	} {
+		j, p := &job{step: 0.01, element: 0.055}, New()
+		r := Request{JobID: "j", Options: &pecanv1.PlacementOptions{Objective: "cost"}, Remote: 16}
+		unusable := func(workers int) *pecanv1.Placement {
+			r.Window, r.Now = j.window(workers), j.now
+			c.change(r.Window)
+			d, _ := p.Decide(r)
+			return d
+		}
+		p.Decide(r)
+		if d := unusable(1); d.Remote != 1 || !strings.Contains(d.Why, "the window is not usable: "+c.why) {
+			t.Errorf("%s: %v", c.why, d)
+		}
+		r.Window = nil
+		_, found, _ := j.run(t, p, r, 8)
+		if d := unusable(6); !d.Converged || d.Remote != 6 || d.Why != found.Why+"; the newest window is not usable: "+c.why {
+			t.Errorf("%s, after the search: %v", c.why, d)
 		}
 	}
 }
