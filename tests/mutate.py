@@ -1,7 +1,8 @@
-"""Breaks each guard of AutoOrder, and guards of AutoPlacement, in turn and expects a test to fail (`make mutate`).
+"""Breaks each guard of AutoOrder, and guards of AutoCache and AutoPlacement, in turn and expects a test to fail (`make mutate`).
 
-A guard of AutoOrder is a condition in the Go code that keeps steps in their registered order. One of AutoPlacement keeps
-elements while workers come and go. One of its policy, the search, keeps it from changing workers without a reason.
+A guard of AutoOrder is a condition in the Go code that keeps steps in their registered order. One of AutoCache refuses a
+step whose stored elements would not be those of each epoch. One of AutoPlacement keeps elements while workers come and go.
+One of its policy, the search, keeps it from changing workers without a reason.
 
 Each mutation replaces one text of the Go code under service/ or policies/ by another one and names a test. The test passes
 before and must fail after. The go command reads the changed file through its -overlay flag, so the working tree stays as it is.
@@ -30,6 +31,7 @@ GRAPH = "tests/graph/test_"
 ADVERSARY = GRAPH + "adversaries.py::test_no_proposed_order_changes_the_dataset"
 STAYS = GRAPH + "proposals.py::test_a_step_that_would_change_elements_stays_with_a_reason"
 TRIAL = GRAPH + "proposals.py::test_an_order_that_a_trial_would_refuse_is_not_proposed"
+MARKS = "TestMarksAreLegalOrHaveAReason"
 BATCH = GRAPH + "batches.py::test_a_map_that_is_not_pointwise_stays_before_the_batch"
 
 
@@ -148,6 +150,13 @@ MUTATIONS = (
         "steps of other branches do not count for the key of a cache", "cached.Before = uint32(max(0, ", "cached.Before = 0 * uint32(max(0, ",
         "TestTheKeyOfACacheFollowsEachOrderOfItsSteps",
     ),
+    # Steps that must not be cached.
+    off("a step that is random in each epoch is not cached", "if why.None() && !freezes && !q.ByParts[step] {", MARKS),
+    off("a step after another one that produces other values in each run is not cached", "case f.Stateful || f.WritesVariables || f.Unrepeatable:", MARKS),
+    off("a step that is read more than once, or not to its end, is not cached", "if input.refusal.None() && !f.readsOnce(s, in) {", MARKS),
+    off("a step before random values by another number is not cached", "if first := f.shiftsIndex(s); at.refusal.None() && through && first != nil {", MARKS),
+    off("files without versions are not cached", 'if scheme := r.unversioned(); why.None() && scheme != "" {', MARKS),
+    off("files with computed names are not cached", "if !r.opensOnly(name, known) {", "TestThePlannerFindsCandidates"),
     # Rollbacks.
     Mutation(
         "a failure in an order excuses no later one", "return last.GetError() != nil && !last.GetFailedInOrder()", "return last.GetError() != nil",

@@ -89,7 +89,7 @@ func (m *memory) List() ([]Info, error) {
 	var out []Info
 	for _, name := range names {
 		if info, err := m.fs.Stat(m.path(name)); err == nil {
-			out = append(out, Info{name, info.Size()})
+			out = append(out, Info{Name: name, Size: info.Size()})
 		}
 	}
 	return out, err

@@ -87,7 +87,8 @@ func Patient(fs FileSystem, budget int64, most time.Duration) *Dir {
 	return &Dir{fs: &patience{fs: fs, wait: most}, budget: budget}
 }
 
-// List returns the names of a cluster's files. Files of other clusters are not this cluster's concern.
+// List returns the names of a cluster's files. Files of other clusters are not this cluster's concern, and neither are those that
+// another user gave such a name.
 func (d *Dir) List(cluster string) ([]string, error) {
 	all, err := d.fs.List()
 	if err != nil {
@@ -95,7 +96,7 @@ func (d *Dir) List(cluster string) ([]string, error) {
 	}
 	var out []string
 	for _, file := range all {
-		if owner := ClusterOf(file.Name); owner != "" && owner == cluster {
+		if owner := ClusterOf(file.Name); owner != "" && owner == cluster && !file.Foreign {
 			out = append(out, file.Name)
 		}
 	}

@@ -15,10 +15,10 @@ import (
 type FileSystem interface {
 	// Create creates a file. An existing file is an error.
 	Create(name string) (File, error)
-	// Open opens a regular file for reading and returns its size.
+	// Open opens a regular file for reading and returns its size. It refuses files of other users.
 	Open(name string) (Readable, int64, error)
 	Rename(from, to string) error
-	// Remove deletes a file. A missing file is no error.
+	// Remove deletes a file, but no file of another user. A missing file is no error.
 	Remove(name string) error
 	List() ([]Info, error)
 	// SyncDir makes names durable.
@@ -41,6 +41,8 @@ type Readable interface {
 type Info struct {
 	Name string
 	Size int64
+	// Foreign is set if the file belongs to another user.
+	Foreign bool
 }
 
 // disk is a directory of the host. os.Root keeps every access inside it, also through links.
@@ -116,7 +118,23 @@ func (d *disk) Rename(from, to string) error {
 
 // Remove implements FileSystem.
 func (d *disk) Remove(name string) error {
-	return d.do(func(root *os.Root) error { return safedir.Remove(root, name) })
+	return d.do(func(root *os.Root) error {
+		if err := own(root, name); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return safedir.Remove(root, name)
+	})
+}
+
+// own returns safedir.ErrForeign for a file of another user. A link belongs to whoever made the link.
+func own(root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	return safedir.Foreign(info)
 }
 
 // List implements FileSystem.
@@ -145,7 +163,7 @@ func list(root *os.Root) ([]Info, error) {
 			// The file was removed during the listing.
 			continue
 		}
-		out = append(out, Info{entry.Name(), info.Size()})
+		out = append(out, Info{entry.Name(), info.Size(), safedir.Foreign(info) != nil})
 	}
 	return out, nil
 }

@@ -44,7 +44,11 @@ func (d *Dispatcher) chooseCacheNow(asked core.CachingRequest, answer core.Cachi
 			prices.Storage = d.deps.StoragePrice()
 		}
 	}
-	decided, waitsFor := caching.Decide(asked.Facts, prices)
+	choose := d.deps.ChooseCache
+	if choose == nil {
+		choose = caching.Decide
+	}
+	decided, waitsFor := choose(asked.Facts, prices)
 	if decided == nil {
 		answer.WaitsFor = waitsFor
 		return answer

@@ -12,7 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pecan-ml/pecan/policies/autoscale"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/caching"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/measure"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
@@ -144,6 +147,8 @@ type Deps struct {
 	Prices func(trainerType string) (p autoscale.Prices, currency string, err error)
 	// StoragePrice returns the price of a byte of caches for an hour; nil if it costs nothing.
 	StoragePrice func() float64
+	// ChooseCache decides which step of a job is cached, or says what it waits for; nil for caching.Decide.
+	ChooseCache func(measure.Caching, caching.Prices) (decided *pecanv1.CacheDecision, waitsFor string)
 	// Decisions gets a line of JSON for each decision on the workers of a job; nil for none.
 	Decisions io.Writer
 	// Provider starts and stops the remote workers; nil if somebody else does. Config.Core.Fleet has its name and limits. The

@@ -240,10 +240,12 @@ def link(path: pathlib.Path) -> None:
 
 
 def foreign(path: pathlib.Path) -> None:
-    """Replaces a segment by a file of another user that has its size."""
-    path.write_bytes(bytes(path.stat().st_size))
-    if os.geteuid() == 0:
-        os.chown(path, 12345, 12345)
+    """Gives a segment to another user, who has changed values. Its checksums stay: a multiple of their polynomial was added."""
+    data = bytearray(path.read_bytes())
+    at = len(data) // 2
+    data[at : at + 5] = (int.from_bytes(data[at : at + 5], "little") ^ (0x82F63B78 << 1 | 1)).to_bytes(5, "little")
+    path.write_bytes(data)
+    os.chown(path, 12345, 12345)
 
 
 HARM = {
@@ -252,8 +254,9 @@ HARM = {
     "gone": lambda path: path.unlink(),
     "another": lambda path: path.write_bytes(max(path.parent.glob("*.seg")).read_bytes()),
     "linked": link,
-    "foreign": foreign,
 }
+if os.geteuid() == 0:
+    HARM["foreign"] = foreign
 
 
 def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local, caplog):
@@ -271,12 +274,14 @@ def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local, c
         until(complete, "segments are missing after three epochs")
         before = computed(service)
         segments = service.segments()
-        for path, harm in zip(segments, HARM.values()):
-            harm(path)
+        harmed = dict(zip(HARM, segments))
+        for what, path in harmed.items():
+            HARM[what](path)
+        strange = harmed["foreign"].read_bytes() if "foreign" in harmed else b""
         assert sorted(bytes_of(dataset)) == sorted(local)
         until(lambda: service.metric("segments_invalid") == len(HARM), f"{service.metric('segments_invalid')} of {len(HARM)} are noticed")
         warned = "\n".join(line for line in caplog.text.splitlines() if "a cache segment cannot be used" in line)
-        assert all(path.name in warned for path in segments[:len(HARM)]), warned
+        assert all(path.name in warned for path in harmed.values()), warned
         # A stream of the prefetched epoch had its lease before the harm was known.
         for _ in range(2):
             assert sorted(bytes_of(dataset)) == sorted(local)
@@ -284,6 +289,9 @@ def test_harmed_files_of_an_automatic_cache_change_no_element(tmp_path, local, c
         # Only those streams were computed.
         assert computed(service) - before <= 3 * len(HARM) * ELEMENTS // STREAMS
         assert (tmp_path / "outside").is_file(), "a link was followed when its name was removed"
+        if strange:
+            assert "belongs to user 12345" in warned
+            assert harmed["foreign"].read_bytes() == strange, "a file of another user was moved or changed"
 
 
 def remove(directory: pathlib.Path) -> None:

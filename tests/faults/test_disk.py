@@ -17,6 +17,7 @@ import pytest
 import slow_disk as slow_disks
 import tensorflow as tf
 from cluster import Cluster, running_cluster, wait
+from records import FULL
 from run import Run
 
 
@@ -117,6 +118,27 @@ def test_a_full_cache_disk_caches_what_fits(tmp_path, data, truth, small_disk):
         run.release()
 
 
+@pytest.mark.streams(least=32, most=64)
+def test_a_disk_that_fills_while_a_chosen_cache_is_written_changes_no_element(tmp_path, data, truth, golden, small_disk):
+    """D5: the disk is full when workers have written a part of what the service has chosen. The rest is computed, and what is stored stays."""
+    disk = small_disk(tmp_path / "disk", 64 << 20)
+    with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
+        cluster.add_all(2)
+        with Run(cluster, data, "deterministic", 5, dataset=data.dataset().map(_expensive), **AUTOMATIC) as run:
+            _read_until_written(run, disk / "cache", 1)
+            _fill(disk)
+            run.note_fault("the workers' disk ran full")
+            run.finish()
+            run.check(truth, golden, moved=0)
+            wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "a metric counts what is not written")
+            assert any("no space left on device" in worker.log.read_text() for worker in cluster.workers), "no worker warns"
+            (job,) = cluster.status()["jobs"]
+            stored, streams = int(job["cache"]["segments"]), int(job["cache"]["streams"])
+            assert 0 < stored < streams, f"{stored} of {streams} segments are stored"
+            wait(lambda: _metric(cluster, "cache", "bytes_read") > 0, "what is stored is read")
+        run.release()
+
+
 @pytest.mark.parametrize("cache", ["forced", pytest.param("auto", marks=pytest.mark.streams(most=128))])
 def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, data, truth, small_disk, cache):
     """D14: the file system of the cache directory is read-only. Every epoch computes, and a warning and a metric say so.
@@ -136,7 +158,7 @@ def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, dat
         def writable(value: int) -> bool:
             return all(_sample(port, "pecan_worker_cache_writable") == value for port in ports)
 
-        options = {"cache": "auto", "order": "off"} if cache == "auto" else {}
+        options = AUTOMATIC if cache == "auto" else {}
         with Run(cluster, data, "exactly_once", 2 if cache == "forced" else 6, dataset=dataset, **options) as run:
             run.read_until(2, 0)
             wait(lambda: all("read-only file system" in worker.log.read_text() for worker in cluster.workers), "workers warn")
@@ -156,16 +178,20 @@ def test_a_read_only_cache_disk_is_reported_and_changes_no_element(tmp_path, dat
         run.release()
 
 
+# A forced cache is written and read in the same way.
 @pytest.mark.streams(least=32, most=64)
-def test_a_slow_cache_directory_does_not_stop_epochs(tmp_path, data, truth, slow_disk):
+@pytest.mark.parametrize("cache, mode", [("auto", "deterministic"), ("forced", "exactly_once")] if FULL else [("auto", "deterministic")])
+def test_a_slow_cache_directory_does_not_stop_epochs(tmp_path, data, truth, golden, slow_disk, cache, mode):
     """D14: each call of the cache directory takes 5 s, while segments are written, and while they are read. The epochs go on without it."""
     slow = "does not answer in time"
+    forced = cache == "forced"
+    # The service must choose this directory, each call of which is answered by Python.
+    dataset = data.dataset().apply(pecan.cache()) if forced else data.dataset().map(lambda *element: _expensive(*element, turns=2400))
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(slow_disk.path)))) as cluster:
         cluster.add_all(2)
-        with Run(cluster, data, "exactly_once", 4, dataset=data.dataset().apply(pecan.cache())) as run:
-            run.read_until(0, data.total // 4)
-            wait(lambda: list(slow_disk.path.glob("*.seg")), "a segment is written")
-            for epoch in (0, 1):
+        with Run(cluster, data, mode, 5, dataset=dataset, **({} if forced else AUTOMATIC)) as run:
+            _read_until_written(run, slow_disk.path, 2)
+            for epoch in range(run.epoch, run.epoch + 2):
                 began = time.monotonic()
                 slow_disk.delay(5)
                 run.read_until(epoch + 1, 0)
@@ -175,7 +201,7 @@ def test_a_slow_cache_directory_does_not_stop_epochs(tmp_path, data, truth, slow
             wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "a metric counts what is not written")
             slow_disk.delay(0)
             run.finish()
-            run.check(truth, None, moved=0)
+            run.check(truth, golden, moved=0)
             assert _metric(cluster, "cache", "segments_invalid") == 0, "a slow segment counts as damaged"
         run.release()
 
@@ -201,8 +227,21 @@ def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, smal
         run.release()
 
 
-def _expensive(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    spin = tf.while_loop(lambda i, s: i < 400, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
+# The job's options for a cache that the service chooses.
+AUTOMATIC = {"cache": "auto", "order": "off"}
+
+
+def _read_until_written(run: Run, cache: pathlib.Path, more: int) -> None:
+    """Reads until a segment is stored, and at least one element of an epoch. The run ends so many epochs after that one."""
+    run.read_until(0, 1)
+    # Workers measure the directory when they start.
+    while run.epoch < run.passes and (run.position == 0 or all("-probe-" in path.name for path in cache.glob("*.seg"))):
+        run.read_until(run.epoch, run.position + 1)
+    run.passes = run.epoch + 1 + more
+
+
+def _expensive(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor, turns: int = 400) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    spin = tf.while_loop(lambda i, s: i < turns, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
     return number, payload, total + tf.cast(spin[1] * 0, tf.int64)
 
 

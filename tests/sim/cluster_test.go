@@ -33,6 +33,8 @@ type options struct {
 	compactEvery int
 	// cacheDir is a directory that all workers see.
 	cacheDir string
+	// chosen is set if decisions on caches are random.
+	chosen bool
 	// repeated is set if unary calls of trainers arrive more than once, also late.
 	repeated bool
 	// drain is how long a stopping worker serves what it holds.
@@ -55,6 +57,7 @@ func (o options) dispatcher() dispatcher.Config {
 	if o.provided {
 		config.Core.Fleet = fleet.Limits{Provider: "sim", Max: o.workers, Idle: 2 * time.Second}
 	}
+	config.Core.DecideUnmeasured = o.chosen
 	config.Version = "sim"
 	return config
 }
@@ -85,6 +88,8 @@ type cluster struct {
 	localsStopped atomic.Int64
 	proxy         *proxy
 	ledger        *ledger
+	// choices counts the decisions that cache a step.
+	choices atomic.Int64
 	// trainers has those that have not ended.
 	trainersMu sync.Mutex
 	trainers   map[*trainer]struct{}

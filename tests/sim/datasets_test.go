@@ -44,6 +44,8 @@ type dataset struct {
 	known bool
 	// cached is set if the dataset has a cached step.
 	cached bool
+	// chosen is set if decisions say whether a step is cached, and which.
+	chosen bool
 	// shuffled is set if seeds decide the order in a stream. An undisturbed run shows it.
 	shuffled bool
 	// shares is the number of shares of the source, if it is not sources. asked is the number of streams that the job
@@ -62,7 +64,7 @@ func (d *dataset) divided(streams int64) *dataset {
 		streams = min(streams, shortParts)
 	}
 	return &dataset{
-		name: d.name, spec: d.spec, share: d.share, words: d.words, known: d.known, cached: d.cached, shuffled: d.shuffled,
+		name: d.name, spec: d.spec, share: d.share, words: d.words, known: d.known, cached: d.cached, chosen: d.chosen, shuffled: d.shuffled,
 		shares: max(sources, streams), asked: streams,
 	}
 }
@@ -130,7 +132,9 @@ var (
 	cached = &dataset{name: "cached", words: 512, cached: true, spec: spec(words(512), false), share: func(share int64) [][]int64 {
 		return scalars(from(share*10, 10)...)
 	}}
-	large = &dataset{name: "large", words: 128 << 10, spec: spec(words(128<<10), false), share: func(share int64) [][]int64 {
+	// decided has no mark: decisions say which step is cached.
+	decided = &dataset{name: "cached", words: 512, cached: true, chosen: true, spec: spec(words(512), false), share: cached.share}
+	large   = &dataset{name: "large", words: 128 << 10, spec: spec(words(128<<10), false), share: func(share int64) [][]int64 {
 		return scalars(share)
 	}}
 )
@@ -143,6 +147,9 @@ func (d *dataset) graph() []byte {
 		}
 		if d.shares > sources {
 			data = longer(data, d.shares)
+		}
+		if d.chosen {
+			data = bytes.ReplaceAll(data, []byte(forcedMark), []byte(passedMark))
 		}
 		d.bytes = data
 	})

@@ -13,6 +13,9 @@
 //
 // Half of the seeds ask for 1 to 1,024 streams (anyStreams in random_test.go has the limits), and the others have 4.
 //
+// In half of the seeds with a cached step, decisions say which step is cached. They are random and change with each epoch, because
+// no decision may change an element (caching_test.go).
+//
 // Plans with a closing stream are not here. TensorFlow calls the source of their graphs from its own threads, which are in
 // no bubble. Go ends a process that touches a bubble's channels from outside. Tests with real processes have them.
 package sim

@@ -31,6 +31,8 @@ const (
 	// readKind means that an epoch read a cache. unfilledKind means that a cache could not be written for good.
 	readKind     simnet.Fault = "cache read"
 	unfilledKind simnet.Fault = "cache not filled"
+	// chosenKind counts the decisions to cache a step.
+	chosenKind simnet.Fault = "cache chosen"
 )
 
 // chaos breaks things while a test runs.

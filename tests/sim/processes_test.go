@@ -107,6 +107,9 @@ func (c *cluster) startDispatcher() {
 	if c.options.placed {
 		deps.Prices = c.prices
 	}
+	if c.options.chosen {
+		deps.ChooseCache = c.chooseCache
+	}
 	if c.machines != nil {
 		deps.Provider = provider{c.machines, store}
 	}

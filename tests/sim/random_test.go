@@ -108,7 +108,7 @@ func TestSimulation(t *testing.T) {
 	if len(seeds) < 200 {
 		return
 	}
-	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, abandonedKind, readKind, unfilledKind, movedKind, removedKind, troubledKind, localKind} {
+	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, abandonedKind, readKind, unfilledKind, chosenKind, movedKind, removedKind, troubledKind, localKind} {
 		if total[kind] == 0 {
 			t.Errorf("in %d seeds this fault never had an effect: %s", len(seeds), kind)
 		}
@@ -152,6 +152,10 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 	if later := rand.New(rand.NewPCG(seed, 5)); later.IntN(3) == 0 {
 		data = []*dataset{free, cached}[later.IntN(2)]
 	}
+	epochs := epochsRead
+	if decides := rand.New(rand.NewPCG(seed, 14)); data.cached && decides.IntN(2) == 0 {
+		data, epochs = decided, chosenEpochs
+	}
 	if divided := rand.New(rand.NewPCG(seed, 9)); divided.IntN(2) == 0 {
 		data = data.divided(anyStreams(divided, seed))
 	}
@@ -172,7 +176,7 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 		data.recordOrders(t, epochsRead)
 	}
 	if data.cached {
-		o.cacheDir = memoryDir(t)
+		o.cacheDir, o.chosen = memoryDir(t), data.chosen
 	}
 	if rng.IntN(3) == 0 {
 		o.compactEvery = 5 + rng.IntN(30)
@@ -185,10 +189,10 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 	}
 	var plan []planned
 	for range 1 + rng.IntN(5) {
-		at := rng.IntN(epochsRead * data.elements())
+		at := rng.IntN(epochs * data.elements())
 		if rng.IntN(3) == 0 {
 			// At the start or at the change of epochs, when most is decided.
-			at = max(0, rng.IntN(epochsRead)*data.elements()-rng.IntN(4))
+			at = max(0, rng.IntN(epochs)*data.elements()-rng.IntN(4))
 		}
 		plan = append(plan, planned{
 			fault: faults[rng.IntN(len(faults))], at: at,
@@ -272,7 +276,7 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 				x.mu.Lock()
 				x.all = append(x.all, tr)
 				x.mu.Unlock()
-				rest := epochsRead
+				rest := epochs
 				if n == 1 && leavesAt >= 0 {
 					rest--
 					// The other reader must be there: if it comes two epochs later, it finds nothing of this one.
@@ -302,13 +306,14 @@ func runSeed(t *testing.T, seed uint64, placed bool) (hits map[simnet.Fault]int)
 		if placed {
 			hits[movedKind] = c.movedByPlacement()
 		}
-		c.ledger.audit(data, promised, epochsRead)
+		c.ledger.audit(data, promised, epochs)
 		if promised == atMost && hits[leaveKind] == 0 {
 			hits[lostKind] = c.lossesAreCounted(data)
 		}
 		if data.cached {
 			hits[c.cacheFault()]++
 		}
+		hits[chosenKind] = int(c.choices.Load())
 		hits[abandonedKind] = c.abandonedByTrainers()
 	})
 	return hits

@@ -39,8 +39,12 @@ type wanted struct {
 }
 
 func (w wanted) jobOptions() *pecanv1.JobOptions {
+	cache := pecanv1.Cache_CACHE_UNSPECIFIED
+	if w.dataset.chosen {
+		cache = pecanv1.Cache_CACHE_AUTO
+	}
 	return &pecanv1.JobOptions{
-		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant, Placement: w.placement,
+		Cache: cache, Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum, Streams: int32(w.dataset.asked), Weight: w.weight, Tenant: w.tenant, Placement: w.placement,
 	}
 }
 

@@ -216,6 +216,9 @@ func removeCluster(ctx context.Context, o *options, path string, out io.Writer) 
 	for _, name := range names {
 		err = errors.Join(err, dir.Remove(name))
 	}
+	if foreign := files.Files - len(names); err == nil && foreign > 0 {
+		err = fmt.Errorf("%d files belong to another user and stay; run the command as that user", foreign)
+	}
 	if err != nil {
 		return fmt.Errorf("cache rm %s: %w", path, err)
 	}

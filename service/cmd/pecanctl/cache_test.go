@@ -82,6 +82,24 @@ func TestOnlyTheFilesOfAClusterThatIsGoneAreRemoved(t *testing.T) {
 	}
 }
 
+func TestFilesOfAnotherUserStay(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to another user")
+	}
+	own, foreign := cache.Name("c-2", "key", 0, 1, 1, "w"), cache.Name("c-2", "key", 1, 1, 1, "w")
+	path := cacheFiles(t, own, foreign)
+	if err := os.Chown(filepath.Join(path, foreign), 12345, 12345); err != nil {
+		t.Fatal(err)
+	}
+	o := &options{dispatcher: serve(t), timeout: 10 * time.Second, cluster: "c-2"}
+	if err := run(t.Context(), o, []string{"cache", "rm", path}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "1 files belong to another user and stay") {
+		t.Error(err)
+	}
+	if got := namesIn(t, path); !slices.Equal(got, []string{foreign}) {
+		t.Errorf("the directory has %v", got)
+	}
+}
+
 // Versions before names had the cluster have left files that count against --cache-bytes.
 func TestFilesWithOldNamesAreNamedAndRemoved(t *testing.T) {
 	old := []string{"key-0-1-1-w.seg", "key-1-1-2-w.tmp", "key-2-1-3-w.bad"}

@@ -130,7 +130,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	totals := c.profiles[job.JobId].Totals()
 	nodes := jobmetrics.Valid(totals.Computed())
 	cpuWait := totals.CPUWaitShare(nodes)
-	if elements, cpu := jobmetrics.Busiest(nodes); elements < decisionElements || cpu < decisionCPU {
+	if elements, cpu := jobmetrics.Busiest(nodes); !c.cfg.DecideUnmeasured && (elements < decisionElements || cpu < decisionCPU) {
 		cpuWait = kept.GetCpuWait()
 		if nodes = jobmetrics.Valid(kept.GetNodes()); len(nodes) == 0 {
 			return facts, fmt.Sprintf("measured %d of %d elements of the busiest step and %.2g of %.2g s of CPU", min(elements, decisionElements), decisionElements, min(cpu, decisionCPU), decisionCPU)

@@ -49,6 +49,8 @@ type Config struct {
 	CacheTTL   time.Duration
 	// CacheMode says whether streams compute, write or read at cached steps.
 	CacheMode CacheMode
+	// DecideUnmeasured lets decisions on caches be made before anything is measured. The caller's policy must not need costs.
+	DecideUnmeasured bool
 	// CacheShared is set if jobs read caches that jobs of other tenants wrote.
 	CacheShared bool
 	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.

@@ -14,6 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/cache"
 	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
 
 const (
@@ -214,7 +215,8 @@ func (d *Directory) remove(name string) {
 	}
 }
 
-// invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside. If the directory
+// invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside, but no file of another
+// user. If the directory
 // is slow, the segment may be good: it stays, and there is no report.
 func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) *pecanv1.CacheSegmentInvalid {
 	if errors.Is(why, cache.ErrNoAnswer) {
@@ -226,7 +228,7 @@ func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 	}
 	d.invalid.Add(1)
 	d.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
-	if damaged {
+	if damaged && !errors.Is(why, safedir.ErrForeign) {
 		if err := d.dir.Quarantine(segment.GetName()); err != nil {
 			d.Log.Debug("moving a damaged segment aside failed", "file", segment.GetName(), "error", err)
 		}
