@@ -69,8 +69,8 @@ func (c *Candidate) refuse(r Refusal) { c.Refusal, c.Why = r.Code, r.Why }
 
 func (c *Candidate) isForced() bool { return c.Origin == pecanv1.CacheCandidate_FORCED }
 
-// Candidates returns the candidates of a dataset from the source on, at most 12. omitted is the number of those that
-// are left out for that bound. root is the tree of steps that was cut.
+// Candidates returns the candidates of a dataset from the source on. At most MaxCandidates can be cached. omitted is the
+// number of steps that the planner found and left out for that bound. root is the tree of steps that was cut.
 func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate, omitted int) {
 	f := &finder{Rules: r, Request: q, cpu: map[string]float64{}}
 	for _, n := range q.Profile {

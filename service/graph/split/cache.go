@@ -31,7 +31,7 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 		}
 	}
 	if omitted > 0 {
-		addReason(plan, "Of the steps that may be cached, %d are left out. A plan has at most %d.", omitted, len(candidates))
+		addReason(plan, "Of the steps that may be cached, %d without a mark are left out. A job has at most %d candidates.", omitted, cacheable.MaxCandidates)
 	}
 	last := cacheable.Forced(candidates)
 	switch {

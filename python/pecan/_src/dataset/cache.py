@@ -44,15 +44,17 @@ def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
 def cache_candidate(name: str, freeze_randomness: bool = False) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Marks a place where the elements of the steps before it may be cached.
 
-    A dataset may have any number of candidates, anywhere. The mark changes no element, here and on workers, unless
-    `freeze_randomness` is True. `explain` lists the candidates, and says why one of them cannot be used.
+    A dataset may have any number of marks, anywhere. A mark changes no element, here and on workers, unless
+    `freeze_randomness` is True. The service chooses among at most 12 marks that can be used. `explain` lists all marks,
+    and says why one of them is not used.
 
     The service measures what the steps cost and how fast the cache directory is. It stores the elements of one
     candidate, or of none, so that the job is cheapest over the epochs that it expects. A dataset with `pecan.cache()`
     stores there.
 
-    A cache repeats what was random in the epoch that wrote it. Therefore a candidate after a random step, such as a
-    `shuffle` or a random map, can be used only with `freeze_randomness=True`.
+    A cache repeats what was random in the epoch that wrote it. Therefore a candidate after a step that draws random
+    values can be used only with `freeze_randomness=True`. The same holds after a `shuffle` that Pecan can neither
+    move after the candidate nor replace by a random order of parts of the source.
 
     Args:
         name: Name of the place: 1 to 64 letters (a-z, A-Z), digits or underscores.
