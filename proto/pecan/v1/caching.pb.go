@@ -42,7 +42,7 @@ const (
 	CacheRefusal_CACHE_REFUSAL_SHARDING CacheRefusal = 8
 	// Files are looked for while the pipeline runs.
 	CacheRefusal_CACHE_REFUSAL_LISTED_FILES CacheRefusal = 9
-	// The names of files are computed while the pipeline runs. Only steps that the planner found are refused for it.
+	// The names of files are computed while the pipeline runs, and no mark says that the files never change.
 	CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES CacheRefusal = 10
 	// Files are named by URL.
 	CacheRefusal_CACHE_REFUSAL_REMOTE_FILES CacheRefusal = 11

@@ -47,9 +47,6 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	if marks := p.cacheMarks(root); marks > 1 {
 		addReason(plan, "The dataset has %d cache() steps. Only the last one that can be used, %s, has an effect: remove the others.", marks, last.Node)
 	}
-	if last.Why != "" {
-		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
-	}
 	plan.Cache = last.Plan
 	others := fmt.Sprintf("and so do other jobs with the same steps up to it. There is a segment for each of the %d parts of the source", plan.Cache.Parts)
 	if plan.Cache.Parts == 0 {
