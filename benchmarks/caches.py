@@ -35,7 +35,9 @@ caches before the crop, each by `pecan.cache()`. *automatic* is `cache="auto"`: 
 has an empty directory at each point. Each choice is a training of {EPOCHS} epochs, of which a part is read. The first
 {SETTLING} ones of *automatic*, in which it decides and writes, do not count.
 Then an epoch of each choice is read in each turn, and all files come from their medium, not from the page cache. The
-time of an epoch begins with its first element, because only some of the choices have their epochs opened ahead.
+brick of the GlusterFS volume lies on a tmpfs of this machine. Its files come through the volume, whose own caches are
+empty, and not from a disk. The time of an epoch begins with its first element, because only some of the choices have
+their epochs opened ahead.
 Figures are medians. The percentages are medians of the ratios within each turn to the best fixed choice, which has
 the lowest median. Points lie around the crossings that a coarse measurement finds beforehand.
 

@@ -36,7 +36,8 @@ elements of the same stream. An element of these datasets is a batch.
 
 *Demo*: the demo's input pipeline with its steps in a bad order, in the best known order by hand, and in the bad order
 with `order="auto"` after adoption. Each sample is the first batches of a pass; two workers run it, and the trainer only
-reads. A pass contains the photographs three times, because a trial may use only 2 % of a pass.
+reads. A pass contains the photographs three times, so that its first part pays for a trial: all trials cost at most 2 %
+of the work of a job.
 """
 
 WRITTEN = "as written"

@@ -21,7 +21,17 @@ def test_types_that_are_refused(arguments, words):
         pecan.cache_candidate(*arguments)
 
 
-@pytest.mark.parametrize("mark", [pecan.cache(), pecan.cache_candidate("7th", True), pecan.cache_candidate("x" * 64)])
+def test_a_promise_that_is_no_flag_is_refused():
+    for mark in (pecan.cache, lambda **options: pecan.cache_candidate("decoded", **options)):
+        with pytest.raises(TypeError, match="`files_never_change` must be True or False") as caught:
+            mark(files_never_change="yes")
+        assert isinstance(caught.value, pecan.PecanError)
+
+
+@pytest.mark.parametrize("mark", [
+    pecan.cache(), pecan.cache(files_never_change=True), pecan.cache_candidate("7th", True),
+    pecan.cache_candidate("7th", True, files_never_change=True), pecan.cache_candidate("x" * 64),
+])
 def test_a_mark_changes_nothing_in_a_local_run(mark):
     plain = tf.data.Dataset.range(20).map(lambda x: {"id": x, "text": tf.strings.as_string(x)}).batch(3)
     marked = plain.apply(mark)

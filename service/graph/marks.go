@@ -93,12 +93,13 @@ func KeepsPosition(f *tf.FunctionDef) bool {
 }
 
 // Users mark steps whose elements may be cached with take(-1), which passes everything on. The names of these steps are
-// cacheMark for pecan.cache(), and for pecan.cache_candidate() one of the two prefixes with the user's name. Design notes
-// 0008 and 0015 give the reasons.
+// cacheMark for pecan.cache(), and for pecan.cache_candidate() also one of the two kinds with the user's name. In between,
+// unchanging says that files never change. Design notes 0008 and 0015 give the reasons.
 const (
-	cacheMark       = "pecan_cache"
-	candidatePrefix = "pecan_cache_candidate_"
-	frozenPrefix    = "pecan_cache_frozen_"
+	cacheMark     = "pecan_cache"
+	unchanging    = "_unchanging"
+	candidateKind = "_candidate_"
+	frozenKind    = "_frozen_"
 	// maxCandidateName is the greatest length of the user's name.
 	maxCandidateName = 64
 )
@@ -111,21 +112,28 @@ type CacheMark struct {
 	Forced bool
 	// Freezes is set if random steps upstream leave the epoch out of their seeds, whether anything is cached or not.
 	Freezes bool
+	// Unchanging is set if the files that steps upstream open never change.
+	Unchanging bool
 }
 
 func readCacheMark(name string) *CacheMark {
-	if name == cacheMark {
-		return &CacheMark{Forced: true, Freezes: true}
-	}
-	user, candidate := strings.CutPrefix(name, candidatePrefix)
-	frozen := false
-	if !candidate {
-		user, frozen = strings.CutPrefix(name, frozenPrefix)
-	}
-	if !candidate && !frozen || user == "" || len(user) > maxCandidateName || strings.Trim(user, letters) != "" {
+	kind, found := strings.CutPrefix(name, cacheMark)
+	if !found {
 		return nil
 	}
-	return &CacheMark{Name: user, Freezes: frozen}
+	mark := &CacheMark{}
+	if kind, mark.Unchanging = strings.CutPrefix(kind, unchanging); kind == "" {
+		mark.Forced, mark.Freezes = true, true
+		return mark
+	}
+	candidate := false
+	if mark.Name, candidate = strings.CutPrefix(kind, candidateKind); !candidate {
+		mark.Name, mark.Freezes = strings.CutPrefix(kind, frozenKind)
+	}
+	if !candidate && !mark.Freezes || mark.Name == "" || len(mark.Name) > maxCandidateName || strings.Trim(mark.Name, letters) != "" {
+		return nil
+	}
+	return mark
 }
 
 // letters are the characters of a user's name for a candidate.

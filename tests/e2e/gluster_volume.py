@@ -1,5 +1,6 @@
 """A real GlusterFS volume in namespaces, made by the scripts of deploy/glusterfs: it needs no network, and nothing of it stays.
 
+Its brick lies on a tmpfs, so no file comes from a disk: only the caches of the mounts can be cold.
 It needs root and Debian's packages glusterfs-server and glusterfs-client.
 """
 

@@ -163,17 +163,28 @@ def test_a_frozen_candidate_repeats_random_values(shared):
     (lambda step: D.zip((D.range(10).apply(step()), D.range(9))), "no other input is shorter"),
     (lambda step: D.zip((D.range(10).filter(lambda x: x > 2).apply(step()), D.range(9))), "ZipDataset"),
     (lambda step: D.range(10).map(tf.experimental.Optional.from_value).apply(step()).map(lambda x: x.get_value()), "variant"),
-    (lambda step: D.range(10).repeat().apply(step()).filter(lambda x: x > 2).take(20), "does nothing"),
+    (lambda step: D.range(10).repeat().apply(step()).filter(lambda x: x > 2).take(20), "before TakeDataset"),
     (lambda step: D.range(10).map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).apply(step()), "other values in each run"),
 ])
 def test_plan_and_log_explain_a_cache_step_without_effect(shared, caplog, build, why):
     dataset = shared.read(build(pecan.cache))
     (warning,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
-    assert why in warning or why == "does nothing"
+    assert why in warning
     for _ in range(2):
         oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "elements")
     job = shared.job()
     assert "cache" not in job and why in " ".join(job["plan"]["reasons"]), job["plan"]["reasons"]
+
+
+def test_an_endless_input_is_not_cached(shared, caplog):
+    """If a step after the mark ends the dataset, the reason is that step. So this dataset never ends."""
+    dataset = shared.read(D.range(10).repeat().apply(pecan.cache()))
+    (warning,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
+    assert warning.endswith("its input never ends. Put repeat() after it.")
+    assert {int(x) for x in dataset.take(200)} <= set(range(10))
+    (found,) = pecan.explain(dataset).cache.candidates
+    assert (found.legal, found.reason) == (False, "endless")
+    assert "cache" not in shared.job()
 
 
 def test_with_a_hint_the_share_of_each_index_is_cached(shared):

@@ -37,6 +37,37 @@ def test_changed_files_are_read_again(tmp_path, records):
         assert service.job()["cache"]["state"] == "used"
 
 
+def test_changed_files_with_computed_names_are_read_again(tmp_path, caplog):
+    """Nobody notices that such a file has changed, so its elements are stored only if the user promises that none changes."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for k in range(60):
+        (folder / str(k)).write_text(str(k))
+
+    def contents(step) -> D:
+        return D.range(60).map(lambda k: tf.io.read_file(f"{folder}/" + tf.strings.as_string(k))).apply(step).map(number).batch(4)
+
+    with Service(tmp_path) as service:
+        dataset = service.read(contents(pecan.cache()))
+        (refused,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
+        assert "MapDataset" in refused and "files_never_change=True" in refused
+        (found,) = pecan.explain(dataset).cache.candidates
+        assert (found.legal, found.reason) == (False, "computed_files") and found.why in refused
+        first = rows(dataset)
+        (folder / "7").write_text("1000")
+        changed = rows(contents(nothing()))
+        assert changed != first
+        for _ in range(2):
+            assert rows(dataset) == changed
+        assert not service.segments()
+        promised = service.read(contents(pecan.cache(files_never_change=True)))
+        (found,) = pecan.explain(promised).cache.candidates
+        assert found.legal and "never change" in found.why
+        for _ in range(2):
+            assert rows(promised) == changed
+        assert service.job()["cache"]["state"] == "used" and service.segments()
+
+
 DAMAGE = {
     "flipped": flip,
     "cut": lambda path: os.truncate(path, path.stat().st_size // 2),

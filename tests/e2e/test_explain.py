@@ -97,6 +97,20 @@ def test_candidates_are_explained(cluster):
         dataset.batch(4).apply(pecan.distribute(cluster.target, job_name="cached-candidates"))
 
 
+def test_all_marks_are_listed(cluster):
+    dataset = D.range(40)
+    for number in range(14):
+        dataset = dataset.map(lambda x, number=number: x * 3 + number).apply(pecan.cache_candidate(f"place_{number}"))
+    job = dataset.apply(pecan.distribute(cluster.target, job_name="many-candidates"))
+    listed = pecan.explain(job).cache.candidates
+    assert [one.name for one in listed] == [f"place_{number}" for number in range(14)]
+    refused = [one for one in listed if not one.legal]
+    assert [one.reason for one in refused] == ["too_many"] * 2
+    assert "at most 12" in refused[0].why and "Remove" in refused[0].why
+    shown = run_command("pecanctl", "explain", "many-candidates", "--dispatcher", cluster.target.removeprefix("pecan://"))
+    assert shown.stdout.count("not cacheable") == 2 and refused[1].name in shown.stdout
+
+
 def test_an_unknown_job_is_an_error(cluster):
     address = cluster.target.removeprefix("pecan://")
     with pytest.raises(LookupError, match=r"nobodys.*JOB_UNKNOWN") as caught:

@@ -42,7 +42,7 @@ const (
 	CacheRefusal_CACHE_REFUSAL_SHARDING CacheRefusal = 8
 	// Files are looked for while the pipeline runs.
 	CacheRefusal_CACHE_REFUSAL_LISTED_FILES CacheRefusal = 9
-	// The names of files are computed while the pipeline runs. Only steps that the planner found are refused for it.
+	// The names of files are computed while the pipeline runs, and no mark says that the files never change.
 	CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES CacheRefusal = 10
 	// Files are named by URL.
 	CacheRefusal_CACHE_REFUSAL_REMOTE_FILES CacheRefusal = 11
@@ -52,6 +52,8 @@ const (
 	CacheRefusal_CACHE_REFUSAL_NOT_LAST CacheRefusal = 13
 	// The job has cache="off".
 	CacheRefusal_CACHE_REFUSAL_OFF CacheRefusal = 14
+	// More marks can be cached than a plan has candidates.
+	CacheRefusal_CACHE_REFUSAL_TOO_MANY CacheRefusal = 15
 	// A step downstream draws random values by the index of the element, which differs from its number there.
 	CacheRefusal_CACHE_REFUSAL_INDEX CacheRefusal = 100
 )
@@ -73,6 +75,7 @@ var (
 		12:  "CACHE_REFUSAL_FUNCTION",
 		13:  "CACHE_REFUSAL_NOT_LAST",
 		14:  "CACHE_REFUSAL_OFF",
+		15:  "CACHE_REFUSAL_TOO_MANY",
 		100: "CACHE_REFUSAL_INDEX",
 	}
 	CacheRefusal_value = map[string]int32{
@@ -90,6 +93,7 @@ var (
 		"CACHE_REFUSAL_FUNCTION":       12,
 		"CACHE_REFUSAL_NOT_LAST":       13,
 		"CACHE_REFUSAL_OFF":            14,
+		"CACHE_REFUSAL_TOO_MANY":       15,
 		"CACHE_REFUSAL_INDEX":          100,
 	}
 )
@@ -965,7 +969,7 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12\x12\n" +
 	"\x04part\x18x \x01(\rR\x04part\x12\x14\n" +
-	"\x05parts\x18y \x01(\rR\x05parts*\xbf\x03\n" +
+	"\x05parts\x18y \x01(\rR\x05parts*\xdb\x03\n" +
 	"\fCacheRefusal\x12\x1d\n" +
 	"\x19CACHE_REFUSAL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CACHE_REFUSAL_RANDOM\x10\x01\x12\x1e\n" +
@@ -981,7 +985,8 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x1aCACHE_REFUSAL_REMOTE_FILES\x10\v\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_FUNCTION\x10\f\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_NOT_LAST\x10\r\x12\x15\n" +
-	"\x11CACHE_REFUSAL_OFF\x10\x0e\x12\x17\n" +
+	"\x11CACHE_REFUSAL_OFF\x10\x0e\x12\x1a\n" +
+	"\x16CACHE_REFUSAL_TOO_MANY\x10\x0f\x12\x17\n" +
 	"\x13CACHE_REFUSAL_INDEX\x10d\"\x04\b\x05\x10\x05b\x06proto3"
 
 var (

@@ -69,8 +69,8 @@ func (c *Candidate) refuse(r Refusal) { c.Refusal, c.Why = r.Code, r.Why }
 
 func (c *Candidate) isForced() bool { return c.Origin == pecanv1.CacheCandidate_FORCED }
 
-// Candidates returns the candidates of a dataset from the source on, at most 12. omitted is the number of those that
-// are left out for that bound. root is the tree of steps that was cut.
+// Candidates returns the candidates of a dataset from the source on. At most MaxCandidates can be cached. omitted is the
+// number of steps that the planner found and left out for that bound. root is the tree of steps that was cut.
 func (r *Rules) Candidates(root *graph.Step, q Request) (candidates []*Candidate, omitted int) {
 	f := &finder{Rules: r, Request: q, cpu: map[string]float64{}}
 	for _, n := range q.Profile {
@@ -202,9 +202,9 @@ func (f *finder) addMark(s *graph.Step, mark *graph.CacheMark, at place) {
 	if why.None() {
 		why = f.refusal(s, f.Request, mark.Freezes)
 	}
-	if c.refuse(why); c.Legal() {
-		if reader := f.readsComputedNames(s); reader != nil {
-			c.Why = computedNames(reader)
+	if c.refuse(why); c.Legal() && mark.Unchanging {
+		if reader := f.opensComputedNames(s.In[0]); reader != nil {
+			c.Why = computedNames(reader) + ". The mark says that they never change"
 		}
 	}
 	f.found = append(f.found, c)
@@ -225,10 +225,8 @@ func (f *finder) addFound(s *graph.Step, at place) {
 	}
 	// The text after the reason is about marks, which a user can move.
 	why.Why, _, _ = strings.Cut(why.Why, ". ")
-	if why.None() {
-		if reader := f.readsComputedNames(s); reader != nil {
-			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s. Mark the step with pecan.cache_candidate() if these files never change", computedNames(reader))
-		}
+	if why.Code == pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES {
+		why.Why += ". Mark the step with pecan.cache_candidate() and files_never_change=True if they never change"
 	}
 	if c.refuse(why); c.Legal() || c.end {
 		f.found = append(f.found, c)
@@ -236,7 +234,7 @@ func (f *finder) addFound(s *graph.Step, at place) {
 }
 
 func computedNames(reader *graph.Step) string {
-	return fmt.Sprintf("%s opens files whose names are computed while the pipeline runs, so changed files would not be noticed", reader.Node.GetName())
+	return fmt.Sprintf("%s opens files whose names are computed while the pipeline runs", reader.Node.GetName())
 }
 
 // settleForced refuses all pecan.cache() but the last one that can be used, and with cache="off" every mark.

@@ -16,6 +16,10 @@ import (
 const (
 	candidate = "pecan_cache_candidate_here"
 	frozen    = "pecan_cache_frozen_here"
+	// The files of these never change.
+	unchanging          = "pecan_cache_unchanging"
+	unchangingCandidate = "pecan_cache_unchanging_candidate_here"
+	unchangingFrozen    = "pecan_cache_unchanging_frozen_here"
 )
 
 // plan plans a graph of the test data. A mark other than "" replaces those of pecan.cache().
@@ -85,7 +89,12 @@ func TestMarksAreLegalOrHaveAReason(t *testing.T) {
 		"frozen after a filter":                    {"cached_filtered", frozen, []string{"marked here frozen"}},
 		"a candidate over records":                 {"cached_records", candidate, []string{"marked here"}},
 		"a candidate over named files":             {"cached_named_files", candidate, []string{"marked here"}},
-		"a candidate over files that nobody names": {"cached_computed_files", candidate, []string{"marked here"}},
+		"over files that nobody names":             {"cached_computed_files", "", []string{"forced TakeDataset frozen: computed_files"}},
+		"a candidate over files that nobody names": {"cached_computed_files", candidate, []string{"marked here: computed_files"}},
+		"they never change":                        {"cached_computed_files", unchanging, []string{"forced TakeDataset frozen"}},
+		"a candidate over files that never change": {"cached_computed_files", unchangingCandidate, []string{"marked here"}},
+		"a frozen one":                             {"cached_computed_files", unchangingFrozen, []string{"marked here frozen"}},
+		"no mark, with a longer name":              {"cached", unchanging + "_", nil},
 		"a candidate before a shorter zip":         {"cached_before_shorter_zip", candidate, []string{"marked here: partial"}},
 		"before a filter before take":              {"cached_before_filter_take", candidate, []string{"marked here: partial"}},
 		"two candidates":                           {"cached_twice", candidate, []string{"marked here", "marked here"}},
@@ -106,27 +115,30 @@ func TestMarksAreLegalOrHaveAReason(t *testing.T) {
 					t.Errorf("%s is refused without a reason", one.GetNode())
 				}
 			}
-			if c.mark != "" && p.GetCache() != nil {
+			if stored := p.GetCache() != nil; stored && strings.HasPrefix(c.want[0], "marked") {
 				t.Errorf("a candidate is stored: %v", p.GetCache())
 			}
 		})
 	}
 }
 
-// Changed files are noticed only if the graph has their names.
-func TestFilesWithComputedNamesAreDistinguished(t *testing.T) {
-	for name, computed := range map[string]bool{
-		"cached_computed_files": true, "cached_named_files": false, "cached_records": false, "cached": false,
+// Changed files are noticed only if the graph has their names. The reason names the step and the ways out.
+func TestFilesWithComputedNamesHaveAReason(t *testing.T) {
+	for mark, words := range map[string][]string{
+		"":         {"MapDataset/", "files_never_change=True", "Move it before that step"},
+		candidate:  {"MapDataset/", "files_never_change=True", "Move it before that step"},
+		unchanging: {"MapDataset/", "says that they never change"},
 	} {
-		for _, mark := range []string{"", candidate} {
-			p := plan(t, name, mark, options(pecanv1.Cache_CACHE_CANDIDATES), split.Env{})
-			if why := p.GetCacheCandidates()[0].GetWhy(); strings.Contains(why, "names are computed") != computed {
-				t.Errorf("%s: %q", name, why)
+		p := plan(t, "cached_computed_files", mark, options(pecanv1.Cache_CACHE_CANDIDATES), split.Env{})
+		why := p.GetCacheCandidates()[0].GetWhy()
+		for _, word := range append(words, "names are computed") {
+			if !strings.Contains(why, word) {
+				t.Errorf("%q: %q does not say %q", mark, why, word)
 			}
-			warned := strings.Contains(strings.Join(p.GetReasons(), " "), "cache() does not notice changed files")
-			if warned != (computed && mark == "") {
-				t.Errorf("%s: the reasons are %q", name, p.GetReasons())
-			}
+		}
+		reasons := strings.Join(p.GetReasons(), " ")
+		if warned := strings.Contains(reasons, "cache() does nothing here: "+why); warned != (mark == "") {
+			t.Errorf("%q: the reasons are %q", mark, reasons)
 		}
 	}
 }
@@ -148,7 +160,8 @@ func TestThePlannerFindsCandidates(t *testing.T) {
 		"a marked step is not found too": {"cached", candidate, auto, []string{"marked here", "found MapDataset", "found BatchDatasetV2"}},
 		"nor one before cache()":         {"cached_noise", "", auto, []string{"forced TakeDataset frozen", "found MapDataset", "found BatchDatasetV2"}},
 		"a marked end":                   {"cached_twice", candidate, paper, []string{"marked here", "marked here"}},
-		"files that nobody names":        {"cached_computed_files", candidate, auto, []string{"marked here", "found MapDataset: computed_files"}},
+		"files that nobody names":        {"cached_computed_files", candidate, auto, []string{"marked here: computed_files", "found MapDataset: computed_files"}},
+		"files that never change":        {"cached_computed_files", unchangingCandidate, auto, []string{"marked here", "found MapDataset"}},
 		"marks with off":                 {"cached_twice", candidate, off, []string{"marked here: off", "marked here: off"}},
 		"cache() with off":               {"cached", "", off, []string{"forced TakeDataset frozen: off"}},
 		"a refused mark with off":        {"cached_before_shorter_zip", "", off, []string{"forced TakeDataset frozen: partial"}},

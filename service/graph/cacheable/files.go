@@ -1,6 +1,8 @@
 package cacheable
 
 import (
+	"slices"
+
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
@@ -10,19 +12,31 @@ import (
 // A worker notices a changed file only if the dataset's graph names it. So the names that a step opens must be constants of
 // the graph. They reach the step as elements of a list, unchanged.
 
-// readsComputedNames returns a step that opens files whose names may be computed, nil if there is none. It looks at a
-// step and everything upstream.
-func (r *Rules) readsComputedNames(step *graph.Step) (reader *graph.Step) {
-	step.Walk(func(s *graph.Step) {
-		known := r.arguments(s)
-		for _, name := range nodedef.CalledFunctions(s.Node) {
-			if !r.opensOnly(name, known) {
-				reader = s
-			}
+// opensComputedNames returns the first step, from the source on, that opens files whose names may be computed. It returns nil
+// if there is none. Upstream of a mark which says that files never change, names do not matter.
+func (r *Rules) opensComputedNames(s *graph.Step) *graph.Step {
+	if mark := r.g.CacheMarkOf(s.Node); mark != nil && mark.Unchanging {
+		return nil
+	}
+	for _, in := range slices.Concat(s.In, s.Captured) {
+		if found := r.opensComputedNames(in); found != nil {
+			return found
 		}
-	})
-	return reader
+	}
+	if s.Node.GetOp() == savedDataset {
+		return s
+	}
+	known := r.arguments(s)
+	for _, name := range nodedef.CalledFunctions(s.Node) {
+		if !r.opensOnly(name, known) {
+			return s
+		}
+	}
+	return nil
 }
+
+// savedDataset is the op that reads a saved dataset. It finds the names of the files in a directory.
+const savedDataset = "LoadDataset"
 
 // arguments returns which arguments of a step's function are constants of the graph.
 func (r *Rules) arguments(s *graph.Step) func(arg int) bool {
@@ -73,6 +87,15 @@ func (r *Rules) findConstants(s *graph.Step) (known []bool) {
 			known = append(known, r.constantNames(in)...)
 		}
 		return known
+	case ops.Concatenated:
+		known = slices.Clone(r.constantNames(s.In[0]))
+		for _, in := range s.In[1:] {
+			names := r.constantNames(in)
+			for i := range known {
+				known[i] = known[i] && i < len(names) && names[i]
+			}
+		}
+		return known
 	case ops.PassThrough, ops.Shuffled, ops.Positional, ops.Repeated, ops.Cached, ops.Asserted, ops.Batched, ops.Rebatched, ops.PerElement:
 		// A filter, an unbatch and a batch return the values that they read.
 		if len(s.In) == 1 && (len(calls) == 0 || ops.FunctionAttr(s.Node.GetOp()) == "predicate") {
@@ -83,30 +106,40 @@ func (r *Rules) findConstants(s *graph.Step) (known []bool) {
 }
 
 // constantResults reports for each result of a function whether it is a constant.
-func (r *Rules) constantResults(function string, known func(arg int) bool) (results []bool) {
+func (r *Rules) constantResults(function string, known func(arg int) bool) []bool {
 	f := r.g.Function(function)
-	b := r.newBody(f, known)
+	call, known := r.newCall(f, known)
+	if results, ok := r.results[call]; ok {
+		return results
+	}
+	b, results := r.newBody(f, known), []bool{}
 	for _, out := range f.GetSignature().GetOutputArg() {
 		results = append(results, b.isConstant(f.GetRet()[out.GetName()]))
 	}
+	r.results[call] = results
 	return results
 }
 
 // opensOnly reports whether a function opens only files whose names are constants. known says which arguments are.
 func (r *Rules) opensOnly(function string, known func(arg int) bool) bool {
 	f := r.g.Function(function)
+	call, known := r.newCall(f, known)
+	only, ok := r.opened[call]
+	if !ok {
+		only = r.bodyOpensOnly(f, known)
+		r.opened[call] = only
+	}
+	return only
+}
+
+func (r *Rules) bodyOpensOnly(f *tf.FunctionDef, known func(arg int) bool) bool {
 	b := r.newBody(f, known)
 	for _, n := range f.GetNodeDef() {
-		calls := nodedef.CalledFunctions(n)
-		if len(calls) == 0 && !r.opensFile(n) {
-			continue
-		}
-		constant := b.areConstant(n)
-		if r.opensFile(n) && !constant {
+		if n.GetOp() == savedDataset || r.opensFile(n) && !b.areConstant(n) {
 			return false
 		}
-		for _, called := range calls {
-			if !r.calledOpensOnly(called, constant && r.passesInputs(n)) {
+		for _, called := range nodedef.CalledFunctions(n) {
+			if !r.opensOnly(called, b.argumentsOf(n)) {
 				return false
 			}
 		}
@@ -114,33 +147,44 @@ func (r *Rules) opensOnly(function string, known func(arg int) bool) bool {
 	return true
 }
 
-// calledOpensOnly is opensOnly for a function. constants says whether all of its arguments are constants; otherwise, none
-// counts as one.
-func (r *Rules) calledOpensOnly(function string, constants bool) bool {
-	key := calledFunction{function, constants}
-	if only, ok := r.opened[key]; ok {
-		return only
+// argumentsOf returns which arguments of the functions that a node calls are constants.
+func (b *body) argumentsOf(n *tf.NodeDef) func(arg int) bool {
+	if calling[n.GetOp()] {
+		return func(arg int) bool { return arg < nodedef.DataInputCount(n) && b.isConstant(n.GetInput()[arg]) }
 	}
-	r.opened[key] = r.opensOnly(function, func(int) bool { return constants })
-	return r.opened[key]
+	// A dataset calls its functions with values of its inputs.
+	kind := b.g.RuleOf(n).Kind
+	constant := b.g.Ops().IsDataset(n.GetOp()) && (kind == ops.OneToOne || kind == ops.PerElement) && b.areConstant(n)
+	return func(int) bool { return constant }
 }
 
-// passesInputs reports whether a node calls its functions with values of its inputs only.
-func (r *Rules) passesInputs(n *tf.NodeDef) bool {
-	switch n.GetOp() {
-	case "PartitionedCall", "StatefulPartitionedCall":
-		return true
+// mostCalls bounds the different calls of one function that are looked at. In further ones, no argument counts as a constant.
+const mostCalls = 16
+
+// calledFunction is a function, and for each argument 1 if it is a constant, else 0.
+type calledFunction struct{ name, constants string }
+
+// newCall returns a call of a function, and which of its arguments count as constants.
+func (r *Rules) newCall(f *tf.FunctionDef, known func(arg int) bool) (calledFunction, func(arg int) bool) {
+	name, constants := f.GetSignature().GetName(), make([]byte, len(f.GetSignature().GetInputArg()))
+	for i := range constants {
+		if constants[i] = '0'; known(i) {
+			constants[i] = '1'
+		}
 	}
-	kind := r.g.RuleOf(n).Kind
-	return r.g.Ops().IsDataset(n.GetOp()) && (kind == ops.OneToOne || kind == ops.PerElement)
+	call := calledFunction{name, string(constants)}
+	if r.calls[call] {
+		return call, known
+	}
+	if r.called[name] == mostCalls {
+		return calledFunction{name, ""}, func(int) bool { return false }
+	}
+	r.calls[call] = true
+	r.called[name]++
+	return call, known
 }
 
-type calledFunction struct {
-	name      string
-	constants bool
-}
-
-// opensFile reports whether an op opens files that its inputs name.
+// opensFile reports whether an op opens files that its inputs name, or finds their names itself.
 func (r *Rules) opensFile(n *tf.NodeDef) bool {
 	if n.GetOp() == "ReadFile" {
 		return true
@@ -176,6 +220,9 @@ var (
 	joining = ops.Names(`Pack ConcatV2 TensorDataset TensorSliceDataset ZipDataset ConcatenateDataset`)
 )
 
+// calling lists ops that call one function with their inputs.
+var calling = ops.Names(`PartitionedCall StatefulPartitionedCall`)
+
 // isConstant reports whether the values of an input in the function are constants of the graph. Parse has checked that no
 // node depends on itself.
 func (b *body) isConstant(input string) bool {
@@ -200,6 +247,13 @@ func (b *body) findConstant(input string) bool {
 	case op == "IdentityN":
 		at := nodedef.OutputIndex(input)
 		return at >= 0 && at < nodedef.DataInputCount(n) && b.isConstant(n.GetInput()[at])
+	case calling[op]:
+		at, called := nodedef.OutputIndex(input), nodedef.CalledFunctions(n)
+		if at < 0 || len(called) != 1 {
+			return false
+		}
+		results := b.constantResults(called[0], b.argumentsOf(n))
+		return at < len(results) && results[at]
 	}
 	return joining[n.GetOp()] && b.areConstant(n)
 }

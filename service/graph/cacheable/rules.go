@@ -21,16 +21,23 @@ const packBytes = 16 << 10
 type Rules struct {
 	*analysis.Analysis
 	g *graph.Graph
-	// remote is the answer of unversioned; nil before anybody asked. constants and opened are the known answers of
-	// constantNames and calledOpensOnly.
+	// remote is the answer of unversioned; nil before anybody asked. constants, opened and results are the known answers of
+	// constantNames, opensOnly and constantResults.
 	remote    *string
 	constants map[*graph.Step][]bool
 	opened    map[calledFunction]bool
+	results   map[calledFunction][]bool
+	// calls has the calls that were looked at, and called their number for each function.
+	calls  map[calledFunction]bool
+	called map[string]int
 }
 
 // New returns the rules for the steps of a graph.
 func New(g *graph.Graph, a *analysis.Analysis) *Rules {
-	return &Rules{Analysis: a, g: g, constants: map[*graph.Step][]bool{}, opened: map[calledFunction]bool{}}
+	return &Rules{
+		Analysis: a, g: g, constants: map[*graph.Step][]bool{}, opened: map[calledFunction]bool{},
+		results: map[calledFunction][]bool{}, calls: map[calledFunction]bool{}, called: map[string]int{},
+	}
 }
 
 // refusal returns why the elements of a step cannot be cached. freezes is true if random steps upstream repeat their values.
@@ -58,6 +65,9 @@ func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	})
 	if scheme := r.unversioned(); why.None() && scheme != "" {
 		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, and workers cannot ask for the versions of %s://, so changed files would not be noticed", scheme)
+	}
+	if reader := r.opensComputedNames(step); why.None() && reader != nil {
+		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s, so changed files would not be noticed. Move it before that step, name the files in the dataset, or give files_never_change=True if they never change", computedNames(reader))
 	}
 	if why.None() && !freezes && !q.ByParts[step] {
 		if random := r.drawsByEpoch(step); random != nil {

@@ -7,34 +7,40 @@ import (
 )
 
 const (
-	// maxCandidates bounds the candidates of a plan.
-	maxCandidates = 12
+	// MaxCandidates bounds the candidates of a plan that can be cached.
+	MaxCandidates = 12
 	// leastShare is the share of an epoch's CPU that the steps between two candidates must have, if the planner found the
 	// second one. A cache there would hardly save more.
 	leastShare = 0.02
 )
 
-// selected returns at most maxCandidates candidates, marks first, and the number of those that it leaves out.
-func (f *finder) selected() (kept []*Candidate, omitted int) {
+// selected returns the candidates, of which at most MaxCandidates can be cached. The step that must be stored and marks come
+// first. Marks beyond the bound are refused, and omitted is the number of other steps beyond it.
+func (f *finder) selected() (listed []*Candidate, omitted int) {
 	if f.Cache == pecanv1.Cache_CACHE_PAPER {
 		f.keepSourceAndEnd()
 		f.setRoles()
 	} else {
 		f.dropCheap()
 	}
-	room, keep := maxCandidates, map[*Candidate]bool{}
-	for _, which := range []func(*Candidate) bool{
-		// The order of the streams of an epoch depends on the steps that freeze.
-		func(c *Candidate) bool { return c.Freezes },
-		func(c *Candidate) bool { return !c.Freezes && c.Origin != pecanv1.CacheCandidate_FOUND },
-		func(c *Candidate) bool { return c.Origin == pecanv1.CacheCandidate_FOUND },
+	room, left := MaxCandidates, map[*Candidate]bool{}
+	for _, origin := range []pecanv1.CacheCandidate_Origin{
+		pecanv1.CacheCandidate_FORCED, pecanv1.CacheCandidate_MARKED, pecanv1.CacheCandidate_FOUND,
 	} {
-		for _, c := range evenly(filtered(f.found, which), room-len(keep)) {
-			keep[c] = true
+		all := filtered(f.found, func(c *Candidate) bool { return c.Legal() && c.Origin == origin })
+		kept := evenly(all, room)
+		room -= len(kept)
+		for _, c := range all {
+			switch {
+			case slices.Contains(kept, c):
+			case origin == pecanv1.CacheCandidate_FOUND:
+				left[c] = true
+			default:
+				c.refuse(refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_TOO_MANY, "%d marks can be used, and a job has at most %d candidates. Remove the marks that you need least", len(all), MaxCandidates))
+			}
 		}
 	}
-	kept = filtered(f.found, func(c *Candidate) bool { return keep[c] })
-	return kept, len(f.found) - len(kept)
+	return filtered(f.found, func(c *Candidate) bool { return !left[c] }), len(left)
 }
 
 func filtered(all []*Candidate, which func(*Candidate) bool) (some []*Candidate) {

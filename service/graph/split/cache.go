@@ -31,7 +31,7 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 		}
 	}
 	if omitted > 0 {
-		addReason(plan, "Of the steps that may be cached, %d are left out. A plan has at most %d.", omitted, len(candidates))
+		addReason(plan, "Of the steps that may be cached, %d without a mark are left out. A job has at most %d candidates.", omitted, cacheable.MaxCandidates)
 	}
 	last := cacheable.Forced(candidates)
 	switch {
@@ -46,9 +46,6 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.
 	}
 	if marks := p.cacheMarks(root); marks > 1 {
 		addReason(plan, "The dataset has %d cache() steps. Only the last one that can be used, %s, has an effect: remove the others.", marks, last.Node)
-	}
-	if last.Why != "" {
-		addReason(plan, "cache() does not notice changed files: %s.", last.Why)
 	}
 	plan.Cache = last.Plan
 	others := fmt.Sprintf("and so do other jobs with the same steps up to it. There is a segment for each of the %d parts of the source", plan.Cache.Parts)

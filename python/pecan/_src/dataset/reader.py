@@ -26,8 +26,8 @@ _log = logging.getLogger("pecan")
 
 _RANGE_END = 1 << 62  # no pass has as many elements
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
-# Starts of the plan's reasons why cache() has no effect, or a dangerous one (service/graph/split, cache.go).
-_CACHE_WARNINGS = ("cache() does nothing here", "cache() does not notice changed files")
+# Start of the plan's reason why cache() has no effect (service/graph/split, cache.go).
+_CACHE_WARNING = "cache() does nothing here"
 _METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
 
@@ -139,7 +139,7 @@ def _log_job(session: Session, job: dict[str, Any], options: ReadOptions) -> Non
         "with a work directory" if job["durable"] else "in memory only",
     )
     for why in plan["reasons"]:
-        if why.startswith(_CACHE_WARNINGS):
+        if why.startswith(_CACHE_WARNING):
             _log.warning("%s: job %s: pecan.%s", session.target, name, why)
     if job["requested_mode"]:
         why = next((text for text in plan["reasons"] if text.startswith("The job runs in mode")), "")

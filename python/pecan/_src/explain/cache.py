@@ -49,7 +49,7 @@ class CacheExplanation(shown.Shown):
 
     Attributes:
         cache: Option of the job: "candidates", "auto", "paper" or "off".
-        candidates: The candidates, from the source on, at most 12.
+        candidates: The candidates, from the source on. At most 12 of them are legal.
         state: State of the job's cache: "off", "filling", "committed" or "used", with the reason where it helps; ""
             without one.
         decision: Which step is cached by decision and why, or what the decision waits for; "" if nothing is to be
