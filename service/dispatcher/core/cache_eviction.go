@@ -46,16 +46,12 @@ type cachesState struct {
 	decisions map[string]*cachingState
 	// shared has the open epochs of each cache; nil if they changed.
 	shared map[string]*sharedCache
-	// following has the epochs whose streams wait, or waited, for another epoch with the same cache, and when to look at them
-	// again; negative if nothing waits.
-	following map[*durable.Epoch]time.Duration
 }
 
 func newCachesState() cachesState {
 	// The quotas may differ from those of the process before.
 	return cachesState{
 		read: map[string]bool{}, used: map[string]bool{}, unwanted: map[string]string{}, keys: map[jobStep]string{}, decisions: map[string]*cachingState{}, due: true,
-		following: map[*durable.Epoch]time.Duration{},
 	}
 }
 

@@ -149,7 +149,6 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 		Segment: segment, Tenant: job.Options.EffectiveTenant(),
 	}}})
 	c.caches.due = true
-	c.segmentStored(segment.Key)
 	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Parts) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})

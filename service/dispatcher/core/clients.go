@@ -100,11 +100,7 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 		if known != nil && !pass.Starved && pass.Elements == known.report.GetElements() {
 			took = known.took
 		}
-		state := &passState{starved: pass.Starved, report: pass, seen: c.now, took: took}
-		if known != nil && c.now > known.seen {
-			state.waited = (pass.WaitedS - known.report.GetWaitedS()) / (c.now - known.seen).Seconds()
-		}
-		client.passes[key] = state
+		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now, took: took}
 	}
 	if !req.Opening {
 		c.closeAbandonedPasses(req, client)

@@ -253,7 +253,6 @@ func (c *Core) tick() {
 	c.placements.LeaveOtherHosts()
 	c.stepCaches()
 	c.stepCaching()
-	c.stepFollowing()
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()

@@ -15,31 +15,22 @@ import (
 type scheduleHost struct{ c *Core }
 
 // Ready implements schedule.Host. A stream waits while another one that crashed workers is opened. It waits while the
-// files of its last run are closed. It may wait for another epoch with the same cache. The last closing stream also waits until
-// it is known which rows it leaves.
+// files of its last run are closed. The last closing stream also waits until it is known which rows it leaves.
 func (h scheduleHost) Ready(epoch *durable.Epoch) func(stream uint32) bool {
 	first := h.c.openingTrial(epoch)
 	last, _ := epoch.Job.Plan.LastClosing()
-	follows := h.c.follows(epoch)
 	return func(stream uint32) bool {
 		if epoch.Job.Plan.GetCarry() && stream == last && !epoch.Carried {
 			return false
 		}
 		trialled := first == nil || first.Stream == stream || epoch.Find(stream).GetOpeningCrashes() == 0
-		return trialled && len(h.c.stoppingRunsOf(epoch.Job, stream)) == 0 && (follows == nil || !follows(stream))
+		return trialled && len(h.c.stoppingRunsOf(epoch.Job, stream)) == 0
 	}
 }
 
 // Later implements schedule.Host.
 func (h scheduleHost) Later(epoch *durable.Epoch) func(stream uint32) bool {
-	elsewhere := h.c.computedElsewhere(epoch)
-	if elsewhere == nil {
-		return nil
-	}
-	return func(stream uint32) bool {
-		by, _, _ := elsewhere(stream)
-		return by != nil
-	}
+	return h.c.computedElsewhere(epoch)
 }
 
 // Avoid implements schedule.Host.

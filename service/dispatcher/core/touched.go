@@ -74,7 +74,6 @@ func (c *Core) touchBefore(record *pecanv1.Record) {
 		}
 		c.touchCarry(epoch.Job)
 		c.schedule.EpochEnded(epoch)
-		delete(c.caches.following, epoch)
 		delete(c.touched.epochs, epoch)
 	}
 }

@@ -35,8 +35,6 @@ type passState struct {
 	report *pecanv1.ClientHeartbeatRequest_Pass
 	// seen is when the client last showed that it wants the pass. took is when it last took an element or waited for one.
 	seen, took time.Duration
-	// waited is the share of the time between the last two reports that the client waited for elements.
-	waited float64
 }
 
 // reconnectTime is how long a client may be silent if it does not know the timeout. The client must notice that the

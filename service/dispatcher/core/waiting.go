@@ -26,8 +26,7 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 		return "", false
 	}
 	var away, queued, unread, closing []string
-	mine, carries, follows := false, "", ""
-	followed := c.followed(epoch)
+	mine, carries := false, ""
 	last, _ := job.Plan.LastClosing()
 	for _, stream := range waitingStreams(epoch) {
 		if !mayRead(stream) {
@@ -39,11 +38,6 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 				carries = fmt.Sprintf("the last batches begin with rows of epoch %d, which has not ended yet: other trainers of job %q still read it", *before, job.Name)
 			}
 			queued = append(queued, fmt.Sprint(stream.Stream))
-			if followed != nil && follows == "" {
-				if by, _, _ := followed(stream.Stream); by != nil {
-					follows = fmt.Sprintf("workers compute and store the same elements for job %q; then stream %d reads them", cmp.Or(by.Job.Name, by.Job.JobId), stream.Stream)
-				}
-			}
 			for _, run := range c.stoppingRunsOf(job, stream.Stream) {
 				closing = append(closing, c.stoppingText(stream, run))
 			}
@@ -122,9 +116,6 @@ func (c *Core) waitingReason(job *durable.Job, epoch *durable.Epoch, clientID st
 	}
 	if len(closing) > 0 {
 		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false
-	}
-	if follows != "" {
-		return follows, false
 	}
 	if c.schedule.OfJob(job).Bounded {
 		return fmt.Sprintf("the job or its tenant %q has as many slots as its quota allows (--tenants of the dispatcher); waiting for one of them: stream %s", job.Options.EffectiveTenant(), shorten(queued)), false
