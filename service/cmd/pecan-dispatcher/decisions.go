@@ -16,7 +16,7 @@ type decisionsLog struct {
 	file       *os.File
 }
 
-// openDecisionsLog opens or creates a log. What is no regular file, such as a pipe, has no bound.
+// openDecisionsLog opens or creates a log. What is no regular file, such as a pipe or a link, has no bound: it must keep its name.
 func openDecisionsLog(name string, most int64) (*decisionsLog, error) {
 	l := &decisionsLog{name: name, most: most}
 	if err := l.open(); err != nil {
@@ -30,7 +30,7 @@ func (l *decisionsLog) open() error {
 	if err != nil {
 		return err
 	}
-	info, err := file.Stat()
+	info, err := os.Lstat(l.name)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}

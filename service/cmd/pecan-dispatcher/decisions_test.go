@@ -55,6 +55,30 @@ func TestTheLogOfDecisionsKeepsTheLastLinesWithinItsBound(t *testing.T) {
 	}
 }
 
+// A service manager redirects /dev/stdout to a file, and logs of containers are often links.
+func TestALinkAsLogOfDecisionsStays(t *testing.T) {
+	dir := t.TempDir()
+	name, target := filepath.Join(dir, "link"), filepath.Join(dir, "decisions")
+	if err := os.Symlink(target, name); err != nil {
+		t.Fatal(err)
+	}
+	log, err := openDecisionsLog(name, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := fmt.Fprintln(log, "a line"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(target); err != nil || len(text) != 21 {
+		t.Errorf("the target of the link has %q: %v", text, err)
+	}
+	if found, err := os.ReadDir(dir); err != nil || len(found) != 2 {
+		t.Errorf("there are %v: %v", found, err)
+	}
+}
+
 func TestALogOfDecisionsThatCannotBeMovedKeepsItsLines(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "decisions")
 	log, err := openDecisionsLog(name, 5)

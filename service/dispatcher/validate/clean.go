@@ -68,7 +68,7 @@ func CleanConsumer(heartbeat *pecanv1.ClientHeartbeatRequest) {
 			continue
 		}
 		last = s.Number
-		s.WaitedS, s.Queue = min(CleanSeconds(s.WaitedS), s.Seconds), CleanSeconds(s.Queue)
+		s.WaitedS, s.PausedS, s.Queue = min(CleanSeconds(s.WaitedS), s.Seconds), min(CleanSeconds(s.PausedS), maxSubWindow), CleanSeconds(s.Queue)
 		heartbeat.SubWindows = append(heartbeat.SubWindows, s)
 	}
 }

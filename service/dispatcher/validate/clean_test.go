@@ -37,6 +37,12 @@ func TestImpossibleSubWindowsAreDropped(t *testing.T) {
 	if CleanConsumer(h); h.SubWindows[0].WaitedS != 0.5 || h.SubWindows[0].Queue != 0 || len(h.HostId) > maxTextBytes+3 {
 		t.Errorf("a wait of 7 s in 0.5 s is %v, a host id has %d bytes", h.SubWindows[0], len(h.HostId))
 	}
+	for _, paused := range []float64{-1e9, -1e300, math.NaN(), math.Inf(1), 1e300, 1e9} {
+		h := &pecanv1.ClientHeartbeatRequest{SubWindows: []*pecanv1.SubWindow{with(func(s *pecanv1.SubWindow) { s.PausedS = paused })}}
+		if CleanConsumer(h); !(h.SubWindows[0].PausedS >= 0 && h.SubWindows[0].PausedS <= maxSubWindow) {
+			t.Errorf("a pause of %v s is %v", paused, h.SubWindows[0].PausedS)
+		}
+	}
 	for n := range uint64(1000) {
 		h.SubWindows = append(h.SubWindows, good(n+3))
 	}

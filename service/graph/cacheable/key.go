@@ -50,6 +50,8 @@ func Key(h *Hasher, plan *pecanv1.Plan, step *pecanv1.CachePlan, cached *graph.S
 	graph.WriteHashPart(sum, []byte("pecan cache 2"))
 	graph.WriteHashPart(sum, h.Node(step.GetNode()))
 	if step.GetSeeded() {
+		// Streams give the elements in an order that follows from the seeds of steps that only order, too.
+		graph.WriteHashPart(sum, graph.NewHasher(h.g).Node(step.GetNode()))
 		h.writeDraws(sum, plan, cached)
 	}
 	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
