@@ -64,14 +64,22 @@ type preemption struct {
 	*Scheduler
 	// waits has how many streams wait, for each epoch that may get slots; -1 if they are not counted yet. readers has the readers
 	// of those that are counted. givers are the epochs that may give slots, and streams has their streams, the newest lease first.
+	// sorted is set if the givers are in order, the one with the most slots for its weight first.
 	waits   map[*demand]int
 	readers map[*demand][]*waitingReader
 	givers  []*demand
-	streams map[*demand][]*pecanv1.StoredStream
+	streams map[*demand][]giveable
+	sorted  bool
 	// gained has the slots that nodes get, less those that they give. freed has what workers lose of the streams beyond their
 	// slots.
 	gained map[*slotShare]int
 	freed  map[*load]int
+}
+
+// giveable is a stream that an epoch may give, and the load of its worker.
+type giveable struct {
+	*pecanv1.StoredStream
+	on *load
 }
 
 // waitingReader counts the streams of one reader that wait for a slot.
@@ -84,7 +92,7 @@ type waitingReader struct {
 
 func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *preemption {
 	p := &preemption{
-		Scheduler: s, waits: map[*demand]int{}, readers: map[*demand][]*waitingReader{}, streams: map[*demand][]*pecanv1.StoredStream{}, gained: map[*slotShare]int{}, freed: map[*load]int{},
+		Scheduler: s, waits: map[*demand]int{}, readers: map[*demand][]*waitingReader{}, streams: map[*demand][]giveable{}, gained: map[*slotShare]int{}, freed: map[*load]int{},
 	}
 	for _, d := range s.epochs {
 		if d.prefetch {
@@ -98,7 +106,6 @@ func (s *Scheduler) newPreemption(starved, movable func(*durable.Epoch) bool) *p
 			p.givers = append(p.givers, d)
 		}
 	}
-	sortDemands(p.givers)
 	richest := p.richest()
 	maps.DeleteFunc(p.waits, func(to *demand, _ int) bool {
 		return !slices.ContainsFunc(richest, func(from *demand) bool { return p.mayGive(from, to) })
@@ -187,14 +194,25 @@ func (p *preemption) full(n *slotShare, more int) bool {
 // giver returns the stream whose slot an epoch gets, and the epoch of that stream; nil if there is none.
 func (p *preemption) giver(to *demand) (from *demand, stream *pecanv1.StoredStream) {
 	locals, only := p.Locals(to.epoch.Job)
+	keepsUp := to.keepsUp()
+	p.searches++
 	serves := func(l *load) bool {
-		// The worker holds one stream less then.
-		mayHold := l.mayHold(0) || to.keepsUp()
-		return l.Usable && mayHold && l.mayServe(locals, only) && p.readerFor(to, l) != nil
+		// Many streams are on one worker, so its answer is kept.
+		if l.searched != p.searches {
+			// The worker holds one stream less then.
+			mayHold := keepsUp || l.mayHold(0)
+			l.searched, l.serves = p.searches, l.Usable && mayHold && l.mayServe(locals, only) && p.readerFor(to, l) != nil
+		}
+		return l.serves
 	}
-	candidates := slices.DeleteFunc(slices.Clone(p.givers), func(d *demand) bool { return d.running+p.gained[d.slotShare] <= 1 || !p.mayGive(d, to) })
-	slices.SortFunc(candidates, func(a, b *demand) int { return p.compare(b, a, -1) })
-	for _, d := range candidates {
+	if !p.sorted {
+		slices.SortFunc(p.givers, func(a, b *demand) int { return p.compare(b, a, -1) })
+		p.sorted = true
+	}
+	for _, d := range p.givers {
+		if d.running+p.gained[d.slotShare] <= 1 || !p.mayGive(d, to) {
+			continue
+		}
 		if stream := p.streamOf(d, serves); stream != nil {
 			return d, stream
 		}
@@ -220,22 +238,24 @@ func (p *preemption) mayGive(from, to *demand) bool {
 func (p *preemption) streamOf(d *demand, serves func(*load) bool) (last *pecanv1.StoredStream) {
 	streams, known := p.streams[d]
 	if !known {
-		streams = slices.DeleteFunc(d.epoch.Active(), func(stream *pecanv1.StoredStream) bool {
-			return p.workers[stream.Worker.GetWorkerId()] == nil || stream.Produced || stream.Delivered || d.epoch.Job.Plan.IsClosing(stream.Stream)
-		})
-		slices.SortFunc(streams, func(a, b *pecanv1.StoredStream) int { return cmp.Compare(b.Lease, a.Lease) })
+		for _, stream := range d.epoch.Active() {
+			on := p.workers[stream.Worker.GetWorkerId()]
+			if on != nil && !stream.Produced && !stream.Delivered && !d.epoch.Job.Plan.IsClosing(stream.Stream) {
+				streams = append(streams, giveable{stream, on})
+			}
+		}
+		slices.SortFunc(streams, func(a, b giveable) int { return cmp.Compare(b.Lease, a.Lease) })
 		p.streams[d] = streams
 	}
 	for _, stream := range streams {
-		l := p.workers[stream.Worker.WorkerId]
-		if !serves(l) {
+		if !serves(stream.on) {
 			continue
 		}
-		if l.running-p.freed[l] <= l.MaxStreams {
-			return stream
+		if stream.on.running-p.freed[stream.on] <= stream.on.MaxStreams {
+			return stream.StoredStream
 		}
 		if last == nil {
-			last = stream
+			last = stream.StoredStream
 		}
 	}
 	return last
@@ -244,7 +264,8 @@ func (p *preemption) streamOf(d *demand, serves func(*load) bool) (last *pecanv1
 // move notes that one epoch gives a stream, and that another one gets the slot. A worker with more streams than slots has no
 // slot for it, and neither has a tenant with more than its quota.
 func (p *preemption) move(from, to *demand, stream *pecanv1.StoredStream) {
-	p.streams[from] = slices.DeleteFunc(p.streams[from], func(other *pecanv1.StoredStream) bool { return other == stream })
+	p.sorted = false
+	p.streams[from] = slices.DeleteFunc(p.streams[from], func(other giveable) bool { return other.StoredStream == stream })
 	l, tenant := p.workers[stream.Worker.WorkerId], to.slotShare.parent.parent
 	over := l.running-p.freed[l] > l.MaxStreams
 	if over {

@@ -57,6 +57,8 @@ type Scheduler struct {
 	// short has the jobs that Preempt found below their share. owed has the epochs for which it took slots.
 	short map[*slotShare]bool
 	owed  []*demand
+	// searches counts the searches of Preempt for a stream.
+	searches uint64
 	// starting is set if absent workers of the configured list may still come.
 	starting bool
 }

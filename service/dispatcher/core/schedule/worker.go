@@ -36,6 +36,9 @@ type load struct {
 	// usableAt, freeAt, roomAt and aheadAt are the positions in the four heaps, -1 if the worker is not in the heap. Local
 	// workers are in no heap. Otherwise workers that serve other jobs only could be on top.
 	usableAt, freeAt, roomAt, aheadAt int
+	// serves is set if a slot of the worker helps the epoch of the search with the number searched, see Preempt.
+	searched uint64
+	serves   bool
 }
 
 // hasSlot reports whether a slot is free.
