@@ -151,9 +151,17 @@ def test_two_jobs_share_the_workers_by_weight(service: tuple[str, pathlib.Path])
         time.sleep(0.1)
         running = [(job["options"]["weight"], job.get("running", 0)) for job in jobs(target)]
         seen.append({weight: sum(n for of, n in running if of == weight) for weight in trainers})
-    before = {weight: len(trainer.taken) for weight, trainer in trainers.items()}
-    while len(trainers[3.0].taken) - before[3.0] < 150 and trainers[3.0].is_alive():
-        time.sleep(0.1)
+
+    def wait_for(elements: int) -> dict[float, int]:
+        """Waits until the heavy job has taken so many elements more, and returns what both have taken."""
+        end = len(trainers[3.0].taken) + elements
+        while len(trainers[3.0].taken) < end and trainers[3.0].is_alive():
+            time.sleep(0.1)
+        return {weight: len(trainer.taken) for weight, trainer in trainers.items()}
+
+    # The first streams of the light job are the rests of those that it gave. Opening them takes longer than computing them.
+    before = wait_for(100)
+    wait_for(150)
     light, heavy = (len(trainer.taken) - before[weight] for weight, trainer in trainers.items())
     assert 2 < heavy / light < 4.5, (light, heavy)
     for trainer in trainers.values():
