@@ -130,9 +130,7 @@ func (p *Placer) Decide(r Request) (decided *pecanv1.Placement, known *pecanv1.P
 
 // lostReports reports whether reports of a trainer are missing in a window.
 func lostReports(w *measure.Window) bool {
-	return slices.ContainsFunc(w.Trainers, func(t measure.Trainer) bool {
-		return slices.ContainsFunc(t.Subs[min(1, len(t.Subs)):], func(s measure.SubWindow) bool { return s.Lost })
-	})
+	return slices.ContainsFunc(w.Trainers, func(t measure.Trainer) bool { return measure.Lost(t.Subs) })
 }
 
 // predictedOf returns the predicted workers; nil without a prediction.

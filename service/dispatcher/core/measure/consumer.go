@@ -88,12 +88,12 @@ func (s SubWindow) own() float64 { return s.Seconds() - s.Waited }
 // a measurement window.
 func Gap(subs []SubWindow) bool {
 	longest := max(Median(subs, SubWindow.own)*longStep, longSeconds)
-	for i, s := range subs {
-		if max(s.own(), s.Paused) > longest || i > 0 && s.Lost {
-			return true
-		}
-	}
-	return false
+	return Lost(subs) || slices.ContainsFunc(subs, func(s SubWindow) bool { return max(s.own(), s.Paused) > longest })
+}
+
+// Lost reports whether reports between sub-windows are missing.
+func Lost(subs []SubWindow) bool {
+	return slices.ContainsFunc(subs[min(1, len(subs)):], func(s SubWindow) bool { return s.Lost })
 }
 
 // Median returns the median of a figure; 0 without sub-windows.
