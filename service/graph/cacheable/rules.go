@@ -66,8 +66,10 @@ func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 	if scheme := r.unversioned(); why.None() && scheme != "" {
 		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_REMOTE_FILES, "the dataset names files by URL, and workers cannot ask for the versions of %s://, so changed files would not be noticed", scheme)
 	}
-	if reader := r.opensComputedNames(step); why.None() && reader != nil {
-		why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s, so changed files would not be noticed. Move it before that step, name the files in the dataset, or give files_never_change=True if they never change", computedNames(reader))
+	if why.None() {
+		if reader := r.opensComputedNames(step); reader != nil {
+			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s, so changed files would not be noticed. Move it before that step, name the files in the dataset, or give files_never_change=True if they never change", computedNames(reader))
+		}
 	}
 	if why.None() && !freezes && !q.ByParts[step] {
 		if random := r.drawsByEpoch(step); random != nil {

@@ -215,9 +215,8 @@ func (d *Directory) remove(name string) {
 	}
 }
 
-// invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside, but no file of another
-// user. If the directory
-// is slow, the segment may be good: it stays, and there is no report.
+// invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside, but no file of
+// another user. If the directory is slow, the segment may be good: it stays, and there is no report.
 func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) *pecanv1.CacheSegmentInvalid {
 	if errors.Is(why, cache.ErrNoAnswer) {
 		d.health.failed(why)
