@@ -176,7 +176,7 @@ def test_a_job_finds_its_workers(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
 def test_a_trainer_with_short_epochs_gets_workers(tmp_path: pathlib.Path):
     """Each window of measurements has the end of an epoch, with one worker too. The buffers have their default sizes."""
     elements = 20
-    with fleet(tmp_path, 4) as (target, log):
+    with fleet(tmp_path, 4) as (target, _log):
         trainer = Trainer(sleepy(elements).apply(pecan.distribute(target, streams=10, objective="cost", local_workers=0)), epochs=40)
         trainer.start()
         took = converged(target, range(3, 5), 60, "from one worker")
