@@ -32,7 +32,7 @@ func newChecker() *checker { return &checker{inUse: map[*checkedBlock]struct{}{}
 func (p *Pool) getChecked(b *Buffer, n int) error {
 	aligned := (n + Align - 1) &^ (Align - 1)
 	body := (aligned + pageSize - 1) &^ (pageSize - 1)
-	region, err := mapRegion(body + pageSize)
+	region, err := mapRegion(body+pageSize, 0)
 	if err != nil {
 		return err
 	}

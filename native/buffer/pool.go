@@ -14,10 +14,13 @@ import (
 const (
 	pageSize = 4096
 	// Buffers up to smallMax come from slabs; each larger buffer has its own mapping.
-	smallMin  = 1 << 8
-	smallMax  = 1 << 18
-	slabSize  = 1 << 20
+	smallMin = 1 << 8
+	smallMax = 1 << 18
+	slabSize = 1 << 20
+	hugePage = 2 << 20
+	// Blocks smaller than hugeFrom are mapped several at once, arenaSize in all, because huge pages are larger than many of them.
 	hugeFrom  = 4 << 20
+	arenaSize = 8 << 20
 	classes   = 11
 	unlimited = -1
 )
@@ -120,18 +123,30 @@ func (p *Pool) getLarge(b *Buffer, n int) error {
 	p.count(1, int64(n))
 	p.mu.Unlock()
 	if b.place.region == nil {
-		region, err := mapRegion(size)
+		regions, err := mapArena(size)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if err != nil {
 			p.count(-1, -int64(n))
 			return err
 		}
-		p.stats.MappedBytes += int64(size)
-		b.place.region = region
+		b.place.region = regions[0]
+		for _, region := range regions {
+			p.stats.MappedBytes += int64(size)
+			if unsafe.SliceData(region) != unsafe.SliceData(b.place.region) {
+				p.keep(region)
+			}
+		}
 	}
 	b.bytes = b.place.region[:n:n]
 	return nil
+}
+
+// keep keeps an idle region for reuse. p.mu is held.
+func (p *Pool) keep(region []byte) {
+	size := len(region)
+	p.large[size] = append(p.large[size], p.order.PushBack(region))
+	p.stats.IdleBytes += int64(size)
 }
 
 // count counts a buffer that is handed out. p.mu is held.
@@ -153,9 +168,7 @@ func (p *Pool) reclaim(b *Buffer) {
 	if b.place.slab != nil {
 		p.putSmall(b.place.slab, b.place.number)
 	} else {
-		size := len(b.place.region)
-		p.large[size] = append(p.large[size], p.order.PushBack(b.place.region))
-		p.stats.IdleBytes += int64(size)
+		p.keep(b.place.region)
 	}
 	keep := p.maxIdle
 	if p.closed {
@@ -252,17 +265,43 @@ func largeClass(n int) int {
 	return (n + step - 1) &^ (step - 1)
 }
 
-func mapRegion(size int) ([]byte, error) {
-	region, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+// mapArena maps regions of the same size, which begin at a huge page. Devices transfer into huge pages in fewer and larger pieces,
+// and they need fewer page faults. Each region can be unmapped alone.
+func mapArena(size int) ([][]byte, error) {
+	if size >= hugeFrom {
+		region, err := mapRegion(size, 0)
+		return [][]byte{region}, err
+	}
+	count := max(1, arenaSize/size)
+	arena, err := mapRegion(count*size, hugePage)
+	if err != nil {
+		return nil, err
+	}
+	regions := make([][]byte, count)
+	for i := range regions {
+		regions[i] = arena[i*size : (i+1)*size : (i+1)*size]
+	}
+	return regions, nil
+}
+
+// mapRegion maps memory at a multiple of align, which is 0 for any address.
+func mapRegion(size, align int) ([]byte, error) {
+	mapped, err := unix.MmapPtr(-1, 0, nil, uintptr(size+align), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of memory: %w", size, err)
 	}
-	bytes := unsafe.Slice((*byte)(region), size)
+	region := unsafe.Slice((*byte)(mapped), size+align)
+	if align > 0 {
+		begin := (align - int(uintptr(mapped)%uintptr(align))) % align
+		unmap(region[:begin])
+		unmap(region[begin+size:])
+		region = region[begin : begin+size : begin+size]
+	}
 	if size >= hugeFrom {
 		// This is only advice: a kernel without huge pages provides small ones.
-		_ = unix.Madvise(bytes, unix.MADV_HUGEPAGE)
+		_ = unix.Madvise(region, unix.MADV_HUGEPAGE)
 	}
-	return bytes, nil
+	return region, nil
 }
 
 func unmap(region []byte) {

@@ -41,7 +41,7 @@ func (p *Pool) getSmall(b *Buffer, n int) error {
 	} else {
 		// The mapping happens under the lock: it is one system call per hundreds of buffers, and accesses no
 		// page.
-		region, err := mapRegion(slabSize)
+		region, err := mapRegion(slabSize, 0)
 		if err != nil {
 			return err
 		}
