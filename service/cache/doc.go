@@ -10,7 +10,7 @@
 //
 // A reader reads blocks into memory of its caller, who may retain a block to use its chunks longer.
 //
-// dir.go has names, the budget and the directory. files.go has the file system. format.go has the bytes, which writer.go
+// dir.go has names, the budget and the directory. files.go has the file system, and direct.go reads around its page cache. format.go has the bytes, which writer.go
 // writes and reader.go reads, into the blocks of memory.go. limit.go bounds the writing speed, and patience.go bounds the
 // time for which a caller waits.
 // docs/formats/cache.md describes the format, and docs/design/0008-cache.md gives the reasons.

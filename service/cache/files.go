@@ -31,7 +31,7 @@ type File interface {
 	Sync() error
 }
 
-// Readable is a file open for reading.
+// Readable is a file open for reading. One of type direct needs aligned reads.
 type Readable interface {
 	io.ReaderAt
 	io.Closer
@@ -49,6 +49,7 @@ type Info struct {
 type disk struct {
 	path string
 	root atomic.Pointer[os.Root]
+	read history
 }
 
 // OpenDir opens a directory for segments. It creates the directory if its parent exists. A call that the host does not answer in
@@ -105,7 +106,10 @@ func (d *disk) Create(name string) (file File, err error) {
 // Open implements FileSystem.
 func (d *disk) Open(name string) (file Readable, size int64, err error) {
 	err = d.do(func(root *os.Root) (err error) {
-		file, size, err = safedir.OpenFile(root, name)
+		opened, bytes, err := safedir.OpenFile(root, name)
+		if err == nil {
+			file, size = d.read.openDirect(opened, name, bytes), bytes
+		}
 		return err
 	})
 	return file, size, err

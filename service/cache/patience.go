@@ -3,7 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
+	"io"
 	"sync"
 	"time"
 )
@@ -168,25 +168,36 @@ type patientReadable struct {
 	p    *patience
 }
 
-// fill reads into all of memory, from an offset of the file on. It returns the checksum of all but the first skipped bytes. A read that
-// takes too long goes on, and holds the memory until it ends.
-func (f *patientReadable) fill(memory Block, from int64, skipped int) (uint32, error) {
+// isDirect returns whether reads bypass the page cache.
+func (f *patientReadable) isDirect() bool {
+	_, is := f.file.(direct)
+	return is
+}
+
+// fill reads the file from an offset on into data, which is a part of memory. It returns the checksum of the bytes between two
+// positions in data; the file may end after the later one. A read that takes too long goes on, and holds the memory until it ends.
+func (f *patientReadable) fill(memory Block, data []byte, from int64, begin, end int) (uint32, error) {
 	if err := f.p.resting(); err != nil {
 		return 0, err
 	}
+	most := pieceBytes
+	if f.isDirect() {
+		most = len(data)
+	}
 	memory.Retain()
-	return await(f.p, f.p.wait, "reading", func() (crc uint32, err error) {
+	return await(f.p, f.p.wait, "reading", func() (uint32, error) {
 		defer memory.Release()
-		for data := memory.Bytes(); len(data) > 0; {
-			piece := data[:min(pieceBytes, len(data))]
-			if _, err := f.file.ReadAt(piece, from); err != nil {
+		var sum summer
+		for at := 0; at < end; {
+			piece := data[at:min(at+most, len(data))]
+			n, err := f.file.ReadAt(piece, from+int64(at))
+			if err != nil && (!errors.Is(err, io.EOF) || at+n < end) {
 				return 0, err
 			}
-			crc = crc32.Update(crc, castagnoli, piece[min(skipped, len(piece)):])
-			skipped = max(0, skipped-len(piece))
-			data, from = data[len(piece):], from+int64(len(piece))
+			sum.add(data[min(max(at, begin), at+n):min(at+n, end)])
+			at += n
 		}
-		return crc, nil
+		return sum.checksum(), nil
 	}, nil)
 }
 

@@ -28,6 +28,9 @@ type Reader struct {
 	dtypes []uint32
 	blocks []block
 	next   int
+	// ahead has the blocks that are read ahead, by their number, and begun is the number of the first one that is not.
+	ahead [mostAhead]ahead
+	begun int
 	// block has the bytes of the newest block. rest are its unread chunks, and left is the number of elements in them.
 	block Block
 	rest  []byte
@@ -88,26 +91,26 @@ func (r *Reader) check(s Segment) error {
 		return r.invalid("%v", r.dir.failed(fmt.Errorf("it has %d bytes, %d were written", r.size, s.Bytes)))
 	}
 	from := max(0, r.size-endBytes)
-	end, _, err := r.read(from, from, r.size)
+	end, data, _, err := r.read(from, from, r.size)
 	if err != nil {
 		return r.invalid("read: %v", err)
 	}
 	defer func() { release(end) }()
-	size := int64(len(end.Bytes()))
-	tail := end.Bytes()[size-tailBytes:]
-	length, crc := int64(binary.LittleEndian.Uint32(tail)), binary.LittleEndian.Uint32(tail[4:])
-	if string(tail[8:]) != footerMagic || crc != s.Checksum || length > r.size-int64(len(header)+tailBytes) {
+	size := int64(len(data))
+	tail := data[size-tailBytes:]
+	length, sum := int64(binary.LittleEndian.Uint32(tail)), binary.LittleEndian.Uint32(tail[4:])
+	if string(tail[8:]) != footerMagic || sum != s.Checksum || length > r.size-int64(len(header)+tailBytes) {
 		return r.invalid("it is not a segment, or another segment")
 	}
 	if length += tailBytes; length > size {
 		end.Release()
-		if end, _, err = r.read(r.size-length, r.size-length, r.size); err != nil {
+		if end, data, _, err = r.read(r.size-length, r.size-length, r.size); err != nil {
 			return r.invalid("read: %v", err)
 		}
 		size = length
 	}
-	footer := end.Bytes()[size-length : size-tailBytes]
-	if checksum(footer) != crc {
+	footer := data[size-length : size-tailBytes]
+	if checksum(footer) != sum {
 		return r.invalid("its footer is damaged")
 	}
 	parsed, err := parseFooter(footer)
@@ -125,12 +128,12 @@ func (r *Reader) check(s Segment) error {
 		// The header is read with the first block.
 		return r.load()
 	}
-	head, _, err := r.read(0, 0, int64(len(header)))
+	memory, head, _, err := r.read(0, 0, int64(len(header)))
 	if err != nil {
 		return r.invalid("read: %v", err)
 	}
-	defer head.Release()
-	return r.checkHeader(head.Bytes())
+	defer memory.Release()
+	return r.checkHeader(head)
 }
 
 func (r *Reader) checkHeader(data []byte) error {
@@ -140,17 +143,25 @@ func (r *Reader) checkHeader(data []byte) error {
 	return nil
 }
 
-// read reads the file from one offset to another one. The checksum is that of the bytes from the offset at on.
-func (r *Reader) read(from, at, to int64) (_ Block, crc uint32, err error) {
-	memory, err := r.alloc(int(to - from))
-	if err != nil {
-		return nil, 0, err
+// read reads the file from one offset to another one. The checksum is that of the bytes from the offset at on. data is the part of
+// the memory that has them.
+func (r *Reader) read(from, at, to int64) (memory Block, data []byte, sum uint32, err error) {
+	begin, end, extra := from, to, 0
+	if r.file.isDirect() {
+		begin, end, extra = from&^(directAlign-1), (to+directAlign-1)&^(directAlign-1), directAlign
 	}
-	if crc, err = r.file.fill(memory, from, int(at-from)); err != nil {
+	if memory, err = r.alloc(int(end-begin) + extra); err != nil {
+		return nil, nil, 0, err
+	}
+	data = memory.Bytes()
+	if extra > 0 {
+		data = alignedTo(data, int(end-begin))
+	}
+	if sum, err = r.file.fill(memory, data, begin, int(at-begin), int(to-begin)); err != nil {
 		memory.Release()
-		return nil, 0, r.dir.failed(err)
+		return nil, nil, 0, r.dir.failed(err)
 	}
-	return memory, crc, nil
+	return memory, data[from-begin : to-begin], sum, nil
 }
 
 // checkBlocks checks that the blocks are contiguous and add up to the segment, before any block is read.
@@ -198,25 +209,46 @@ func (r *Reader) Next() (Chunk, error) {
 	return chunk, nil
 }
 
-// load reads the next block. Its chunks lie at multiples of alignment in memory, as they do in the file.
+// readBlock reads the block with a number. Its chunks lie at multiples of alignment in memory, as they do in the file.
+func (r *Reader) readBlock(number int) (got filled) {
+	at := int64(r.blocks[number].offset)
+	got.memory, got.data, got.sum, got.err = r.read(at&^(alignment-1), at, at+int64(r.blocks[number].stored))
+	return got
+}
+
+// readAhead begins to read the next blocks. The kernel does this for reads that are not direct.
+func (r *Reader) readAhead() {
+	if !r.file.isDirect() {
+		return
+	}
+	for r.begun = max(r.begun, r.next); r.begun < min(r.next+mostAhead, len(r.blocks)); r.begun++ {
+		number := r.begun
+		r.ahead[number%mostAhead].begin(func() filled { return r.readBlock(number) })
+	}
+}
+
+// load reads the next block for Next.
 func (r *Reader) load() error {
 	b := r.blocks[r.next]
 	r.drop()
-	from, at := int64(b.offset)&^(alignment-1), int64(b.offset)
-	stored, crc, err := r.read(from, at, at+int64(b.stored))
-	if err != nil {
-		return r.invalid("read block %d: %v", r.next, err)
+	r.readAhead()
+	got, begun := r.ahead[r.next%mostAhead].take()
+	if !begun {
+		got = r.readBlock(r.next)
 	}
-	r.block, r.left = stored, b.elements
-	if from == 0 {
-		if err := r.checkHeader(stored.Bytes()); err != nil {
+	if got.err != nil {
+		return r.invalid("read block %d: %v", r.next, got.err)
+	}
+	r.block, r.left = got.memory, b.elements
+	if b.offset < alignment {
+		if err := r.checkHeader(got.data); err != nil {
 			return err
 		}
 	}
-	if crc != b.crc {
+	if got.sum != b.sum {
 		return r.invalid("block %d is damaged", r.next)
 	}
-	r.rest = stored.Bytes()[int64(aligned(b.offset))-from:]
+	r.rest = got.data[aligned(b.offset)-b.offset&^(alignment-1):]
 	if b.flags&snappyBlock != 0 {
 		if err := r.decompress(int(b.raw)); err != nil {
 			return err
@@ -256,8 +288,13 @@ func (r *Reader) drop() {
 // DTypes returns the dtypes of an element's tensors.
 func (r *Reader) DTypes() []uint32 { return r.dtypes }
 
-// Close closes the file, and releases the newest block.
+// Close closes the file, and releases the newest block. It waits for a block that is read ahead.
 func (r *Reader) Close() error {
 	r.drop()
+	for i := range r.ahead {
+		if got, begun := r.ahead[i].take(); begun {
+			release(got.memory)
+		}
+	}
 	return r.file.Close()
 }

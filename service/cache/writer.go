@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"runtime"
 	"strings"
@@ -36,6 +35,7 @@ type Writer struct {
 type buffers struct {
 	// buffer has the chunks of the next block, and compressed is for compressed blocks.
 	buffer, compressed []byte
+	summer             summer
 }
 
 // Uncompressed is a speed that no compressor has.
@@ -110,7 +110,7 @@ func (w *Writer) flush() error {
 	if out := w.smaller(); out != nil {
 		stored, b.flags = out, snappyBlock
 	}
-	b.stored, b.crc = uint32(len(gap)+len(stored)), crc32.Update(checksum(gap), castagnoli, stored)
+	b.stored, b.sum = uint32(len(gap)+len(stored)), w.checksum(gap, stored)
 	if err := w.dir.reserve(int64(len(gap) + len(stored))); err != nil {
 		return err
 	}
@@ -129,6 +129,14 @@ func (w *Writer) flush() error {
 		w.buffer, w.compressed = nil, nil
 	}
 	return nil
+}
+
+// checksum returns the checksum of two consecutive pieces.
+func (w *Writer) checksum(gap, stored []byte) uint32 {
+	w.summer.Reset()
+	w.summer.add(gap)
+	w.summer.add(stored)
+	return w.summer.checksum()
 }
 
 // smaller returns the block compressed; nil if that does not pay.
@@ -183,9 +191,9 @@ func (w *Writer) commit() (out Segment, err error) {
 	if len(end) > math.MaxUint32 {
 		return out, fmt.Errorf("write segment %s: it has too many blocks", w.name)
 	}
-	crc := checksum(end)
+	sum := checksum(end)
 	tail := binary.LittleEndian.AppendUint32(end, uint32(len(end)))
-	tail = binary.LittleEndian.AppendUint32(tail, crc)
+	tail = binary.LittleEndian.AppendUint32(tail, sum)
 	tail = append(tail, footerMagic...)
 	if err := w.dir.reserve(int64(len(tail))); err != nil {
 		return out, err
@@ -210,7 +218,7 @@ func (w *Writer) commit() (out Segment, err error) {
 	// Only now is it certain that no write goes on with the buffers.
 	w.dir.buffers.Put(w.buffers)
 	w.buffers = nil
-	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: crc, Elements: w.elements, ID: w.id}, nil
+	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: sum, Elements: w.elements, ID: w.id}, nil
 }
 
 // Abort discards the segment and deletes its file.

@@ -240,11 +240,7 @@ def link(path: pathlib.Path) -> None:
 
 
 def foreign(path: pathlib.Path) -> None:
-    """Gives a segment to another user, who has changed values. Its checksums stay: a multiple of their polynomial was added."""
-    data = bytearray(path.read_bytes())
-    at = len(data) // 2
-    data[at : at + 5] = (int.from_bytes(data[at : at + 5], "little") ^ (0x82F63B78 << 1 | 1)).to_bytes(5, "little")
-    path.write_bytes(data)
+    """Gives a segment to another user. Nothing else tells that its values may be theirs: whoever can compute checksums can keep them."""
     os.chown(path, 12345, 12345)
 
 
