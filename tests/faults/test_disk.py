@@ -124,7 +124,9 @@ def test_a_disk_that_fills_while_a_chosen_cache_is_written_changes_no_element(tm
     disk = small_disk(tmp_path / "disk", 64 << 20)
     with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
         cluster.add_all(2)
-        with Run(cluster, data, "deterministic", 5, dataset=data.dataset().map(_expensive), **AUTOMATIC) as run:
+        # On a busy host, the service may measure for some epochs before it chooses.
+        expensive = data.dataset().map(lambda *element: _expensive(*element, turns=1600))
+        with Run(cluster, data, "deterministic", 9, dataset=expensive, **AUTOMATIC) as run:
             _read_until_written(run, disk / "cache", 1)
             _fill(disk)
             run.note_fault("the workers' disk ran full")
