@@ -310,6 +310,8 @@ func (s *session) handle(command *pecanv1.WorkerCommand) {
 		w.streams.Stop(command.GetStop())
 	case command.GetCacheSegmentAck() != nil:
 		w.streams.Caches.Acknowledge(command.GetCacheSegmentAck())
+	case command.GetCachePart() != nil:
+		w.streams.Caches.Answer(command.GetCachePart())
 	case command.GetCacheOrphans() != nil:
 		w.streams.Caches.RemoveOrphans(command.GetCacheOrphans().GetNames())
 	case command.GetLeave() != nil:

@@ -58,6 +58,7 @@ func (o options) dispatcher() dispatcher.Config {
 		config.Core.Fleet = fleet.Limits{Provider: "sim", Max: o.workers, Idle: 2 * time.Second}
 	}
 	config.Core.DecideUnmeasured = o.chosen
+	config.Core.NeverFollow = true
 	config.Version = "sim"
 	return config
 }

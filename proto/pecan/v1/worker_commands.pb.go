@@ -36,6 +36,7 @@ type WorkerCommand struct {
 	//	*WorkerCommand_StartStreams
 	//	*WorkerCommand_StopStreams
 	//	*WorkerCommand_Leave
+	//	*WorkerCommand_CachePart
 	//	*WorkerCommand_SetHeartbeat
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -160,6 +161,15 @@ func (x *WorkerCommand) GetLeave() *Leave {
 	return nil
 }
 
+func (x *WorkerCommand) GetCachePart() *CachePart {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_CachePart); ok {
+			return x.CachePart
+		}
+	}
+	return nil
+}
+
 func (x *WorkerCommand) GetSetHeartbeat() *SetHeartbeat {
 	if x != nil {
 		if x, ok := x.Kind.(*WorkerCommand_SetHeartbeat); ok {
@@ -209,6 +219,10 @@ type WorkerCommand_Leave struct {
 	Leave *Leave `protobuf:"bytes,25,opt,name=leave,proto3,oneof"`
 }
 
+type WorkerCommand_CachePart struct {
+	CachePart *CachePart `protobuf:"bytes,26,opt,name=cache_part,json=cachePart,proto3,oneof"`
+}
+
 type WorkerCommand_SetHeartbeat struct {
 	SetHeartbeat *SetHeartbeat `protobuf:"bytes,230,opt,name=set_heartbeat,json=setHeartbeat,proto3,oneof"`
 }
@@ -230,6 +244,8 @@ func (*WorkerCommand_StartStreams) isWorkerCommand_Kind() {}
 func (*WorkerCommand_StopStreams) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Leave) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_CachePart) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_SetHeartbeat) isWorkerCommand_Kind() {}
 
@@ -447,6 +463,85 @@ func (x *TryOrder) GetOrderedLast() string {
 	return ""
 }
 
+// Answers AskCachePart. With a segment, the worker reads the part. Without one, it computes the part.
+type CachePart struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease   uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Part    uint32                 `protobuf:"varint,3,opt,name=part,proto3" json:"part,omitempty"`
+	Segment *CacheSegment          `protobuf:"bytes,4,opt,name=segment,proto3" json:"segment,omitempty"`
+	// Another worker writes the part. A second answer follows when the part is stored, or when that worker does not store it. A worker
+	// that waits for too long computes.
+	Wait          bool `protobuf:"varint,5,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachePart) Reset() {
+	*x = CachePart{}
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachePart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachePart) ProtoMessage() {}
+
+func (x *CachePart) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachePart.ProtoReflect.Descriptor instead.
+func (*CachePart) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CachePart) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *CachePart) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *CachePart) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *CachePart) GetSegment() *CacheSegment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+func (x *CachePart) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
 type CacheSegmentAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -459,7 +554,7 @@ type CacheSegmentAck struct {
 
 func (x *CacheSegmentAck) Reset() {
 	*x = CacheSegmentAck{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[4]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +566,7 @@ func (x *CacheSegmentAck) String() string {
 func (*CacheSegmentAck) ProtoMessage() {}
 
 func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[4]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +579,7 @@ func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
 func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CacheSegmentAck) GetName() string {
@@ -511,7 +606,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[5]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +618,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[5]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +631,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -559,7 +654,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[6]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +666,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[6]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +679,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -649,7 +744,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[7]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +756,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[7]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +769,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -819,7 +914,7 @@ type StartStreams struct {
 
 func (x *StartStreams) Reset() {
 	*x = StartStreams{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[8]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +926,7 @@ func (x *StartStreams) String() string {
 func (*StartStreams) ProtoMessage() {}
 
 func (x *StartStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[8]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +939,7 @@ func (x *StartStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStreams.ProtoReflect.Descriptor instead.
 func (*StartStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StartStreams) GetJobId() string {
@@ -883,14 +978,16 @@ type CacheAction struct {
 	// The recorded segments of the parts that the stream has. The worker reads these parts.
 	Segments []*CacheSegment `protobuf:"bytes,120,rep,name=segments,proto3" json:"segments,omitempty"`
 	// The worker writes the parts below this number that have no segment. It computes the others.
-	WrittenBelow  uint32 `protobuf:"varint,121,opt,name=written_below,json=writtenBelow,proto3" json:"written_below,omitempty"`
+	WrittenBelow uint32 `protobuf:"varint,121,opt,name=written_below,json=writtenBelow,proto3" json:"written_below,omitempty"`
+	// The worker asks before it computes and writes a part: another job may write it at the same time (AskCachePart).
+	Asks          bool `protobuf:"varint,122,opt,name=asks,proto3" json:"asks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CacheAction) Reset() {
 	*x = CacheAction{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[9]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +999,7 @@ func (x *CacheAction) String() string {
 func (*CacheAction) ProtoMessage() {}
 
 func (x *CacheAction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[9]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1012,7 @@ func (x *CacheAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
 func (*CacheAction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CacheAction) GetKey() string {
@@ -946,6 +1043,13 @@ func (x *CacheAction) GetWrittenBelow() uint32 {
 	return 0
 }
 
+func (x *CacheAction) GetAsks() bool {
+	if x != nil {
+		return x.Asks
+	}
+	return false
+}
+
 // An element of the stream may crash workers, so the worker marks elements before it computes them. The last worker
 // died in [first, below): the worker marks those elements one by one, and marks them as exclusive. It marks the others in
 // larger ranges. below = 0: nothing is known yet.
@@ -961,7 +1065,7 @@ type CrashGuard struct {
 
 func (x *CrashGuard) Reset() {
 	*x = CrashGuard{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[10]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1077,7 @@ func (x *CrashGuard) String() string {
 func (*CrashGuard) ProtoMessage() {}
 
 func (x *CrashGuard) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[10]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1090,7 @@ func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
 func (*CrashGuard) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CrashGuard) GetFirst() uint64 {
@@ -1028,7 +1132,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[11]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1144,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[11]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1157,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -1118,7 +1222,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[12]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1234,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[12]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1247,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -1182,7 +1286,7 @@ type StopStreams struct {
 
 func (x *StopStreams) Reset() {
 	*x = StopStreams{}
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1298,7 @@ func (x *StopStreams) String() string {
 func (*StopStreams) ProtoMessage() {}
 
 func (x *StopStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_commands_proto_msgTypes[13]
+	mi := &file_pecan_v1_worker_commands_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1311,7 @@ func (x *StopStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStreams.ProtoReflect.Descriptor instead.
 func (*StopStreams) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_worker_commands_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StopStreams) GetJobId() string {
@@ -1249,7 +1353,7 @@ var File_pecan_v1_worker_commands_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\n" +
-	"\x1epecan/v1/worker_commands.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/options.proto\x1a\x13pecan/v1/plan.proto\x1a\x14pecan/v1/types.proto\"\xc0\x04\n" +
+	"\x1epecan/v1/worker_commands.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/options.proto\x1a\x13pecan/v1/plan.proto\x1a\x14pecan/v1/types.proto\"\xf6\x04\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
@@ -1259,7 +1363,9 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrder\x12=\n" +
 	"\rstart_streams\x18\x17 \x01(\v2\x16.pecan.v1.StartStreamsH\x00R\fstartStreams\x12:\n" +
 	"\fstop_streams\x18\x18 \x01(\v2\x15.pecan.v1.StopStreamsH\x00R\vstopStreams\x12'\n" +
-	"\x05leave\x18\x19 \x01(\v2\x0f.pecan.v1.LeaveH\x00R\x05leave\x12>\n" +
+	"\x05leave\x18\x19 \x01(\v2\x0f.pecan.v1.LeaveH\x00R\x05leave\x124\n" +
+	"\n" +
+	"cache_part\x18\x1a \x01(\v2\x13.pecan.v1.CachePartH\x00R\tcachePart\x12>\n" +
 	"\rset_heartbeat\x18\xe6\x01 \x01(\v2\x16.pecan.v1.SetHeartbeatH\x00R\fsetHeartbeatB\x06\n" +
 	"\x04kind\"A\n" +
 	"\x05Leave\x12\x10\n" +
@@ -1278,7 +1384,13 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"components\x18\a \x03(\v2\x17.pecan.v1.ComponentSpecR\n" +
 	"components\x12'\n" +
 	"\x0fregistered_last\x18\b \x01(\tR\x0eregisteredLast\x12!\n" +
-	"\fordered_last\x18\t \x01(\tR\vorderedLast\"A\n" +
+	"\fordered_last\x18\t \x01(\tR\vorderedLast\"\x9f\x01\n" +
+	"\tCachePart\x12\"\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x12\n" +
+	"\x04part\x18\x03 \x01(\rR\x04part\x120\n" +
+	"\asegment\x18\x04 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12\x12\n" +
+	"\x04wait\x18\x05 \x01(\bR\x04wait\"A\n" +
 	"\x0fCacheSegmentAck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\baccepted\x18\x02 \x01(\bR\baccepted\"$\n" +
@@ -1321,12 +1433,13 @@ const file_pecan_v1_worker_commands_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06common\x18\x03 \x01(\v2\x15.pecan.v1.StartStreamR\x06common\x12/\n" +
-	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\xad\x01\n" +
+	"\astreams\x18\x04 \x03(\v2\x15.pecan.v1.StartStreamR\astreams\"\xc1\x01\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12'\n" +
 	"\x04step\x18d \x01(\v2\x13.pecan.v1.CachePlanR\x04step\x122\n" +
 	"\bsegments\x18x \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12#\n" +
-	"\rwritten_below\x18y \x01(\rR\fwrittenBelowJ\x04\b\x02\x10\x03J\x04\be\x10f\"P\n" +
+	"\rwritten_below\x18y \x01(\rR\fwrittenBelow\x12\x12\n" +
+	"\x04asks\x18z \x01(\bR\x04asksJ\x04\b\x02\x10\x03J\x04\be\x10f\"P\n" +
 	"\n" +
 	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
@@ -1364,62 +1477,66 @@ func file_pecan_v1_worker_commands_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_commands_proto_rawDescData
 }
 
-var file_pecan_v1_worker_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_pecan_v1_worker_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_pecan_v1_worker_commands_proto_goTypes = []any{
 	(*WorkerCommand)(nil),   // 0: pecan.v1.WorkerCommand
 	(*Leave)(nil),           // 1: pecan.v1.Leave
 	(*SetHeartbeat)(nil),    // 2: pecan.v1.SetHeartbeat
 	(*TryOrder)(nil),        // 3: pecan.v1.TryOrder
-	(*CacheSegmentAck)(nil), // 4: pecan.v1.CacheSegmentAck
-	(*CacheOrphans)(nil),    // 5: pecan.v1.CacheOrphans
-	(*Welcome)(nil),         // 6: pecan.v1.Welcome
-	(*StartStream)(nil),     // 7: pecan.v1.StartStream
-	(*StartStreams)(nil),    // 8: pecan.v1.StartStreams
-	(*CacheAction)(nil),     // 9: pecan.v1.CacheAction
-	(*CrashGuard)(nil),      // 10: pecan.v1.CrashGuard
-	(*RemainderSource)(nil), // 11: pecan.v1.RemainderSource
-	(*StopStream)(nil),      // 12: pecan.v1.StopStream
-	(*StopStreams)(nil),     // 13: pecan.v1.StopStreams
-	(*Plan)(nil),            // 14: pecan.v1.Plan
-	(*JobOptions)(nil),      // 15: pecan.v1.JobOptions
-	(*ComponentSpec)(nil),   // 16: pecan.v1.ComponentSpec
-	(*StreamId)(nil),        // 17: pecan.v1.StreamId
-	(*CachePlan)(nil),       // 18: pecan.v1.CachePlan
+	(*CachePart)(nil),       // 4: pecan.v1.CachePart
+	(*CacheSegmentAck)(nil), // 5: pecan.v1.CacheSegmentAck
+	(*CacheOrphans)(nil),    // 6: pecan.v1.CacheOrphans
+	(*Welcome)(nil),         // 7: pecan.v1.Welcome
+	(*StartStream)(nil),     // 8: pecan.v1.StartStream
+	(*StartStreams)(nil),    // 9: pecan.v1.StartStreams
+	(*CacheAction)(nil),     // 10: pecan.v1.CacheAction
+	(*CrashGuard)(nil),      // 11: pecan.v1.CrashGuard
+	(*RemainderSource)(nil), // 12: pecan.v1.RemainderSource
+	(*StopStream)(nil),      // 13: pecan.v1.StopStream
+	(*StopStreams)(nil),     // 14: pecan.v1.StopStreams
+	(*Plan)(nil),            // 15: pecan.v1.Plan
+	(*JobOptions)(nil),      // 16: pecan.v1.JobOptions
+	(*ComponentSpec)(nil),   // 17: pecan.v1.ComponentSpec
+	(*StreamId)(nil),        // 18: pecan.v1.StreamId
 	(*CacheSegment)(nil),    // 19: pecan.v1.CacheSegment
-	(*WorkerAddress)(nil),   // 20: pecan.v1.WorkerAddress
+	(*CachePlan)(nil),       // 20: pecan.v1.CachePlan
+	(*WorkerAddress)(nil),   // 21: pecan.v1.WorkerAddress
 }
 var file_pecan_v1_worker_commands_proto_depIdxs = []int32{
-	6,  // 0: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	7,  // 1: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	12, // 2: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	4,  // 3: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
-	5,  // 4: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	7,  // 0: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	8,  // 1: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	13, // 2: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	5,  // 3: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
+	6,  // 4: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
 	3,  // 5: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
-	8,  // 6: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
-	13, // 7: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
+	9,  // 6: pecan.v1.WorkerCommand.start_streams:type_name -> pecan.v1.StartStreams
+	14, // 7: pecan.v1.WorkerCommand.stop_streams:type_name -> pecan.v1.StopStreams
 	1,  // 8: pecan.v1.WorkerCommand.leave:type_name -> pecan.v1.Leave
-	2,  // 9: pecan.v1.WorkerCommand.set_heartbeat:type_name -> pecan.v1.SetHeartbeat
-	14, // 10: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
-	15, // 11: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
-	16, // 12: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
-	17, // 13: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	14, // 14: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	15, // 15: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	11, // 16: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	16, // 17: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	9,  // 18: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
-	10, // 19: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
-	7,  // 20: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
-	7,  // 21: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
-	18, // 22: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
-	19, // 23: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
-	20, // 24: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	17, // 25: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	4,  // 9: pecan.v1.WorkerCommand.cache_part:type_name -> pecan.v1.CachePart
+	2,  // 10: pecan.v1.WorkerCommand.set_heartbeat:type_name -> pecan.v1.SetHeartbeat
+	15, // 11: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	16, // 12: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	17, // 13: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	18, // 14: pecan.v1.CachePart.id:type_name -> pecan.v1.StreamId
+	19, // 15: pecan.v1.CachePart.segment:type_name -> pecan.v1.CacheSegment
+	18, // 16: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	15, // 17: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	16, // 18: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	12, // 19: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	17, // 20: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	10, // 21: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	11, // 22: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	8,  // 23: pecan.v1.StartStreams.common:type_name -> pecan.v1.StartStream
+	8,  // 24: pecan.v1.StartStreams.streams:type_name -> pecan.v1.StartStream
+	20, // 25: pecan.v1.CacheAction.step:type_name -> pecan.v1.CachePlan
+	19, // 26: pecan.v1.CacheAction.segments:type_name -> pecan.v1.CacheSegment
+	21, // 27: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	18, // 28: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_commands_proto_init() }
@@ -1441,6 +1558,7 @@ func file_pecan_v1_worker_commands_proto_init() {
 		(*WorkerCommand_StartStreams)(nil),
 		(*WorkerCommand_StopStreams)(nil),
 		(*WorkerCommand_Leave)(nil),
+		(*WorkerCommand_CachePart)(nil),
 		(*WorkerCommand_SetHeartbeat)(nil),
 	}
 	type x struct{}
@@ -1449,7 +1567,7 @@ func file_pecan_v1_worker_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_commands_proto_rawDesc), len(file_pecan_v1_worker_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

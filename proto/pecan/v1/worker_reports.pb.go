@@ -359,6 +359,7 @@ type WorkerMessage struct {
 	//	*WorkerMessage_OrderTried
 	//	*WorkerMessage_StreamsStarted
 	//	*WorkerMessage_StreamsEnded
+	//	*WorkerMessage_AskCachePart
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -527,6 +528,15 @@ func (x *WorkerMessage) GetStreamsEnded() *StreamsEnded {
 	return nil
 }
 
+func (x *WorkerMessage) GetAskCachePart() *AskCachePart {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_AskCachePart); ok {
+			return x.AskCachePart
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -587,6 +597,10 @@ type WorkerMessage_StreamsEnded struct {
 	StreamsEnded *StreamsEnded `protobuf:"bytes,25,opt,name=streams_ended,json=streamsEnded,proto3,oneof"`
 }
 
+type WorkerMessage_AskCachePart struct {
+	AskCachePart *AskCachePart `protobuf:"bytes,26,opt,name=ask_cache_part,json=askCachePart,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -614,6 +628,8 @@ func (*WorkerMessage_OrderTried) isWorkerMessage_Kind() {}
 func (*WorkerMessage_StreamsStarted) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_StreamsEnded) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_AskCachePart) isWorkerMessage_Kind() {}
 
 // Registers the worker. First message of a session.
 type WorkerHello struct {
@@ -1951,6 +1967,75 @@ func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{21}
 }
 
+// A worker will compute a part of a cache and write its segment, unless another worker does. The answer is CachePart.
+type AskCachePart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskCachePart) Reset() {
+	*x = AskCachePart{}
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskCachePart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskCachePart) ProtoMessage() {}
+
+func (x *AskCachePart) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskCachePart.ProtoReflect.Descriptor instead.
+func (*AskCachePart) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AskCachePart) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *AskCachePart) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *AskCachePart) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *AskCachePart) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
 // A segment is durable under its name. The worker repeats the message until it gets a CacheSegmentAck.
 type CacheSegmentWritten struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1961,7 +2046,7 @@ type CacheSegmentWritten struct {
 
 func (x *CacheSegmentWritten) Reset() {
 	*x = CacheSegmentWritten{}
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2058,7 @@ func (x *CacheSegmentWritten) String() string {
 func (*CacheSegmentWritten) ProtoMessage() {}
 
 func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[22]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2071,7 @@ func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentWritten.ProtoReflect.Descriptor instead.
 func (*CacheSegmentWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CacheSegmentWritten) GetSegment() *CacheSegment {
@@ -2007,7 +2092,7 @@ type CacheSegmentInvalid struct {
 
 func (x *CacheSegmentInvalid) Reset() {
 	*x = CacheSegmentInvalid{}
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2104,7 @@ func (x *CacheSegmentInvalid) String() string {
 func (*CacheSegmentInvalid) ProtoMessage() {}
 
 func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[23]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2117,7 @@ func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegmentInvalid.ProtoReflect.Descriptor instead.
 func (*CacheSegmentInvalid) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CacheSegmentInvalid) GetSegment() *CacheSegment {
@@ -2060,7 +2145,7 @@ type OrderTried struct {
 
 func (x *OrderTried) Reset() {
 	*x = OrderTried{}
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2157,7 @@ func (x *OrderTried) String() string {
 func (*OrderTried) ProtoMessage() {}
 
 func (x *OrderTried) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[24]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2170,7 @@ func (x *OrderTried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderTried.ProtoReflect.Descriptor instead.
 func (*OrderTried) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OrderTried) GetId() string {
@@ -2112,7 +2197,7 @@ type CacheFiles struct {
 
 func (x *CacheFiles) Reset() {
 	*x = CacheFiles{}
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2209,7 @@ func (x *CacheFiles) String() string {
 func (*CacheFiles) ProtoMessage() {}
 
 func (x *CacheFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[25]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2222,7 @@ func (x *CacheFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
 func (*CacheFiles) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_worker_reports_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CacheFiles) GetNames() []string {
@@ -2170,7 +2255,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2267,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_worker_reports_proto_msgTypes[26]
+	mi := &file_pecan_v1_worker_reports_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2373,7 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\rOpeningStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x15\n" +
-	"\x13ReportCrashResponse\"\xd3\x06\n" +
+	"\x13ReportCrashResponse\"\x93\a\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -2305,7 +2390,8 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\vorder_tried\x18\x17 \x01(\v2\x14.pecan.v1.OrderTriedH\x00R\n" +
 	"orderTried\x12C\n" +
 	"\x0fstreams_started\x18\x18 \x01(\v2\x18.pecan.v1.StreamsStartedH\x00R\x0estreamsStarted\x12=\n" +
-	"\rstreams_ended\x18\x19 \x01(\v2\x16.pecan.v1.StreamsEndedH\x00R\fstreamsEndedB\x06\n" +
+	"\rstreams_ended\x18\x19 \x01(\v2\x16.pecan.v1.StreamsEndedH\x00R\fstreamsEnded\x12>\n" +
+	"\x0eask_cache_part\x18\x1a \x01(\v2\x16.pecan.v1.AskCachePartH\x00R\faskCachePartB\x06\n" +
 	"\x04kind\"\x93\x03\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
@@ -2438,7 +2524,12 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\fbelow_window\x18\x04 \x01(\bR\vbelowWindow\"3\n" +
 	"\rStreamStopped\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x0f\n" +
-	"\rWorkerGoodbye\"G\n" +
+	"\rWorkerGoodbye\"n\n" +
+	"\fAskCachePart\x12\"\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\"G\n" +
 	"\x13CacheSegmentWritten\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Y\n" +
 	"\x13CacheSegmentInvalid\x120\n" +
@@ -2464,7 +2555,7 @@ func file_pecan_v1_worker_reports_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_worker_reports_proto_rawDescData
 }
 
-var file_pecan_v1_worker_reports_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_pecan_v1_worker_reports_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_pecan_v1_worker_reports_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),        // 0: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),       // 1: pecan.v1.MarkElementsResponse
@@ -2488,24 +2579,25 @@ var file_pecan_v1_worker_reports_proto_goTypes = []any{
 	(*StreamFailed)(nil),               // 19: pecan.v1.StreamFailed
 	(*StreamStopped)(nil),              // 20: pecan.v1.StreamStopped
 	(*WorkerGoodbye)(nil),              // 21: pecan.v1.WorkerGoodbye
-	(*CacheSegmentWritten)(nil),        // 22: pecan.v1.CacheSegmentWritten
-	(*CacheSegmentInvalid)(nil),        // 23: pecan.v1.CacheSegmentInvalid
-	(*OrderTried)(nil),                 // 24: pecan.v1.OrderTried
-	(*CacheFiles)(nil),                 // 25: pecan.v1.CacheFiles
-	(*WorkerHeartbeat_StreamLoad)(nil), // 26: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*StreamId)(nil),                   // 27: pecan.v1.StreamId
-	(*WorkerAddress)(nil),              // 28: pecan.v1.WorkerAddress
-	(*HostLoad)(nil),                   // 29: pecan.v1.HostLoad
-	(*NodeMetrics)(nil),                // 30: pecan.v1.NodeMetrics
-	(*ErrorDetail)(nil),                // 31: pecan.v1.ErrorDetail
-	(*CacheSegment)(nil),               // 32: pecan.v1.CacheSegment
-	(*OrderTrial)(nil),                 // 33: pecan.v1.OrderTrial
+	(*AskCachePart)(nil),               // 22: pecan.v1.AskCachePart
+	(*CacheSegmentWritten)(nil),        // 23: pecan.v1.CacheSegmentWritten
+	(*CacheSegmentInvalid)(nil),        // 24: pecan.v1.CacheSegmentInvalid
+	(*OrderTried)(nil),                 // 25: pecan.v1.OrderTried
+	(*CacheFiles)(nil),                 // 26: pecan.v1.CacheFiles
+	(*WorkerHeartbeat_StreamLoad)(nil), // 27: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*StreamId)(nil),                   // 28: pecan.v1.StreamId
+	(*WorkerAddress)(nil),              // 29: pecan.v1.WorkerAddress
+	(*HostLoad)(nil),                   // 30: pecan.v1.HostLoad
+	(*NodeMetrics)(nil),                // 31: pecan.v1.NodeMetrics
+	(*ErrorDetail)(nil),                // 32: pecan.v1.ErrorDetail
+	(*CacheSegment)(nil),               // 33: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                 // 34: pecan.v1.OrderTrial
 }
 var file_pecan_v1_worker_reports_proto_depIdxs = []int32{
-	27, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	28, // 0: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
 	3,  // 1: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
-	26, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	27, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	27, // 2: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	28, // 3: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	6,  // 4: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	8,  // 5: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
 	18, // 6: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
@@ -2514,40 +2606,42 @@ var file_pecan_v1_worker_reports_proto_depIdxs = []int32{
 	14, // 9: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
 	20, // 10: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
 	12, // 11: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
-	22, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
-	23, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
-	25, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	24, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
+	23, // 12: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
+	24, // 13: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
+	26, // 14: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	25, // 15: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
 	15, // 16: pecan.v1.WorkerMessage.streams_started:type_name -> pecan.v1.StreamsStarted
 	17, // 17: pecan.v1.WorkerMessage.streams_ended:type_name -> pecan.v1.StreamsEnded
-	28, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	7,  // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	27, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	16, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.StreamLoads
-	29, // 22: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
-	11, // 23: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
-	9,  // 24: pecan.v1.WorkerHeartbeat.store:type_name -> pecan.v1.StoreRates
-	10, // 25: pecan.v1.StoreRates.reads:type_name -> pecan.v1.StoreTransfer
-	10, // 26: pecan.v1.StoreRates.writes:type_name -> pecan.v1.StoreTransfer
-	30, // 27: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
-	13, // 28: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
-	30, // 29: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
-	30, // 30: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
-	30, // 31: pecan.v1.JobMetrics.inline:type_name -> pecan.v1.NodeMetrics
-	27, // 32: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	27, // 33: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	27, // 34: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	31, // 35: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	27, // 36: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	32, // 37: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
-	32, // 38: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
-	33, // 39: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
-	27, // 40: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	22, // 18: pecan.v1.WorkerMessage.ask_cache_part:type_name -> pecan.v1.AskCachePart
+	29, // 19: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	7,  // 20: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	28, // 21: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	16, // 22: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.StreamLoads
+	30, // 23: pecan.v1.WorkerHeartbeat.host:type_name -> pecan.v1.HostLoad
+	11, // 24: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
+	9,  // 25: pecan.v1.WorkerHeartbeat.store:type_name -> pecan.v1.StoreRates
+	10, // 26: pecan.v1.StoreRates.reads:type_name -> pecan.v1.StoreTransfer
+	10, // 27: pecan.v1.StoreRates.writes:type_name -> pecan.v1.StoreTransfer
+	31, // 28: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	13, // 29: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
+	31, // 30: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
+	31, // 31: pecan.v1.JobMetrics.cached:type_name -> pecan.v1.NodeMetrics
+	31, // 32: pecan.v1.JobMetrics.inline:type_name -> pecan.v1.NodeMetrics
+	28, // 33: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	28, // 34: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	28, // 35: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	32, // 36: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	28, // 37: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	28, // 38: pecan.v1.AskCachePart.id:type_name -> pecan.v1.StreamId
+	33, // 39: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	33, // 40: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
+	34, // 41: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	28, // 42: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_worker_reports_proto_init() }
@@ -2573,6 +2667,7 @@ func file_pecan_v1_worker_reports_proto_init() {
 		(*WorkerMessage_OrderTried)(nil),
 		(*WorkerMessage_StreamsStarted)(nil),
 		(*WorkerMessage_StreamsEnded)(nil),
+		(*WorkerMessage_AskCachePart)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2580,7 +2675,7 @@ func file_pecan_v1_worker_reports_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_worker_reports_proto_rawDesc), len(file_pecan_v1_worker_reports_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

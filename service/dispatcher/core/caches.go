@@ -12,6 +12,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
@@ -113,6 +114,7 @@ func (c *Core) cacheAction(epoch *durable.Epoch, stream *pecanv1.StoredStream) *
 	if len(action.Segments) == 0 && !writes {
 		return nil
 	}
+	action.Asks = writes && c.cfg.CacheMode == CacheAuto && !c.cfg.NeverFollow && schedule.OpensTogether(epoch)
 	if len(action.Segments) > 0 {
 		c.caches.read[action.Key] = true
 	}
@@ -149,6 +151,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 		Segment: segment, Tenant: job.Options.EffectiveTenant(),
 	}}})
 	c.caches.due = true
+	c.partStored(segment)
 	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Parts) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})

@@ -51,6 +51,8 @@ type Config struct {
 	CacheMode CacheMode
 	// DecideUnmeasured lets decisions on caches be made before anything is measured. The caller's policy must not need costs.
 	DecideUnmeasured bool
+	// NeverFollow keeps streams from waiting for parts that other jobs compute.
+	NeverFollow bool
 	// CacheShared is set if jobs read caches that jobs of other tenants wrote.
 	CacheShared bool
 	// Tenants has the weights and quotas of tenants. If it is nil, all tenants are equal; else jobs of others are refused.

@@ -51,6 +51,8 @@ type Core struct {
 	stopping map[fileKey][]stoppingRun
 	// caches has the state of caches that has no records.
 	caches cachesState
+	// following has the parts of caches that workers write, for other epochs that wait for them.
+	following following
 	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
 	// placements decides which workers serve each job.
@@ -81,7 +83,7 @@ func New(cfg Config, state *durable.State) *Core {
 		cfg: cfg, state: state, heartbeatPeriod: cfg.Heartbeat,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, epochs: map[passKey]*epochState{}, profiles: map[string]*jobmetrics.Reports{}, sources: map[string]*measure.Source{},
 		watches: map[WatchID]*watchState{}, stalled: map[WatchID]bool{}, sessions: map[SessionID]string{},
-		stopping: map[fileKey][]stoppingRun{}, caches: newCachesState(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		stopping: map[fileKey][]stoppingRun{}, caches: newCachesState(), following: newFollowing(), idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 		fleet: fleet.New(cfg.Fleet),
 	}
 	c.orders = rollout.NewRollouts(rolloutHost{c}, state, c.takeAtOnce)
@@ -253,6 +255,7 @@ func (c *Core) tick() {
 	c.placements.LeaveOtherHosts()
 	c.stepCaches()
 	c.stepCaching()
+	c.stepFollowing()
 	c.placements.Step()
 	c.stepFleet()
 	c.sendAllLateStops()

@@ -59,7 +59,8 @@
 //
 // An epoch may have 65,536 streams, so nothing here visits all of them. touched.go collects what a decision changed;
 // adjust looks at that only, and at time-outs. lists.go makes one record of changes that follow each other, and
-// commands.go one command. cache_shared.go finds the streams that other epochs with the same cache compute.
+// commands.go one command. cache_shared.go finds the streams that other epochs with the same cache compute, and
+// cache_follow.go lets streams wait for their parts.
 // cache_order.go finds the order of steps in which a stream reads and writes. reach.go says which workers a client
 // cannot reach. schedule_host.go connects package schedule, placement_host.go package placement, and rollout_host.go package
 // rollout.

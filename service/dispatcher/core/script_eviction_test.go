@@ -15,6 +15,10 @@ func (s *script) cacheInput(command string, a args) any {
 	switch command {
 	case "written":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
+	case "ask":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: &pecanv1.AskCachePart{
+			Id: streamID(a["stream"]), Lease: a.number("lease"), Key: a["key"], Part: uint32(a.number("part")),
+		}}})
 	case "invalid":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})
 	case "files":
@@ -81,4 +85,14 @@ func (s *script) caches() []string {
 			k.Key, k.Tenant, k.State, k.Pinned, k.InUse, k.Segments, k.Streams, k.Bytes, k.SavesS, k.UnusedS, k.Jobs))
 	}
 	return lines
+}
+
+func partAnswer(answer *pecanv1.CachePart) string {
+	switch {
+	case answer.Segment != nil:
+		return "read " + answer.Segment.Name
+	case answer.Wait:
+		return "wait"
+	}
+	return "compute"
 }

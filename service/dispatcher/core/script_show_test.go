@@ -160,6 +160,9 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 	if k := command.GetCacheSegmentAck(); k != nil {
 		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Accepted)
 	}
+	if k := command.GetCachePart(); k != nil {
+		return fmt.Sprintf("part %d of %v lease=%d: %s", k.Part, k.Id.Key(), k.Lease, partAnswer(k))
+	}
 	if k := command.GetLeave(); k != nil {
 		return "leave: " + k.Why
 	}

@@ -46,6 +46,8 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.runStopped(id, kind.Stopped.GetId().Key())
 	case *pecanv1.WorkerMessage_CacheSegmentWritten:
 		c.segmentWritten(id, kind.CacheSegmentWritten.GetSegment())
+	case *pecanv1.WorkerMessage_AskCachePart:
+		c.askPart(id, kind.AskCachePart)
 	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
 		c.segmentInvalid(id, kind.CacheSegmentInvalid)
 	case *pecanv1.WorkerMessage_CacheFiles:

@@ -66,6 +66,7 @@ type Directory struct {
 	// reading and writing measure the speed of the directory.
 	reading, writing transfers
 	health           health
+	follower         follower
 
 	mu sync.Mutex
 	// own are the segments that this worker writes, or that wait for their acknowledgement.

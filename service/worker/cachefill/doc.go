@@ -9,11 +9,12 @@
 // source.go has the Source, and end.go ends a part and completes its segment. early.go opens the next segment. upstream.go
 // fetches the elements of the upstream graph and packs small ones. digest.go names the files that elements come from.
 // reports.go reports finished and invalid segments. directory.go has the Directory. rates.go measures the directory's
-// speed. probe.go measures the speed before the first segment.
+// speed. probe.go measures the speed before the first segment. follow.go asks the dispatcher whether another worker writes
+// a part.
 //
 // Do not decide here which parts are cached: the dispatcher's journal says it, and a segment that it does not record is
 // never read.
 //
-// TensorFlow calls Source.Pull from threads of its own, one at a time; these threads must not send messages.
-// Report sends them from the run's goroutine. A Source's lock is taken before the Directory's.
+// TensorFlow calls Source.Pull from threads of its own, one at a time. In a simulation these threads must not send messages:
+// Report sends them from the run's goroutine, and no stream asks for parts. A Source's lock is taken before the Directory's.
 package cachefill

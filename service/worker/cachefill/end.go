@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -15,6 +16,7 @@ import (
 func (s *Source) endPart() {
 	kept := s.kept
 	if s.kept = nil; s.upstream != nil {
+		s.Directory.follower.computed(s.Action.GetKey(), time.Since(s.opened))
 		kept = s.from.KeptBack()
 		for _, batch := range kept {
 			chunk := asElement(batch).chunk

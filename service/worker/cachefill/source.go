@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 
@@ -42,7 +43,8 @@ type Source struct {
 	// Stream are the graphs of the stream. AllParts is the number of parts of all streams.
 	Stream   *rewrite.StreamGraphs
 	AllParts uint32
-	// Lease is the lease of the stream.
+	// ID and Lease are those of the stream.
+	ID    *pecanv1.StreamId
 	Lease uint64
 	// Context ends with the run.
 	Context context.Context
@@ -72,6 +74,8 @@ type Source struct {
 	upstream  *upstream
 	alone     bool
 	stop      func()
+	// opened is when the upstream graph was opened for the part.
+	opened time.Time
 	// kept are the short batches that were read from the segment.
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
@@ -88,6 +92,10 @@ func (s *Source) Begin(from Upstream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.from = from
+	if s.Action.GetAsks() {
+		// The first Pull begins the part: it may wait for another worker.
+		return nil
+	}
 	return s.beginPart()
 }
 
@@ -152,12 +160,33 @@ func (s *Source) beginPart() (err error) {
 	case s.segment != nil:
 		err = s.beginReading()
 	default:
-		if err = s.open(); err == nil && s.part() < s.Action.GetWrittenBelow() {
-			s.beginWriting()
-		}
+		err = s.beginUnstored()
 	}
 	s.begun = err == nil
 	return err
+}
+
+// beginUnstored begins a part that had no segment when the stream was leased.
+func (s *Source) beginUnstored() error {
+	written := s.part() < s.Action.GetWrittenBelow()
+	if written && s.Action.GetAsks() {
+		// Others may wait for what is stored. The run reports nothing while a shuffle fills its buffer.
+		s.Report()
+		s.segment = s.Directory.segmentOf(s.Context, &pecanv1.AskCachePart{Id: s.ID, Lease: s.Lease, Key: s.Action.GetKey(), Part: s.part()})
+		switch {
+		case s.Context.Err() != nil:
+			return tf.ErrCancelled
+		case s.segment != nil:
+			return s.beginReading()
+		}
+	}
+	if err := s.open(); err != nil {
+		return err
+	}
+	if written {
+		s.beginWriting()
+	}
+	return nil
 }
 
 func (s *Source) beginReading() (err error) {
@@ -203,7 +232,7 @@ func (s *Source) open() error {
 	if err != nil {
 		return err
 	}
-	s.upstream, s.stop = &upstream{it: it, packed: s.Action.GetStep().GetPacked()}, stop
+	s.upstream, s.stop, s.opened = &upstream{it: it, packed: s.Action.GetStep().GetPacked()}, stop, time.Now()
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 // cacheSource makes the source of the graph downstream of a cached step.
 func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
 	return &cachefill.Source{
-		Directory: r.stream.streams.Caches, Action: action, AllParts: split.AllParts(r.command.GetPlan(), action.GetStep()), Lease: r.command.GetLease(),
+		Directory: r.stream.streams.Caches, Action: action, AllParts: split.AllParts(r.command.GetPlan(), action.GetStep()), ID: r.command.GetId(), Lease: r.command.GetLease(),
 		Context: r.ctx, Log: r.stream.log, KeepRemainder: r.keepRemainder,
 	}
 }

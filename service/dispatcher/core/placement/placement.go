@@ -108,6 +108,8 @@ type search struct {
 	// share in the second half of the window that ended then; 0 if members have changed since.
 	shares []float64
 	before float64
+	// waits is set if streams of the job have waited for another job since the begin of the window.
+	waits bool
 	// wanted is how many local workers each trainer should run, if decides is true. startingSince is the last
 	// time at which a wanted worker was not running.
 	wanted        map[string]int
@@ -204,7 +206,7 @@ func (p *Placements) stepSearch(job *durable.Job, s *search) {
 		s.stable = p.host.Now()
 	}
 	if from := s.stable + settleTime; s.from < from {
-		s.from, s.shares, s.before = from, nil, 0
+		s.from, s.shares, s.before, s.waits = from, nil, 0, false
 	}
 	if p.host.Now() >= s.from {
 		s.addShare(p.shareOfMembers(job, s))
@@ -214,7 +216,7 @@ func (p *Placements) stepSearch(job *durable.Job, s *search) {
 	}
 	if w := p.windowOf(job, s, local); w != nil {
 		_, s.before = s.meanShares()
-		s.from, s.shares = p.host.Now(), nil
+		s.from, s.shares, s.waits = p.host.Now(), nil, false
 		p.ask(job, s, w, attainable, len(remote), p.localLimit(local, most), len(local))
 	}
 }

@@ -60,11 +60,19 @@ func (s *search) meanShares() (first, second float64) {
 	return mean(s.shares[:half]), mean(s.shares[half:])
 }
 
-// disturbed reports whether the job's share of its members has changed within the window, or since the window before.
+// Disturb keeps the open window of a job from counting: its streams wait for another job.
+func (p *Placements) Disturb(job *durable.Job) {
+	if s := p.searches[job.JobId]; s != nil {
+		s.waits = true
+	}
+}
+
+// disturbed reports whether the job's share of its members has changed within the window, or since the window before. A window in
+// which its streams have waited for another job is disturbed too.
 func (s *search) disturbed() bool {
 	first, second := s.meanShares()
 	differ := func(a, b float64) bool { return max(a, b)-min(a, b) > disturbance*max(a, b) }
-	return differ(first, second) || s.before > 0 && differ(s.before, first)
+	return s.waits || differ(first, second) || s.before > 0 && differ(s.before, first)
 }
 
 // windowOf returns the measurement window since s.from; nil while trainers have taken too little.

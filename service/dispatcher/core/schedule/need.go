@@ -64,6 +64,12 @@ func mustBeOpen(epoch *durable.Epoch) (below uint32, withinQuota bool) {
 	return 0, withinQuota
 }
 
+// OpensTogether reports whether an epoch needs streams open at the same time.
+func OpensTogether(epoch *durable.Epoch) bool {
+	below, _ := mustBeOpen(epoch)
+	return below > 0
+}
+
 // static reports whether the shards of a job belong to the configured workers, if there is a list of them.
 func static(job *durable.Job) bool {
 	switch job.Options.GetSharding() {

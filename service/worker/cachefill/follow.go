@@ -1,0 +1,117 @@
+package cachefill
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	// answerWait bounds the wait for the dispatcher's first answer.
+	answerWait = time.Second
+	// leastFollow is how long a stream waits for another worker at least, before it computes a part itself. It waits as long
+	// as the worker last needed to compute a part of the cache, if that took longer.
+	leastFollow = 10 * time.Second
+	// vainPause is for how long no stream waits for parts of a cache after a wait in vain.
+	vainPause = 30 * time.Second
+	// mostKeys bounds the caches of which a worker remembers times.
+	mostKeys = 1000
+)
+
+// follower asks the dispatcher which worker computes a part.
+type follower struct {
+	mu sync.Mutex
+	// answers has the channels of the streams that wait.
+	answers map[asked]chan *pecanv1.CachePart
+	// took is how long the last computed part of a cache took. vain is when a stream last waited in vain.
+	took map[string]time.Duration
+	vain map[string]time.Time
+}
+
+// asked is a part for which a stream waits.
+type asked struct {
+	id    pecanv1.StreamKey
+	lease uint64
+	part  uint32
+}
+
+// Answer gives an answer of the dispatcher to the stream that waits for it.
+func (d *Directory) Answer(answer *pecanv1.CachePart) {
+	if d == nil {
+		return
+	}
+	d.follower.mu.Lock()
+	defer d.follower.mu.Unlock()
+	select {
+	case d.follower.answers[asked{answer.GetId().Key(), answer.GetLease(), answer.GetPart()}] <- answer:
+	default:
+		// Nobody waits any more.
+	}
+}
+
+// segmentOf returns the segment of a part that another worker has written meanwhile. It returns nil if this worker computes the part:
+// no other one does, or none has stored it in the time that computing takes.
+func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *pecanv1.CacheSegment {
+	f, at := &d.follower, asked{ask.GetId().Key(), ask.GetLease(), ask.GetPart()}
+	answers := make(chan *pecanv1.CachePart, 2)
+	f.mu.Lock()
+	if time.Since(f.vain[ask.Key]) < vainPause {
+		f.mu.Unlock()
+		return nil
+	}
+	if f.answers == nil {
+		f.answers = map[asked]chan *pecanv1.CachePart{}
+	}
+	f.answers[at] = answers
+	most := max(leastFollow, f.took[ask.Key])
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.answers, at)
+		f.mu.Unlock()
+	}()
+	d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: ask}})
+	for wait := answerWait; ; wait = most {
+		timer := time.NewTimer(wait)
+		select {
+		case answer := <-answers:
+			timer.Stop()
+			if !answer.GetWait() {
+				return answer.GetSegment()
+			}
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+			f.inVain(ask.Key)
+			return nil
+		}
+	}
+}
+
+func (f *follower) inVain(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.vain) >= mostKeys {
+		f.vain = nil
+	}
+	if f.vain == nil {
+		f.vain = map[string]time.Time{}
+	}
+	f.vain[key] = time.Now()
+}
+
+// computed notes how long the computing of a part took.
+func (f *follower) computed(key string, took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.took) >= mostKeys {
+		f.took = nil
+	}
+	if f.took == nil {
+		f.took = map[string]time.Duration{}
+	}
+	f.took[key] = took
+}
