@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -13,7 +14,7 @@ import (
 
 const (
 	pageSize = 4096
-	// Buffers up to smallMax come from slabs; each larger buffer has its own mapping.
+	// Buffers up to smallMax come from slabs; each larger one is a region of its own.
 	smallMin = 1 << 8
 	smallMax = 1 << 18
 	slabSize = 1 << 20
@@ -134,7 +135,7 @@ func (p *Pool) getLarge(b *Buffer, n int) error {
 		for _, region := range regions {
 			p.stats.MappedBytes += int64(size)
 			if unsafe.SliceData(region) != unsafe.SliceData(b.place.region) {
-				p.keep(region)
+				p.keepUntouched(region)
 			}
 		}
 	}
@@ -146,6 +147,13 @@ func (p *Pool) getLarge(b *Buffer, n int) error {
 func (p *Pool) keep(region []byte) {
 	size := len(region)
 	p.large[size] = append(p.large[size], p.order.PushBack(region))
+	p.stats.IdleBytes += int64(size)
+}
+
+// keepUntouched keeps a region that was never used. It is evicted before all others, which have pages already. p.mu is held.
+func (p *Pool) keepUntouched(region []byte) {
+	size := len(region)
+	p.large[size] = slices.Insert(p.large[size], 0, p.order.PushFront(region))
 	p.stats.IdleBytes += int64(size)
 }
 
@@ -308,7 +316,7 @@ func unmap(region []byte) {
 	if len(region) == 0 {
 		return
 	}
-	// It fails only for an address that was never mapped, which no caller can repair.
+	// It fails only for an address that was never mapped, or if a process has too many mappings. No caller can repair either.
 	_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(region)), uintptr(len(region)))
 }
 

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -14,41 +15,50 @@ const (
 	directAlign = 4096
 	// leastDirect is the size of the smallest file that is read directly.
 	leastDirect = blockBytes
-	// mostAhead is how many blocks of a file are read at once.
-	mostAhead = 4
+	// mostAhead is how many blocks of a file are read at once, and aheadBytes is the most that they have together. A larger block is read
+	// alone.
+	mostAhead, aheadBytes = 4, mostAhead * (blockBytes + directAlign)
 	// mostRemembered bounds the files of which a directory remembers how they were read.
 	mostRemembered = 1 << 16
 )
 
 // direct is a file whose reads bypass the page cache. They transfer into the caller's memory, which saves the copy: on fast
 // media, that copy is most of what a read costs.
-type direct struct{ *os.File }
+type direct struct {
+	*os.File
+	size int64
+}
 
 // ReadAt implements io.ReaderAt. The offset, the length and the address of p are multiples of directAlign. The last read of a file
-// may be shorter, with io.EOF.
-func (f direct) ReadAt(p []byte, off int64) (n int, err error) {
+// may be shorter, with io.EOF. If the medium refuses a direct read, this read and later ones use the page cache.
+func (f *direct) ReadAt(p []byte, off int64) (n int, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
-	for n < len(p) {
+	for refused := false; n < len(p) && off+int64(n) < f.size; {
 		got, failed := 0, error(nil)
-		err := conn.Read(func(fd uintptr) bool {
-			got, failed = unix.Pread(int(fd), p[n:], off+int64(n))
-			return failed != unix.EAGAIN
-		})
-		switch {
-		case err != nil:
+		// Control lets several reads run at once.
+		if err := conn.Control(func(fd uintptr) { got, failed = unix.Pread(int(fd), p[n:], off+int64(n)) }); err != nil {
 			return n, err
-		case failed == unix.EINTR:
-			continue
+		}
+		switch {
+		case errors.Is(failed, unix.EINTR):
+		case errors.Is(failed, unix.EINVAL) && !refused:
+			refused = true
+			if err := conn.Control(func(fd uintptr) { failed = setDirect(int(fd), false) }); err != nil || failed != nil {
+				return n, errors.Join(err, failed)
+			}
 		case failed != nil:
 			return n, os.NewSyscallError("pread", failed)
-		}
-		n += got
-		if got == 0 || got%directAlign != 0 {
+		case got == 0:
 			return n, io.EOF
+		default:
+			n += got
 		}
+	}
+	if n < len(p) {
+		return n, io.EOF
 	}
 	return n, nil
 }
@@ -100,10 +110,12 @@ func (h *history) openDirect(file *os.File, name string, size int64) Readable {
 		return file
 	}
 	made := false
-	if err := conn.Control(func(fd uintptr) { made = local(int(fd)) && !paged(int(fd), size) && h.choose(name) && bypass(int(fd)) }); err != nil || !made {
+	if err := conn.Control(func(fd uintptr) {
+		made = local(int(fd)) && !paged(int(fd), size) && h.choose(name) && setDirect(int(fd), true) == nil
+	}); err != nil || !made {
 		return file
 	}
-	return direct{file}
+	return &direct{file, size}
 }
 
 // local returns whether a file lies on a file system of this host that is known for fast direct reads. A remote one needs the
@@ -120,11 +132,15 @@ func paged(fd int, size int64) bool {
 	return err != nil || int64(found.Cache)*int64(os.Getpagesize()) >= size/2
 }
 
-// bypass makes reads of an open file direct. Not every file system can do that.
-func bypass(fd int) bool {
+// setDirect switches whether reads of an open file are direct. Not every file system can do that.
+func setDirect(fd int, on bool) error {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_DIRECT)
+	if err != nil {
+		return err
 	}
-	return err == nil
+	if flags &^= unix.O_DIRECT; on {
+		flags |= unix.O_DIRECT
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
+	return err
 }

@@ -166,3 +166,55 @@ func TestAReaderThatIsClosedReleasesWhatItReadsAhead(t *testing.T) {
 		memory.check(t, "after closing", 0)
 	}
 }
+
+func TestLargeBlocksAreReadAheadOneAtATime(t *testing.T) {
+	for size, ahead := range map[int]int{blockBytes: mostAhead, 3 * blockBytes: 1} {
+		path := t.TempDir()
+		d := open(t, path, 0)
+		var list []Chunk
+		for range 8 {
+			list = append(list, Chunk{Count: 1, Meta: []byte("m"), Payload: [][]byte{make([]byte, size)}})
+		}
+		s := write(t, d, testName, testID, list, false)
+		dropped(t, filepath.Join(path, testName))
+		memory := new(pool)
+		r, err := d.Open(s, memory.alloc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.file.isDirect() || r.begun != ahead {
+			t.Errorf("%d bytes: direct %v, %d blocks are read at once", size, r.file.isDirect(), r.begun)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		memory.check(t, "after closing", 0)
+	}
+}
+
+// A medium may refuse direct reads, for example because its blocks are larger than directAlign.
+func TestARefusedDirectReadUsesThePageCache(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	content := make([]byte, leastDirect+777)
+	for i := range content {
+		content[i] = byte(i >> 3)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dropped(t, path)
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := setDirect(int(file.Fd()), true); err != nil {
+		t.Fatal(err)
+	}
+	f := &direct{file, int64(len(content))}
+	// An address that is no multiple of a sector is refused as such a medium refuses it.
+	memory := alignedTo(make([]byte, len(content)+2*directAlign), len(content)+directAlign)[1:]
+	if n, err := f.ReadAt(memory, 0); n != len(content) || !errors.Is(err, io.EOF) || !bytes.Equal(memory[:n], content) {
+		t.Errorf("%d of %d bytes: %v", n, len(content), err)
+	}
+}

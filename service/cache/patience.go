@@ -170,7 +170,7 @@ type patientReadable struct {
 
 // isDirect returns whether reads bypass the page cache.
 func (f *patientReadable) isDirect() bool {
-	_, is := f.file.(direct)
+	_, is := f.file.(*direct)
 	return is
 }
 

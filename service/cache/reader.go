@@ -221,8 +221,12 @@ func (r *Reader) readAhead() {
 	if !r.file.isDirect() {
 		return
 	}
+	begin := r.blocks[r.next].offset
 	for r.begun = max(r.begun, r.next); r.begun < min(r.next+mostAhead, len(r.blocks)); r.begun++ {
 		number := r.begun
+		if last := r.blocks[number]; number > r.next && last.offset+uint64(last.stored)-begin > aheadBytes {
+			return
+		}
 		r.ahead[number%mostAhead].begin(func() filled { return r.readBlock(number) })
 	}
 }

@@ -1969,11 +1969,13 @@ func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
 
 // A worker will compute a part of a cache and write its segment, unless another worker does. The answer is CachePart.
 type AskCachePart struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Key   string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Part  uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
+	// The worker computes the part in any case.
+	NeverWaits    bool `protobuf:"varint,5,opt,name=never_waits,json=neverWaits,proto3" json:"never_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2034,6 +2036,13 @@ func (x *AskCachePart) GetPart() uint32 {
 		return x.Part
 	}
 	return 0
+}
+
+func (x *AskCachePart) GetNeverWaits() bool {
+	if x != nil {
+		return x.NeverWaits
+	}
+	return false
 }
 
 // A segment is durable under its name. The worker repeats the message until it gets a CacheSegmentAck.
@@ -2524,12 +2533,14 @@ const file_pecan_v1_worker_reports_proto_rawDesc = "" +
 	"\fbelow_window\x18\x04 \x01(\bR\vbelowWindow\"3\n" +
 	"\rStreamStopped\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x0f\n" +
-	"\rWorkerGoodbye\"n\n" +
+	"\rWorkerGoodbye\"\x8f\x01\n" +
 	"\fAskCachePart\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12\x12\n" +
-	"\x04part\x18\x04 \x01(\rR\x04part\"G\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\x12\x1f\n" +
+	"\vnever_waits\x18\x05 \x01(\bR\n" +
+	"neverWaits\"G\n" +
 	"\x13CacheSegmentWritten\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Y\n" +
 	"\x13CacheSegmentInvalid\x120\n" +

@@ -16,8 +16,12 @@ import (
 // cannot write costs another job the time of one part. Nothing here survives a restart of the dispatcher: workers that get no answer
 // compute.
 
-// sweepWriters is the period in which parts whose writer has gone are forgotten.
-const sweepWriters = 10 * time.Second
+const (
+	// sweepFrom is the number of parts from which those whose writer has gone are forgotten, whenever their number has doubled.
+	sweepFrom = 1024
+	// mostFollowed is the longest time for which a stream counts as waiting. It is longer than any worker waits.
+	mostFollowed = 2 * time.Minute
+)
 
 // cachedPart is a part of a cache.
 type cachedPart struct {
@@ -42,16 +46,35 @@ type writtenPart struct {
 	waiting []partRun
 }
 
+// waitingRun is what a stream waits for, and since when.
+type waitingRun struct {
+	at    cachedPart
+	since time.Duration
+}
+
 // following has the parts that workers write now.
 type following struct {
 	parts map[cachedPart]*writtenPart
 	// newest has the parts that a stream began last, the older one first. A part becomes durable while the next one is computed.
 	newest map[partRun][]cachedPart
-	swept  time.Duration
+	// waits has the streams that wait. Each waits for one part.
+	waits map[partRun]waitingRun
+	// sweepAt is the number of parts at which those whose writer has gone are forgotten.
+	sweepAt int
 }
 
 func newFollowing() following {
-	return following{parts: map[cachedPart]*writtenPart{}, newest: map[partRun][]cachedPart{}}
+	return following{parts: map[cachedPart]*writtenPart{}, newest: map[partRun][]cachedPart{}, waits: map[partRun]waitingRun{}, sweepAt: sweepFrom}
+}
+
+// endWait forgets what a stream waits for.
+func (f *following) endWait(run partRun) {
+	if wait, waits := f.waits[run]; waits {
+		delete(f.waits, run)
+		if written := f.parts[wait.at]; written != nil {
+			written.waiting = slices.DeleteFunc(written.waiting, func(other partRun) bool { return other == run })
+		}
+	}
 }
 
 // shareClient reports whether a client reads both epochs. It may need elements of both before it takes more of either.
@@ -66,16 +89,22 @@ func (c *Core) askPart(workerID string, ask *pecanv1.AskCachePart) {
 	run, at := partRun{workerID, ask.GetId().Key(), ask.GetLease()}, cachedPart{ask.GetKey(), ask.GetPart()}
 	job, epoch, stream := c.leased(workerID, ask.GetId(), run.lease)
 	answer := &pecanv1.CachePart{}
+	// It has computed the part that it waited for before.
+	c.following.endWait(run)
 	if cache := c.state.Cache(at.key); stream != nil && c.stepOfCache(job, at.key) != nil {
 		written := c.following.parts[at]
 		if found, recorded := durable.FindSegment(cache, at.part); recorded {
 			answer.Segment = cache.Segments[found]
+			c.caches.read[at.key] = true
+			c.useCache(at.key)
 		} else if written == nil || !c.mayWrite(written.by) {
 			c.writePart(at, run)
+		} else if ask.NeverWaits {
+			return
 		} else if _, other, err := c.state.Epoch(written.by.id.Job, written.by.id.Epoch); err == nil && other.Job != job && !shareClient(other, epoch) {
 			answer.Wait = true
 			written.waiting = append(written.waiting, run)
-			c.placements.Disturb(job)
+			c.following.waits[run] = waitingRun{at, c.now}
 		}
 	}
 	c.answerPart(run, at.part, answer)
@@ -102,9 +131,11 @@ func (c *Core) partEnded(at cachedPart, by partRun) {
 	if written == nil || written.by != by {
 		return
 	}
-	for i, run := range written.waiting {
+	for len(written.waiting) > 0 {
+		run := written.waiting[0]
+		written.waiting = written.waiting[1:]
+		delete(c.following.waits, run)
 		if c.mayWrite(run) {
-			written.waiting = written.waiting[i+1:]
 			c.answerPart(run, at.part, &pecanv1.CachePart{})
 			c.writePart(at, run)
 			return
@@ -121,7 +152,9 @@ func (c *Core) partStored(segment *pecanv1.CacheSegment) {
 		return
 	}
 	for _, run := range written.waiting {
+		delete(c.following.waits, run)
 		c.answerPart(run, at.part, &pecanv1.CachePart{Segment: segment})
+		c.caches.read[at.key] = true
 	}
 	delete(c.following.parts, at)
 }
@@ -138,27 +171,30 @@ func (c *Core) answerPart(run partRun, part uint32, answer *pecanv1.CachePart) {
 	c.command(run.worker, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CachePart{CachePart: answer}})
 }
 
-// stepFollowing ends the parts whose writer has gone. It keeps the windows of jobs whose streams wait from counting.
+// stepFollowing ends the parts that streams wait for if their writer has gone. It keeps the windows of jobs whose streams wait from
+// counting.
 func (c *Core) stepFollowing() {
-	sweep := c.now-c.following.swept >= sweepWriters
-	if sweep {
-		c.following.swept = c.now
-		maps.DeleteFunc(c.following.newest, func(run partRun, _ []cachedPart) bool { return !c.mayWrite(run) })
-	}
-	var gone []cachedPart
-	for at, written := range c.following.parts {
-		if (sweep || len(written.waiting) > 0) && !c.mayWrite(written.by) {
-			gone = append(gone, at)
+	f := &c.following
+	gone := map[cachedPart]bool{}
+	for run, wait := range f.waits {
+		job := c.state.Job(run.id.Job)
+		if job == nil || c.now-wait.since > mostFollowed {
+			f.endWait(run)
 			continue
 		}
-		for _, run := range written.waiting {
-			if job := c.state.Job(run.id.Job); job != nil {
-				c.placements.Disturb(job)
-			}
+		c.placements.Disturb(job)
+		if written := f.parts[wait.at]; written != nil && !c.mayWrite(written.by) {
+			gone[wait.at] = true
 		}
 	}
-	slices.SortFunc(gone, cachedPart.compare)
-	for _, at := range gone {
-		c.partEnded(at, c.following.parts[at].by)
+	for _, at := range slices.SortedFunc(maps.Keys(gone), cachedPart.compare) {
+		c.partEnded(at, f.parts[at].by)
+	}
+	if len(f.parts) > f.sweepAt || len(f.newest) > f.sweepAt {
+		maps.DeleteFunc(f.parts, func(_ cachedPart, written *writtenPart) bool {
+			return len(written.waiting) == 0 && !c.mayWrite(written.by)
+		})
+		maps.DeleteFunc(f.newest, func(run partRun, _ []cachedPart) bool { return !c.mayWrite(run) })
+		f.sweepAt = max(sweepFrom, 2*len(f.parts), 2*len(f.newest))
 	}
 }

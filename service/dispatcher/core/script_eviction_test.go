@@ -17,7 +17,7 @@ func (s *script) cacheInput(command string, a args) any {
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
 	case "ask":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: &pecanv1.AskCachePart{
-			Id: streamID(a["stream"]), Lease: a.number("lease"), Key: a["key"], Part: uint32(a.number("part")),
+			Id: streamID(a["stream"]), Lease: a.number("lease"), Key: a["key"], Part: uint32(a.number("part")), NeverWaits: a.has("never_waits"),
 		}}})
 	case "invalid":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})

@@ -184,6 +184,7 @@ func (d *Directory) Resend() {
 	if d == nil {
 		return
 	}
+	d.follower.wake()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, own := range d.own {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -16,7 +15,7 @@ import (
 func (s *Source) endPart() {
 	kept := s.kept
 	if s.kept = nil; s.upstream != nil {
-		s.Directory.follower.computed(s.Action.GetKey(), time.Since(s.opened))
+		s.Directory.follower.computed(s.Action.GetKey(), s.computing)
 		kept = s.from.KeptBack()
 		for _, batch := range kept {
 			chunk := asElement(batch).chunk

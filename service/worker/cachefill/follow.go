@@ -11,10 +11,11 @@ import (
 const (
 	// answerWait bounds the wait for the dispatcher's first answer.
 	answerWait = time.Second
-	// leastFollow is how long a stream waits for another worker at least, before it computes a part itself. It waits as long
-	// as the worker last needed to compute a part of the cache, if that took longer.
+	// leastFollow and mostFollow bound how long a stream waits for another worker, before it computes a part itself. Between them, it
+	// waits as long as the worker last needed to compute a part of the cache.
 	leastFollow = 10 * time.Second
-	// vainPause is for how long no stream waits for parts of a cache after a wait in vain.
+	mostFollow  = time.Minute
+	// vainPause is for how long no stream waits for parts of a cache after a wait in vain. Streams still say what they compute.
 	vainPause = 30 * time.Second
 	// mostKeys bounds the caches of which a worker remembers times.
 	mostKeys = 1000
@@ -59,13 +60,15 @@ func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *p
 	f.mu.Lock()
 	if time.Since(f.vain[ask.Key]) < vainPause {
 		f.mu.Unlock()
+		ask.NeverWaits = true
+		d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: ask}})
 		return nil
 	}
 	if f.answers == nil {
 		f.answers = map[asked]chan *pecanv1.CachePart{}
 	}
 	f.answers[at] = answers
-	most := max(leastFollow, f.took[ask.Key])
+	most := min(max(leastFollow, f.took[ask.Key]), mostFollow)
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
@@ -101,6 +104,18 @@ func (f *follower) inVain(key string) {
 		f.vain = map[string]time.Time{}
 	}
 	f.vain[key] = time.Now()
+}
+
+// wake lets all streams that wait compute: a new session gets no answers to the questions of the session before it.
+func (f *follower) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, answers := range f.answers {
+		select {
+		case answers <- &pecanv1.CachePart{}:
+		default:
+		}
+	}
 }
 
 // computed notes how long the computing of a part took.

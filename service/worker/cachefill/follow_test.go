@@ -26,22 +26,24 @@ func TestAStreamWaitsForAPartAsLongAsItWouldCompute(t *testing.T) {
 		waits   time.Duration
 		vain    bool
 	}{
-		"nobody else computes it":            {answers: []answer{{}}},
-		"it is stored":                       {answers: []answer{{segment: stored}}, reads: true},
-		"it is stored later":                 {answers: []answer{{wait: true}, {after: 8 * time.Second, segment: stored}}, reads: true, waits: 8 * time.Second},
-		"its worker does not store it":       {answers: []answer{{wait: true}, {after: 3 * time.Second}}, waits: 3 * time.Second},
-		"the dispatcher does not answer":     {waits: answerWait, vain: true},
-		"its worker hangs":                   {answers: []answer{{wait: true}}, waits: leastFollow, vain: true},
-		"its worker hangs, parts take long":  {took: time.Minute, answers: []answer{{wait: true}}, waits: time.Minute, vain: true},
-		"it is stored late, parts take long": {took: time.Minute, answers: []answer{{wait: true}, {after: 50 * time.Second, segment: stored}}, reads: true, waits: 50 * time.Second},
+		"nobody else computes it":                {answers: []answer{{}}},
+		"it is stored":                           {answers: []answer{{segment: stored}}, reads: true},
+		"it is stored later":                     {answers: []answer{{wait: true}, {after: 8 * time.Second, segment: stored}}, reads: true, waits: 8 * time.Second},
+		"its worker does not store it":           {answers: []answer{{wait: true}, {after: 3 * time.Second}}, waits: 3 * time.Second},
+		"the dispatcher does not answer":         {waits: answerWait, vain: true},
+		"its worker hangs":                       {answers: []answer{{wait: true}}, waits: leastFollow, vain: true},
+		"its worker hangs, parts take long":      {took: time.Minute, answers: []answer{{wait: true}}, waits: time.Minute, vain: true},
+		"its worker hangs, parts take very long": {took: time.Hour, answers: []answer{{wait: true}}, waits: mostFollow, vain: true},
+		"it is stored late, parts take long":     {took: time.Minute, answers: []answer{{wait: true}, {after: 50 * time.Second, segment: stored}}, reads: true, waits: 50 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &Directory{}
-				asks := 0
+				asks, sure := 0, false
 				d.Send = func(messages ...*pecanv1.WorkerMessage) {
 					asks += len(messages)
 					ask := messages[0].GetAskCachePart()
+					sure = ask.NeverWaits
 					go func() {
 						for _, a := range c.answers {
 							time.Sleep(a.after)
@@ -63,14 +65,13 @@ func TestAStreamWaitsForAPartAsLongAsItWouldCompute(t *testing.T) {
 					t.Errorf("found %v after %v", found, waited)
 				}
 				synctest.Wait()
-				// After a wait in vain, no stream waits for a while.
-				if _, again := ask(); c.vain && (again > 0 || asks != 1) || !c.vain && asks != 2 {
-					t.Errorf("%d questions, %v for the second one", asks, again)
+				// After a wait in vain, no stream waits for a while, but each says what it computes.
+				if _, again := ask(); asks != 2 || sure != c.vain || c.vain && again > 0 {
+					t.Errorf("%d questions, %v for the second one, which never waits: %v", asks, again, sure)
 				}
 				time.Sleep(vainPause)
-				before := asks
-				if ask(); asks != before+1 {
-					t.Error("no stream asks any more")
+				if ask(); asks != 3 || sure {
+					t.Error("no stream waits any more")
 				}
 				if len(d.follower.answers) > 0 {
 					t.Error("a question is left")
@@ -78,6 +79,24 @@ func TestAStreamWaitsForAPartAsLongAsItWouldCompute(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The answers to questions of an earlier session do not come. The part is computed, and the next question waits again.
+func TestANewSessionEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Directory{}
+		d.Send = func(messages ...*pecanv1.WorkerMessage) {
+			ask := messages[0].GetAskCachePart()
+			d.Answer(&pecanv1.CachePart{Id: ask.Id, Lease: ask.Lease, Part: ask.Part, Wait: true})
+		}
+		for range 2 {
+			began := time.Now()
+			time.AfterFunc(time.Second, d.Resend)
+			if found := d.segmentOf(t.Context(), &pecanv1.AskCachePart{Key: "k"}); found != nil || time.Since(began) != time.Second {
+				t.Errorf("found %v after %v", found, time.Since(began))
+			}
+		}
+	})
 }
 
 func TestAStreamThatStopsWaitsNoLonger(t *testing.T) {

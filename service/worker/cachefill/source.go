@@ -46,8 +46,9 @@ type Source struct {
 	// ID and Lease are those of the stream.
 	ID    *pecanv1.StreamId
 	Lease uint64
-	// Context ends with the run.
+	// Context ends with the run, and when Stop is called before the Source is closed.
 	Context context.Context
+	Stop    context.CancelFunc
 	Log     *slog.Logger
 	// KeepRemainder gets what a part keeps back for the closing stream, at the end of the part.
 	KeepRemainder func(batch []*tf.Tensor)
@@ -74,8 +75,8 @@ type Source struct {
 	upstream  *upstream
 	alone     bool
 	stop      func()
-	// opened is when the upstream graph was opened for the part.
-	opened time.Time
+	// computing is how long the upstream graph has computed elements of the part.
+	computing time.Duration
 	// kept are the short batches that were read from the segment.
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
@@ -149,7 +150,7 @@ func (s *Source) beginPart() (err error) {
 		return tf.ErrCancelled
 	}
 	source, unknown := s.digest()
-	s.source, s.graphs, s.delivered, s.alone = source, nil, 0, false
+	s.source, s.graphs, s.delivered, s.alone, s.computing = source, nil, 0, false, 0
 	s.segment = s.recordedOf(s.part())
 	switch {
 	case s.Context.Err() != nil:
@@ -232,7 +233,7 @@ func (s *Source) open() error {
 	if err != nil {
 		return err
 	}
-	s.upstream, s.stop, s.opened = &upstream{it: it, packed: s.Action.GetStep().GetPacked()}, stop, time.Now()
+	s.upstream, s.stop = &upstream{it: it, packed: s.Action.GetStep().GetPacked()}, stop
 	return nil
 }
 
@@ -306,6 +307,7 @@ func (s *Source) write(chunk *cache.Chunk) {
 // fetch fetches the next elements of the upstream graph. If the first one fails in an iterator that other parts share, the
 // part gets its own iterator, because the opening may have failed.
 func (s *Source) fetch() (*pulled, error) {
+	defer func(began time.Time) { s.computing += time.Since(began) }(time.Now())
 	got, err := s.upstream.next()
 	if failed := (*tf.Error)(nil); !errors.As(err, &failed) || s.delivered > 0 || s.alone {
 		return got, err

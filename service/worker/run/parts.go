@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -16,9 +17,10 @@ import (
 
 // cacheSource makes the source of the graph downstream of a cached step.
 func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
+	ctx, stop := context.WithCancel(r.ctx)
 	return &cachefill.Source{
 		Directory: r.stream.streams.Caches, Action: action, AllParts: split.AllParts(r.command.GetPlan(), action.GetStep()), ID: r.command.GetId(), Lease: r.command.GetLease(),
-		Context: r.ctx, Log: r.stream.log, KeepRemainder: r.keepRemainder,
+		Context: ctx, Stop: stop, Log: r.stream.log, KeepRemainder: r.keepRemainder,
 	}
 }
 

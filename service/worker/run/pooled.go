@@ -220,6 +220,10 @@ func (r *run) beginsPooled() bool { return len(r.pooled) > 0 && r.index() == r.p
 // openOwn opens the run again in an iterator of its own.
 func (r *run) openOwn() (*tf.Iterator, error) {
 	r.stream.log.Debug("the first element of a pooled stream failed")
+	if r.cached != nil {
+		// The iterators are closed first, and may wait for it.
+		r.cached.Stop()
+	}
 	r.release(0)
 	r.noteInline()
 	r.ownIterator = true
