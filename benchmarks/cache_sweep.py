@@ -45,7 +45,7 @@ FIXED = (COMPUTE, SOURCE, FULL)
 # Bytes of the random crop.
 CROP = 16 << 10
 # A turn has an epoch of each choice. A point has turns for so many seconds, but at least and at most so many turns.
-POINT_S, LEAST, MOST = 45, 7, 21
+POINT_S, LEAST, MOST = 40, 5, 21
 # Epochs of a training. The fixed choices are compared without the time of writing, so that must count little over all.
 EPOCHS = 400
 # The automatic choice decides and writes in so many first epochs.
