@@ -132,11 +132,9 @@ func (p *Pool) getLarge(b *Buffer, n int) error {
 			return err
 		}
 		b.place.region = regions[0]
-		for _, region := range regions {
-			p.stats.MappedBytes += int64(size)
-			if unsafe.SliceData(region) != unsafe.SliceData(b.place.region) {
-				p.keepUntouched(region)
-			}
+		p.stats.MappedBytes += int64(size * len(regions))
+		for _, region := range regions[1:] {
+			p.keepUntouched(region)
 		}
 	}
 	b.bytes = b.place.region[:n:n]

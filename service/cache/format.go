@@ -69,10 +69,17 @@ const (
 	maxRatio = 64
 )
 
-// checksum is half of a 64-bit hash, which is several times as fast as CRC32C on processors without a pipeline for its instruction.
-func checksum(data []byte) uint32 { return uint32(xxh3.Hash(data)) }
+// checksum returns the checksum of consecutive pieces.
+func checksum(pieces ...[]byte) uint32 {
+	var sum summer
+	for _, piece := range pieces {
+		sum.add(piece)
+	}
+	return sum.checksum()
+}
 
-// summer computes the checksum of pieces.
+// summer computes a checksum piece by piece. It is half of a 64-bit hash, which is several times as fast as CRC32C on processors
+// without a pipeline for its instruction.
 type summer struct{ xxh3.Hasher }
 
 func (s *summer) add(data []byte) { _, _ = s.Write(data) }

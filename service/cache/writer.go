@@ -35,7 +35,6 @@ type Writer struct {
 type buffers struct {
 	// buffer has the chunks of the next block, and compressed is for compressed blocks.
 	buffer, compressed []byte
-	summer             summer
 }
 
 // Uncompressed is a speed that no compressor has.
@@ -110,7 +109,7 @@ func (w *Writer) flush() error {
 	if out := w.smaller(); out != nil {
 		stored, b.flags = out, snappyBlock
 	}
-	b.stored, b.sum = uint32(len(gap)+len(stored)), w.checksum(gap, stored)
+	b.stored, b.sum = uint32(len(gap)+len(stored)), checksum(gap, stored)
 	if err := w.dir.reserve(int64(len(gap) + len(stored))); err != nil {
 		return err
 	}
@@ -129,14 +128,6 @@ func (w *Writer) flush() error {
 		w.buffer, w.compressed = nil, nil
 	}
 	return nil
-}
-
-// checksum returns the checksum of two consecutive pieces.
-func (w *Writer) checksum(gap, stored []byte) uint32 {
-	w.summer.Reset()
-	w.summer.add(gap)
-	w.summer.add(stored)
-	return w.summer.checksum()
 }
 
 // smaller returns the block compressed; nil if that does not pay.

@@ -56,12 +56,12 @@ func (d *Directory) Answer(answer *pecanv1.CachePart) {
 // no other one does, or none has stored it in the time that computing takes.
 func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *pecanv1.CacheSegment {
 	f, at := &d.follower, asked{ask.GetId().Key(), ask.GetLease(), ask.GetPart()}
-	answers := make(chan *pecanv1.CachePart, 2)
+	answers, question := make(chan *pecanv1.CachePart, 2), &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: ask}}
 	f.mu.Lock()
 	if time.Since(f.vain[ask.Key]) < vainPause {
 		f.mu.Unlock()
 		ask.NeverWaits = true
-		d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: ask}})
+		d.Send(question)
 		return nil
 	}
 	if f.answers == nil {
@@ -75,19 +75,16 @@ func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *p
 		delete(f.answers, at)
 		f.mu.Unlock()
 	}()
-	d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_AskCachePart{AskCachePart: ask}})
+	d.Send(question)
 	for wait := answerWait; ; wait = most {
-		timer := time.NewTimer(wait)
 		select {
 		case answer := <-answers:
-			timer.Stop()
 			if !answer.GetWait() {
 				return answer.GetSegment()
 			}
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(wait):
 			f.inVain(ask.Key)
 			return nil
 		}
@@ -97,13 +94,7 @@ func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *p
 func (f *follower) inVain(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.vain) >= mostKeys {
-		f.vain = nil
-	}
-	if f.vain == nil {
-		f.vain = map[string]time.Time{}
-	}
-	f.vain[key] = time.Now()
+	f.vain = remember(f.vain, key, time.Now())
 }
 
 // wake lets all streams that wait compute: a new session gets no answers to the questions of the session before it.
@@ -122,11 +113,14 @@ func (f *follower) wake() {
 func (f *follower) computed(key string, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.took) >= mostKeys {
-		f.took = nil
+	f.took = remember(f.took, key, took)
+}
+
+// remember returns times with a value for a cache. It forgets the others if there are too many.
+func remember[V any](times map[string]V, key string, value V) map[string]V {
+	if times == nil || len(times) >= mostKeys {
+		times = map[string]V{}
 	}
-	if f.took == nil {
-		f.took = map[string]time.Duration{}
-	}
-	f.took[key] = took
+	times[key] = value
+	return times
 }
