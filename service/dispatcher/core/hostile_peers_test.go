@@ -67,7 +67,7 @@ type hostilePeers struct {
 }
 
 func newStrangers(t *testing.T, seed uint64) *hostilePeers {
-	p := &hostilePeers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
+	p := &hostilePeers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 2))}
 	p.cfg.CacheQuota, p.cfg.CacheTTL = 8, 20*time.Second
 	p.core = core.New(p.cfg, durable.NewState())
 	p.decide(core.Start{ClusterID: "c", UnixS: p.unix()})
@@ -99,6 +99,12 @@ func (p *hostilePeers) input() any {
 	case 4, 5:
 		message := &pecanv1.WorkerMessage{}
 		p.fill(message)
+		if p.chance(10) {
+			// Kinds at random name a segment that a cache takes too rarely to reach the evictions.
+			written := &pecanv1.CacheSegmentWritten{Segment: &pecanv1.CacheSegment{}}
+			p.fill(written.Segment)
+			message.Kind = &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: written}
+		}
 		if failed := message.GetFailed(); failed != nil && failed.Error == nil {
 			failed.Error = &pecanv1.ErrorDetail{Code: 14}
 		}
