@@ -45,11 +45,12 @@ FIXED = (COMPUTE, SOURCE, FULL)
 # Bytes of the random crop.
 CROP = 16 << 10
 # A turn has an epoch of each choice. A point has turns for so many seconds, but at least and at most so many turns.
-POINT_S, LEAST, MOST = 40, 5, 21
+POINT_S, LEAST, MOST = 60, 5, 41
 # Epochs of a training. The fixed choices are compared without the time of writing, so that must count little over all.
 EPOCHS = 400
-# The automatic choice decides and writes in so many first epochs.
-SETTLING = 8
+# The automatic choice decides and writes in its first epochs, and tries choices that are close. After the least number
+# of epochs, a training is compared as soon as it tries nothing.
+SETTLING, LONGEST = 40, 90
 # Milliseconds of the variable stage at which a few epochs of the fixed choices show where their lines cross.
 PROBED, PROBES = (0.0, 1.0, 4.0), 2
 # Points around the only crossing or each of two, as multiples of it, and points beyond the last one.
@@ -196,8 +197,10 @@ class Sweep:
         """Returns a reader for which the service has chosen."""
         built = dataset(self._files, self._rounds(millis), pecan.cache_candidate)
         read = Reader(built.apply(pecan.distribute(cluster.target, order="off", cache="auto")))
-        for _ in range(SETTLING):
+        for number in range(LONGEST):
             self._epoch(read.elements)
+            if number >= SETTLING and not read.cache().response["cache_decision"].get("tried"):
+                break
         return read
 
     def _turns(self, choices: dict[str, Reader]) -> list[Sample]:

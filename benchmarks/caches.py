@@ -34,7 +34,7 @@ medians, with the smallest and largest sample in brackets. Dispatcher and worker
 A random crop follows, which nothing can cache. *compute* caches nothing, *source* caches after the reading, *full*
 caches before the crop, each by `pecan.cache()`. *automatic* is `cache="auto"`: the service measures and chooses. It
 has an empty directory at each point. Each choice is a training of {EPOCHS} epochs, of which a part is read. The first
-{SETTLING} ones of *automatic*, in which it decides and writes, do not count.
+{SETTLING} ones of *automatic*, in which it decides and writes, do not count, and neither do those of its tries.
 Then an epoch of each choice is read in each turn, and all files come from their medium, not from the page cache. The
 brick of the GlusterFS volume lies on a tmpfs of this machine. Its files come through the volume, whose own caches are
 empty, and not from a disk. The time of an epoch begins with its first element, because only some of the choices have

@@ -20,13 +20,16 @@ type Decision struct {
 	// Choice is the number of a candidate, or None.
 	Choice int
 	Reason string
+	// Tried is set if the choice is measured for some epochs, because it may be better than the one that is predicted to be.
+	Tried bool
 	// Epochs is the number of expected epochs that could read the chosen cache; without one, those of this job.
 	Epochs float64
 	// Compute is an epoch without a cache, Total the score of Epochs without one.
 	Compute Epoch
 	Total   float64
 	// Candidates has a prediction for each candidate. Cachew fills in only what it computes.
-	Candidates []Prediction
+	Candidates  []Prediction
+	corrections corrections
 }
 
 // Prediction has the expected times and score of one candidate.
@@ -49,16 +52,18 @@ type Prediction struct {
 
 // Decide returns the candidate that saves most over all expected epochs that could read its cache. An epoch of another job
 // counts as one of this job. Decide compares with the choice in force and changes it only if that saves more than a margin.
-// If the trainers are the bound, a cache saves no time, so there is none unless fewer workers suffice. The input must be valid.
+// If the trainers are the bound, a cache saves no time, so there is none unless fewer workers suffice. Epochs that were
+// measured correct the predictions, and a choice that may be better is tried for some epochs. The input must be valid.
 //
 // Call it between two epochs, and once in the first epoch of a job without a profile. Other calls would mix the
 // measurements of two modes.
 func Decide(in Input) Decision {
 	d := Decision{Choice: None, Epochs: max(in.Own, 1), Candidates: make([]Prediction, len(in.Pipeline.Candidates))}
 	all := in.fleets()
-	d.Compute = in.epoch(in.computing(), rent{}, all)
-	for i, c := range in.Pipeline.Candidates {
-		d.Candidates[i] = in.predict(c, d, all)
+	d.corrections = in.correct()
+	d.Compute = in.epoch(in.computed(&d), rent{}, all)
+	for i := range in.Pipeline.Candidates {
+		d.Candidates[i] = in.predict(i, d, all)
 	}
 	now := in.Current
 	if now != None && !d.Candidates[now].Eligible {
@@ -77,6 +82,10 @@ func Decide(in Input) Decision {
 		lowest = best
 	}
 	d.Reason = in.reason(d, now, best, lowest)
+	if choice := in.toTry(&d, now); choice != d.Choice {
+		d.Reason = d.tryReason(choice)
+		d.Choice, d.Tried = choice, true
+	}
 	d.Epochs = d.epochsOf(d.Choice)
 	d.Total = d.Epochs * d.Compute.Score
 	return d
@@ -103,10 +112,16 @@ func (d *Decision) over(epochs float64, choice int) float64 {
 	return epochs*d.Compute.Score - d.saved(choice)
 }
 
-// gains reports whether a change of the choice saves more than the margin over all epochs that could read either cache.
+// gains reports whether a change of the choice saves more than the margin over all epochs that could read either cache, and more
+// than chance.
 func (d *Decision) gains(choice, now int) bool {
 	epochs := max(d.epochsOf(choice), d.epochsOf(now))
-	return d.over(epochs, choice) < d.over(epochs, now)*(1-margin)
+	return d.over(epochs, choice) < d.over(epochs, now)*(1-d.needed(choice, now))
+}
+
+// needed returns the share of the score that a change of the choice must save.
+func (d *Decision) needed(choice, now int) float64 {
+	return max(margin, d.corrections.doubt(choice, now))
 }
 
 // best returns the candidate that saves most, or a smaller cache with a similar score; None if none is eligible. It considers the
@@ -129,7 +144,8 @@ func (d *Decision) best(accepts func(int) bool) int {
 }
 
 // predict predicts one candidate.
-func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
+func (in *Input) predict(i int, d Decision, all []fleet) Prediction {
+	c := in.Pipeline.Candidates[i]
 	p := Prediction{Name: c.Name, Epochs: max(in.Own+c.Others.Epochs, 1), Total: math.Inf(1)}
 	if !c.measured() || c.Illegal != "" {
 		p.Reason = whyNot(c)
@@ -140,7 +156,7 @@ func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
 		if share == p.Share {
 			continue
 		}
-		if q := in.predictShare(c, share, p.Epochs, all); q.Total < p.Total {
+		if q := in.predictShare(i, share, p.Epochs, d, all); q.Total < p.Total {
 			p.Share, p.Bytes, p.Put, p.Get, p.Total = q.Share, q.Bytes, q.Put, q.Get, q.Total
 		}
 	}
@@ -155,16 +171,23 @@ func (in *Input) predict(c Candidate, d Decision, all []fleet) Prediction {
 }
 
 // predictShare predicts a candidate if a share of its elements is stored from the next epoch on.
-func (in *Input) predictShare(c Candidate, share, epochs float64, all []fleet) Prediction {
+func (in *Input) predictShare(i int, share, epochs float64, d Decision, all []fleet) Prediction {
+	c := in.Pipeline.Candidates[i]
 	p := Prediction{Share: share, Bytes: share * c.size()}
 	rent := in.rent(p.Bytes, c.Others.Hours/epochs)
-	rest, get := demand{}.add(1-share, in.computing()), in.reading(c)
+	compute, get := in.computed(&d), demand{}.add(d.corrections.candidates[i].factor, in.reading(c))
+	rest, put := demand{}.add(1-share, compute), compute.add(1, in.Store.Write.demand(c))
 	p.Get = in.epoch(rest.add(share, get), rent, all)
-	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, in.writing(c)), rent, all)
+	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, put), rent, all)
 	if p.Total = p.Put.Score; epochs > 1 {
 		p.Total += (epochs - 1) * p.Get.Score
 	}
 	return p
+}
+
+// computed is the demand of an epoch without a cache, as measured epochs correct it.
+func (in *Input) computed(d *Decision) demand {
+	return demand{}.add(d.corrections.compute.factor, in.computing())
 }
 
 // rent returns the price of the storage of some bytes. Each epoch also pays for some hours in which none runs.

@@ -10,7 +10,7 @@
 //   - input.go has the measurements.
 //   - rate.go fits the speed of a store, and source.go that of a source.
 //   - history.go predicts the number of epochs.
-//   - model.go predicts an epoch.
+//   - model.go predicts an epoch, and measured.go corrects the predictions.
 //   - decide.go has Decide, and reasons.go has its reasons.
 //   - orders.go compares the decisions in two orders of the steps.
 //   - cachew.go has Cachew, and evict.go has Evict.

@@ -34,6 +34,8 @@ type Pipeline struct {
 	// SourceElements and SourceBytes are read from the source, over Source.
 	SourceElements, SourceBytes float64
 	Source                      Link
+	// Computed are epochs of the job that computed all elements.
+	Computed []Measured
 	// Candidates are the steps whose elements may be cached, from the source to the trainer.
 	Candidates []Candidate
 }
@@ -50,6 +52,8 @@ type Candidate struct {
 	Elements, Bytes float64
 	// Stored is the share of the elements that the store has already, 0 to 1.
 	Stored float64
+	// Read are epochs of the job that read all elements.
+	Read []Measured
 	// Others has the epochs of later jobs that could read its cache.
 	Others Others
 	// Role is the role of the candidate in the published policy.

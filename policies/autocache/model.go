@@ -59,9 +59,6 @@ func (in *Input) computing() demand {
 	}
 }
 
-// writing is the demand of an epoch that computes and writes all elements of a candidate.
-func (in *Input) writing(c Candidate) demand { return in.computing().add(1, in.Store.Write.demand(c)) }
-
 // reading is the demand of an epoch that reads all elements of a candidate.
 func (in *Input) reading(c Candidate) demand {
 	rest := demand{trainer: in.computing().trainer, work: max(in.Pipeline.Seconds-c.Seconds*c.Elements, 0)}
@@ -88,16 +85,25 @@ func (in *Input) fleets() []fleet {
 	all := make([]fleet, 0, (l.Max.Remote-l.Min.Remote+1)*(l.Max.Local-l.Min.Local+1))
 	for remote := l.Min.Remote; remote <= l.Max.Remote; remote++ {
 		for local := l.Min.Local; local <= l.Max.Local; local++ {
-			threads := float64(remote)*in.Workers.Remote + float64(local)*in.Workers.Local
-			if threads > 0 {
-				f := fleet{at: autoscale.Configuration{Remote: remote, Local: local}, perThread: 1 / threads, perWorker: 1 / float64(remote+local)}
-				f.perHour = in.Goal.PerHour(f.at)
-				f.score = in.Goal.ScoreAt(f.perHour, 1)
+			if f := in.fleet(autoscale.Configuration{Remote: remote, Local: local}); !math.IsInf(f.perThread, 1) {
 				all = append(all, f)
 			}
 		}
 	}
 	return all
+}
+
+// fleet returns what a configuration can do. Without a thread it needs forever.
+func (in *Input) fleet(at autoscale.Configuration) fleet {
+	threads := float64(at.Remote)*in.Workers.Remote + float64(at.Local)*in.Workers.Local
+	f := fleet{at: at, perThread: 1 / threads, perWorker: 1 / float64(at.Remote+at.Local), perHour: in.Goal.PerHour(at)}
+	f.score = in.Goal.ScoreAt(f.perHour, 1)
+	return f
+}
+
+// seconds returns the time of an epoch with a demand and a configuration.
+func (d demand) seconds(f *fleet) float64 {
+	return max(d.trainer, d.sourceShared, d.storeShared, d.work*f.perThread, max(d.sourceAlone, d.storeAlone)*f.perWorker)
 }
 
 // rent is the price of a cache: for each hour in which an epoch runs, and for the other hours, once in each epoch.
@@ -110,12 +116,9 @@ func (r rent) during(seconds float64) float64 { return r.perHour + r.perEpoch*se
 
 // epoch predicts an epoch with the best of the configurations, and with the price of a cache.
 func (in *Input) epoch(d demand, storage rent, all []fleet) Epoch {
-	least := max(d.trainer, d.sourceShared, d.storeShared)
-	alone := max(d.sourceAlone, d.storeAlone)
-	secondsOf := func(f *fleet) float64 { return max(least, d.work*f.perThread, alone*f.perWorker) }
 	free := storage == rent{}
 	perHourOf := func(f *fleet) float64 {
-		if seconds := secondsOf(f); !free && seconds > 0 {
+		if seconds := d.seconds(f); !free && seconds > 0 {
 			return f.perHour + storage.during(seconds)
 		}
 		return f.perHour
@@ -124,22 +127,22 @@ func (in *Input) epoch(d demand, storage rent, all []fleet) Epoch {
 	// Without rent, the scores are known. Rent makes every score higher, so few others need to be computed.
 	chosen, lowest := &all[0], math.Inf(1)
 	for i := range all {
-		if score := secondsOf(&all[i]) * all[i].score; score < lowest {
+		if score := d.seconds(&all[i]) * all[i].score; score < lowest {
 			chosen, lowest = &all[i], score
 		}
 	}
 	if !free {
-		lowest = secondsOf(chosen) * scoreOf(chosen)
+		lowest = d.seconds(chosen) * scoreOf(chosen)
 		for i := range all {
 			f := &all[i]
-			if s := secondsOf(f); s*f.score < lowest {
+			if s := d.seconds(f); s*f.score < lowest {
 				if score := s * scoreOf(f); score < lowest {
 					chosen, lowest = f, score
 				}
 			}
 		}
 	}
-	best := Epoch{Workers: chosen.at, Seconds: secondsOf(chosen), Score: lowest, perHour: perHourOf(chosen)}
+	best := Epoch{Workers: chosen.at, Seconds: d.seconds(chosen), Score: lowest, perHour: perHourOf(chosen)}
 	if in.Goal.Priced() {
 		best.Cost = best.Seconds * best.perHour / secondsPerHour
 	}

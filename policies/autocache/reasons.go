@@ -36,12 +36,7 @@ func (in *Input) saving(c Candidate, p Prediction, d Decision) string {
 
 // reason says why a choice was made. best is the best candidate, lowest the best of all, now the choice in force.
 func (in *Input) reason(d Decision, now, best, lowest int) string {
-	name := func(i int) string {
-		if i == None {
-			return "computing"
-		}
-		return "the cache at " + d.Candidates[i].Name
-	}
+	name := d.name
 	// more saves most, and too little in each epoch.
 	more := d.best(func(i int) bool {
 		return !d.gains(i, now) && d.saved(i)-d.saved(lowest) > rounding*d.Candidates[i].Total
@@ -50,7 +45,7 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 	case best == None:
 		return "no step can be cached"
 	case d.Choice != lowest:
-		return fmt.Sprintf("%s stays: %s would save less than %.0f %%", name(d.Choice), name(lowest), 100*margin)
+		return fmt.Sprintf("%s stays: %s would save less than %.2g %%", name(d.Choice), name(lowest), 100*d.needed(lowest, now))
 	case lowest == None && more != None:
 		return fmt.Sprintf("computing is chosen: %s would save more in all, but less than %.0f %% of an epoch", name(more), 100*margin)
 	case lowest == None && d.Compute.Bound == ByTrainer:
@@ -68,6 +63,30 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 		}
 	}
 	return fmt.Sprintf("%s costs least: it %s", name(lowest), d.Candidates[lowest].Reason)
+}
+
+// tryReason says why another choice than the decided one is tried.
+func (d *Decision) tryReason(choice int) string {
+	text := fmt.Sprintf("%s is tried, because it may be faster than %s: epochs of %s and %s are", d.name(choice), d.name(d.Choice), seconds(d.secondsOf(choice)), seconds(d.secondsOf(d.Choice)))
+	if n := d.corrections.of(choice).epochs; n > 0 {
+		return fmt.Sprintf("%s expected after %s", text, epochs(float64(n)))
+	}
+	return text + " expected"
+}
+
+// secondsOf returns the time of an epoch with a choice that is not the first one.
+func (d *Decision) secondsOf(choice int) float64 {
+	if choice == None {
+		return d.Compute.Seconds
+	}
+	return d.Candidates[choice].Get.Seconds
+}
+
+func (d *Decision) name(choice int) string {
+	if choice == None {
+		return "computing"
+	}
+	return "the cache at " + d.Candidates[choice].Name
 }
 
 func epochs(n float64) string {

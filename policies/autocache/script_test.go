@@ -22,6 +22,7 @@ import (
 //	epochs own=10
 //	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full, others= epochs, jobs= of so many jobs, kept= hours
 //	current decode
+//	took decode s=1.2,1.25                      measured epochs that read all elements of a candidate, or "took computing"
 //	ordered ms=30                               the lines up to here are for the registered order, and the candidates after it for another one; now=1: that is in force
 //
 // Or caches in a store, with sizes in bytes and times in hours:
@@ -156,6 +157,16 @@ func (s *script) Describe(t *testing.T, words []string) {
 		p.Candidates = append(p.Candidates, c)
 	case "current":
 		s.Current = slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name })
+	case "took":
+		epochs := &p.Computed
+		if i := slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name }); i >= 0 {
+			epochs = &p.Candidates[i].Read
+		}
+		*epochs = nil
+		for text := range strings.SplitSeq(fields.text["s"], ",") {
+			*epochs = append(*epochs, autocache.Measured{Workers: s.Goal.Limits.Min, Seconds: scripttest.Number(t, text)})
+		}
+		delete(fields.text, "s")
 	case "quota":
 		*s = script{quota: autocache.Quota{Bytes: fields.take("bytes", 0), Tenants: map[string]float64{}}}
 		for field := range fields.text {

@@ -167,6 +167,9 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Elements, 
 	}
 	elements := head.Cut(n, lead)
 	elements.Epoch, elements.Stream = e.id, st.number
+	if e.tookLast = time.Now(); e.dequeued == 0 {
+		e.tookFirst, e.firstTaken = e.tookLast, uint64(n)
+	}
 	e.dequeued += uint64(n)
 	e.dequeuedBytes += uint64(element.Size(elements))
 	if head.Remaining() == 0 {

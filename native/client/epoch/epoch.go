@@ -82,11 +82,15 @@ type Epoch struct {
 
 	dequeued      uint64
 	dequeuedBytes uint64
-	duplicates    uint64
-	reopened      uint64
-	waitedFor     time.Duration
-	starved       bool
-	retired       bool
+	// tookFirst is when the first elements were dequeued, tookLast is when the newest ones were. firstTaken is the number of the first
+	// ones.
+	tookFirst, tookLast time.Time
+	firstTaken          uint64
+	duplicates          uint64
+	reopened            uint64
+	waitedFor           time.Duration
+	starved             bool
+	retired             bool
 	// stranded is when the consumer began to wait without a worker that could produce its next element; zero
 	// while there is one.
 	stranded time.Time
@@ -186,7 +190,12 @@ func (e *Epoch) reportClosed(id uint64) {
 }
 
 func (e *Epoch) deliverClosed(id uint64) {
-	request := &pecanv1.CloseEpochRequest{ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: id, RequestId: e.requestID}
+	e.mu.Lock()
+	request := &pecanv1.CloseEpochRequest{
+		ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: id, RequestId: e.requestID,
+		Seconds: e.tookLast.Sub(e.tookFirst).Seconds(), Elements: e.dequeued - e.firstTaken,
+	}
+	e.mu.Unlock()
 	e.link.Deliver(func(ctx context.Context) error {
 		_, err := e.link.API().CloseEpoch(ctx, request)
 		if err == nil || !control.IsOutage(err) {

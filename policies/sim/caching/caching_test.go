@@ -1,6 +1,7 @@
 package caching_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -31,6 +32,33 @@ func TestTheChoiceIsNearTheBestInEachSweep(t *testing.T) {
 		t.Logf("%s: the automatic choice takes at most %.1f %% longer than the best one", s.Name, 100*worst)
 		if len(chosen) < 2 {
 			t.Errorf("%s: the policy makes one choice at all points, so the sweep has no crossing", s.Name)
+		}
+	}
+}
+
+// TestMeasuredEpochsCorrectAWrongProbe runs the sweeps with probes that are wrong by a fifth. The points of a long job lie near the
+// best choice in spite of it, and the tries cost little.
+func TestMeasuredEpochsCorrectAWrongProbe(t *testing.T) {
+	const epochs = 150
+	for _, s := range caching.Sweeps() {
+		for _, mistake := range []float64{0.8, 1.25} {
+			worst, cost, changes := 0.0, 0.0, 0
+			for n, sleep := range s.Sleeps {
+				w := s.At(sleep)
+				w.Batches, w.Mistake = 200, mistake
+				automatic, best, last := w.Run(caching.Automatic, epochs, false, uint64(n)), 0, math.Inf(1)
+				for choice := -1; choice < len(w.Steps); choice++ {
+					if r := w.Run(caching.Fixed(choice), 3, false, uint64(n)); r.Last < last {
+						best, last = choice, r.Last
+					}
+				}
+				all := w.Run(caching.Fixed(best), epochs, false, uint64(n)).Seconds
+				worst, cost, changes = max(worst, automatic.Last/last-1), max(cost, automatic.Seconds/all-1), max(changes, automatic.Changes)
+			}
+			t.Logf("%s, probes wrong by %v: the last epoch is at most %.1f %% longer than the best one, the whole job %.1f %%; at most %d changes", s.Name, mistake, 100*worst, 100*cost, changes)
+			if worst > 0.05 || cost > 0.05 {
+				t.Errorf("%s, probes wrong by %v: %.1f %% and %.1f %% above the best", s.Name, mistake, 100*worst, 100*cost)
+			}
 		}
 	}
 }
@@ -110,7 +138,8 @@ func TestChoicesDoNotFlip(t *testing.T) {
 		}
 	}
 	t.Logf("%d changes in %d jobs of 20 epochs", changes, runs)
-	if changes > runs/4 {
+	// A choice that may be better is tried, and mostly only one.
+	if changes > runs {
 		t.Errorf("the choice changed %d times in %d jobs of 20 epochs without a change of the job", changes, runs)
 	}
 }

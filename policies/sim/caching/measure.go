@@ -1,6 +1,7 @@
 package caching
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -61,5 +62,32 @@ func (w World) Measure(rng *rand.Rand) autocache.Input {
 		return autocache.Access{Link: autocache.Link{Alone: probe(a.Alone), Shared: probe(a.Shared)}, Work: probe(a.Work)}
 	}
 	in.Store.Read, in.Store.Write = measured(w.Read), measured(w.Write)
+	for _, r := range []*autocache.Rate{&in.Store.Read.Alone, &in.Store.Read.Shared, &in.Store.Read.Work} {
+		*r = slower(*r, cmp.Or(w.Mistake, 1))
+	}
 	return in
+}
+
+// epochTimes keeps the times of whole epochs that computed, or read, all elements.
+type epochTimes struct {
+	computed []autocache.Measured
+	read     [][]autocache.Measured
+}
+
+// into puts the newest times into what a policy learns.
+func (m *epochTimes) into(in *autocache.Input) {
+	newest := func(all []autocache.Measured) []autocache.Measured { return all[max(len(all)-autocache.Newest, 0):] }
+	in.Pipeline.Computed = newest(m.computed)
+	for i := range in.Pipeline.Candidates {
+		in.Pipeline.Candidates[i].Read = newest(m.read[i])
+	}
+}
+
+// add adds an epoch with a choice.
+func (m *epochTimes) add(w World, choice int, seconds float64) {
+	times := &m.computed
+	if choice != autocache.None {
+		times = &m.read[choice]
+	}
+	*times = append(*times, autocache.Measured{Workers: autoscale.Configuration{Remote: w.Workers}, Seconds: seconds})
 }

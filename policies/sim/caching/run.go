@@ -36,9 +36,10 @@ func (w World) Run(choose Choose, epochs int, known bool, seed uint64) Result {
 	for i := range stored {
 		stored[i] = map[int]bool{}
 	}
-	r := Result{Choice: autocache.None}
+	r, times := Result{Choice: autocache.None}, epochTimes{read: make([][]autocache.Measured, len(w.Steps))}
 	for n := range epochs {
 		in := w.Measure(rng)
+		times.into(&in)
 		in.Own, in.Current = float64(epochs-n), r.Choice
 		for i := range in.Pipeline.Candidates {
 			in.Pipeline.Candidates[i].Stored = float64(len(stored[i])) / float64(w.Batches)
@@ -52,6 +53,7 @@ func (w World) Run(choose Choose, epochs int, known bool, seed uint64) Result {
 		if n == 0 && !known {
 			begin = min(profiled, w.Batches)
 		}
+		mixed := n == 0
 		r.Last = w.Epoch(rng, max(choice, 0), func(batch int) Mode {
 			switch {
 			case choice == autocache.None || batch < begin:
@@ -59,10 +61,12 @@ func (w World) Run(choose Choose, epochs int, known bool, seed uint64) Result {
 			case stored[choice][batch]:
 				return Get
 			}
-			stored[choice][batch] = true
+			stored[choice][batch], mixed = true, true
 			return Put
 		})
-		r.Seconds += r.Last
+		if r.Seconds += r.Last; !mixed {
+			times.add(w, choice, r.Last)
+		}
 	}
 	return r
 }

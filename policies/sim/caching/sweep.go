@@ -73,6 +73,11 @@ func shared(r autocache.Rate) autocache.Access {
 	return autocache.Access{Link: autocache.Link{Shared: r}}
 }
 
+// slower returns a rate that takes so many times as long.
+func slower(r autocache.Rate, factor float64) autocache.Rate {
+	return autocache.Rate{PerElement: factor * r.PerElement, PerByte: factor * r.PerByte}
+}
+
 // around returns points around a crossing.
 func around(crossing float64) (sleeps []float64) {
 	for _, factor := range []float64{0.4, 0.6, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.4, 1.8, 2.5} {
@@ -86,9 +91,6 @@ func Sweeps() []Sweep {
 	const published = 56e6
 	// The published times of 268 and 430 ms per batch give both parts of the rate.
 	gluster := autocache.Rate{PerElement: 0.16, PerByte: 0.108 / published}
-	slower := func(r autocache.Rate, factor float64) autocache.Rate {
-		return autocache.Rate{PerElement: factor * r.PerElement, PerByte: factor * r.PerByte}
-	}
 	disk := autocache.Rate{PerByte: 1 / 500e6}
 	fast := autocache.Rate{PerElement: 1e-4, PerByte: 1 / 2e9}
 	return []Sweep{

@@ -21,6 +21,8 @@ type World struct {
 	Read, Write               autocache.Access
 	// Spread is the standard deviation of the logarithm of each time.
 	Spread float64
+	// Mistake is by which factor probes of the store's reads are too slow; 0 is none.
+	Mistake float64
 }
 
 // Step is a step of the pipeline, whose elements may be cached.

@@ -464,6 +464,8 @@ type CacheDecision struct {
 	Total   float64     `protobuf:"fixed64,6,opt,name=total,proto3" json:"total,omitempty"`
 	// In the order of the plan's candidates that can be cached.
 	Candidates []*CachePrediction `protobuf:"bytes,7,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// The step is measured for some epochs, because it may be better than the one that is predicted to be the best.
+	Tried bool `protobuf:"varint,8,opt,name=tried,proto3" json:"tried,omitempty"`
 	// The order of the steps with which the step is cached, as in Plan. Empty: the registered order.
 	Order         []string `protobuf:"bytes,210,rep,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -547,6 +549,13 @@ func (x *CacheDecision) GetCandidates() []*CachePrediction {
 		return x.Candidates
 	}
 	return nil
+}
+
+func (x *CacheDecision) GetTried() bool {
+	if x != nil {
+		return x.Tried
+	}
+	return false
 }
 
 func (x *CacheDecision) GetOrder() []string {
@@ -926,7 +935,7 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSOURCE_CACHE\x10\x01\x12\x0e\n" +
 	"\n" +
-	"FULL_CACHE\x10\x02\"\xfb\x01\n" +
+	"FULL_CACHE\x10\x02\"\x91\x02\n" +
 	"\rCacheDecision\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
@@ -936,7 +945,8 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x05total\x18\x06 \x01(\x01R\x05total\x129\n" +
 	"\n" +
 	"candidates\x18\a \x03(\v2\x19.pecan.v1.CachePredictionR\n" +
-	"candidates\x12\x15\n" +
+	"candidates\x12\x14\n" +
+	"\x05tried\x18\b \x01(\bR\x05tried\x12\x15\n" +
 	"\x05order\x18\xd2\x01 \x03(\tR\x05order\"\x94\x01\n" +
 	"\n" +
 	"CacheEpoch\x12\x18\n" +

@@ -2040,7 +2040,10 @@ type CloseEpochRequest struct {
 	Epoch    uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The request_id of the OpenEpoch that started the pass. A delayed copy of this call cannot close a later pass over
 	// the same epoch. Empty: the pass that is open.
-	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Seconds from the first element that the trainer took to the last one, and the number of elements after the first.
+	Seconds       float64 `protobuf:"fixed64,5,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Elements      uint64  `protobuf:"varint,6,opt,name=elements,proto3" json:"elements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2101,6 +2104,20 @@ func (x *CloseEpochRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *CloseEpochRequest) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *CloseEpochRequest) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
 }
 
 type CloseEpochResponse struct {
@@ -2962,13 +2979,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12\x16\n" +
 	"\x06number\x18\a \x01(\x04R\x06number\"\x16\n" +
-	"\x14ReportWorkerResponse\"|\n" +
+	"\x14ReportWorkerResponse\"\xb2\x01\n" +
 	"\x11CloseEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\"\x14\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12\x18\n" +
+	"\aseconds\x18\x05 \x01(\x01R\aseconds\x12\x1a\n" +
+	"\belements\x18\x06 \x01(\x04R\belements\"\x14\n" +
 	"\x12CloseEpochResponse\"\x88\x05\n" +
 	"\x16ClientHeartbeatRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +

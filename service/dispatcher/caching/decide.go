@@ -87,7 +87,7 @@ func priced(facts measure.Caching, d autocache.Decision, prices Prices) *pecanv1
 }
 
 func message(facts measure.Caching, d autocache.Decision) *pecanv1.CacheDecision {
-	m := &pecanv1.CacheDecision{Why: d.Reason, Epochs: d.Epochs, Compute: epoch(d.Compute), Total: d.Total}
+	m := &pecanv1.CacheDecision{Why: d.Reason, Epochs: d.Epochs, Compute: epoch(d.Compute), Total: d.Total, Tried: d.Tried}
 	if d.Choice != autocache.None {
 		m.Node = facts.Steps[d.Choice].Candidate.Node
 	}

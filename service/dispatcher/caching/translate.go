@@ -107,10 +107,21 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	for _, s := range facts.Steps {
 		c := f.candidate(s)
 		c.Others = autocache.ExpectOthers(facts.KeptHours, autocache.PastJobs(s.Past, facts.UnixS))
+		c.Read = epochsOf(facts, s.Candidate.Node)
 		p.Candidates = append(p.Candidates, c)
 	}
-	p.Demand = demandOf(facts.Trainers)
+	p.Demand, p.Computed = demandOf(facts.Trainers), epochsOf(facts, "")
 	return p, ""
+}
+
+// epochsOf returns the measured epochs that computed, or that read all elements of a step.
+func epochsOf(facts measure.Caching, node string) (measured []autocache.Measured) {
+	for _, e := range facts.Epochs {
+		if e.Node == node {
+			measured = append(measured, autocache.Measured{Workers: autoscale.Configuration{Remote: e.Remote, Local: e.Local}, Seconds: e.Seconds})
+		}
+	}
+	return measured
 }
 
 // spread counts the elements of the steps upstream of a step that gives n. A step that returns one element for each

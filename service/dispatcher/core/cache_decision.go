@@ -41,6 +41,8 @@ type cachingState struct {
 	waitsFor string
 	// predicted is the answer for pecan.cache(); nil before it, and for other jobs.
 	predicted *pecanv1.CacheDecision
+	// epochs are those that were measured, the newest last.
+	epochs []measure.Epoch
 }
 
 // cachedStep returns the step that is cached in an epoch, by pecan.cache() or by a decision; nil if none is.
@@ -77,11 +79,7 @@ func (c *Core) stepCaching() {
 		if job.CacheDecision != nil || !placement.IsRead(job) || !decidesCache(job) && !c.comparesCache(job) {
 			continue
 		}
-		s := c.caches.decisions[job.JobId]
-		if s == nil {
-			s = &cachingState{}
-			c.caches.decisions[job.JobId] = s
-		}
+		s := c.cachingOf(job)
 		if s.asked != 0 || s.predicted != nil || c.now < s.due {
 			continue
 		}
@@ -158,6 +156,9 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		return facts, "no worker can serve the job"
 	}
 	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
+	if s := c.caches.decisions[job.JobId]; s != nil && facts.Ordered == nil {
+		facts.Epochs = slices.Clone(s.epochs)
+	}
 	return facts, c.waitsForOrder(job, facts.Steps)
 }
 
@@ -268,7 +269,7 @@ func (c *Core) cachingDecided(in CachingDecided) {
 			decided.OpenEpochs = append(decided.OpenEpochs, epoch.Epoch)
 			decision.Epoch = min(decision.Epoch, epoch.Epoch)
 		}
-	case before.Node == decision.Node && slices.Equal(before.Order, decision.Order) && decision.Epoch <= 2*before.Epoch+1:
+	case before.Node == decision.Node && before.Tried == decision.Tried && slices.Equal(before.Order, decision.Order) && decision.Epoch <= 2*before.Epoch+1:
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheDecided{CacheDecided: decided}})

@@ -48,6 +48,7 @@
 //	MergeLearned                 learned.go           LearnedMerged                      SaveLearned
 //	OrderRefused                 package rollout      OrderJudged
 //	CachingDecided               cache_decision.go    CacheDecided                       CachingRequest
+//	CloseEpoch                   cache_epochs.go
 //	placement.Placed             package placement    PlacementDecided, PlacementLearned    placement.Request
 //	                             placement_host.go    LeaseLost                          Command(StopStreams)
 //	fleet.Answer                 fleet.go                                                fleet.Request, Command(Leave)

@@ -19,6 +19,7 @@ func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
 		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
 	if epoch != nil && durable.FindPass(epoch, req.ClientId) != nil && !c.reopened(req) {
+		c.trainerTook(job, epoch, req)
 		c.leaveEpoch(job, epoch, req.ClientId, true)
 	}
 	return nil
@@ -119,6 +120,7 @@ func (c *Core) endEpoch(job *durable.Job, epoch *durable.Epoch) {
 			clear(c.caches.unwanted)
 		}
 	}
+	c.measureEpoch(job, epoch)
 	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))

@@ -40,7 +40,7 @@ func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
-		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3}
+		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3, Tried: a.has("tried")}
 		workers := func(epoch string) *pecanv1.CacheEpoch { return &pecanv1.CacheEpoch{Remote: uint32(a.number(epoch))} }
 		d.Decision.Compute = workers("compute")
 		if a.has("share") {
@@ -67,6 +67,9 @@ func showCaching(r core.CachingRequest) string {
 	f := r.Facts
 	line := fmt.Sprintf("decide cache %d of %s in force %q: %s, %d elements, %d epochs begun, %d other jobs, workers %d+%d, room %d", r.Number, r.JobID, f.Current,
 		showNodes(f.Nodes), f.Elements, f.Begun, len(f.Past), f.Remote, f.Local, f.Quota)
+	for _, e := range f.Epochs {
+		line += fmt.Sprintf("; epoch of %q took %.3g s with %d+%d", e.Node, e.Seconds, e.Remote, e.Local)
+	}
 	show := func(steps []measure.CachedStep) {
 		for _, step := range steps {
 			line += fmt.Sprintf("; %s stored %.3g", step.Candidate.Node, step.Stored)

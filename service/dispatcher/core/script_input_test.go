@@ -67,7 +67,7 @@ func (s *script) clientInput(command string, a args) any {
 		crash.Running = loads(a.list("running"))
 		return crash
 	case "close":
-		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"]}
+		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"], Seconds: a.float("seconds"), Elements: a.number("elements")}
 	case "heartbeat":
 		return clientHeartbeat(a)
 	case "placed":

@@ -170,6 +170,10 @@ type epochState struct {
 	orderedPlan *pecanv1.Plan
 	// puts and gets count the leases whose streams write a segment of a cache, and read one.
 	puts, gets uint32
+	// serving has how many workers served the epoch when it was opened. perSecond is the number of elements that its trainers took
+	// each second.
+	serving   servingWorkers
+	perSecond float64
 }
 
 // volatileEpoch returns the volatile state of an epoch. It creates the state when it is first needed.

@@ -105,10 +105,10 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		}
 		part := partGraphs(t, g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, Start: start}, graphs.Parts[0])
 		below, above := graphtest.Decode(t, part.UpstreamOfCache), graphtest.Decode(t, graphs.A)
-		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
+		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "MapDataset") || graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
 			t.Errorf("upstream graph, from element %d: %v", start, opsOf(below))
 		}
-		if graphtest.HasOp(above, "TakeDataset") || !graphtest.HasOp(above, "UnbatchDataset") || !graphtest.HasOp(above, "BatchDatasetV2") || graphtest.HasOp(above, "SkipDataset") != (start > 0) {
+		if graphtest.HasOp(above, "TakeDataset") || graphtest.HasOp(above, "TensorSliceDataset") || !graphtest.HasOp(above, "UnbatchDataset") || !graphtest.HasOp(above, "BatchDatasetV2") || graphtest.HasOp(above, "SkipDataset") != (start > 0) {
 			t.Errorf("downstream graph, from element %d: %v", start, opsOf(above))
 		}
 		pulls := 0
@@ -127,7 +127,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		}
 	}
 	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
-	if err != nil || plain.UpstreamOfCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
+	if err != nil || plain.UpstreamOfCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TensorSliceDataset") {
 		t.Errorf("a stream without a cached step is divided: %v", err)
 	}
 }

@@ -76,7 +76,7 @@ func (e *editor) emit(s *graph.Step, place position) string {
 		e.emit(c, upstream)
 	}
 	name := s.Node.GetName()
-	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.at.Serial && s.Node.GetOp() == prefetchOp || e.ordersParts(s) {
+	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.passesOn(s) || e.ordersParts(s) {
 		name = inputs[0]
 	} else {
 		switch {
@@ -97,6 +97,19 @@ func (e *editor) emit(s *graph.Step, place position) string {
 	return e.skip(s, name)
 }
 
+// passesOn reports whether a stream can do without a step, because the step only passes elements on. Marks are such steps. They
+// would make meters necessary, which take CPU for each element.
+func (e *editor) passesOn(s *graph.Step) bool {
+	switch s.Node.GetOp() {
+	case "TakeDataset":
+		count, known := e.g.InputInt(s.Node, "count")
+		return known && count < 0
+	case prefetchOp:
+		return e.at.Serial
+	}
+	return false
+}
+
 // upstreamOf returns the position of the inputs of a step at a position.
 func (e *editor) upstreamOf(s *graph.Step, place position) position {
 	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.Freezes(s.Node) {
@@ -112,7 +125,7 @@ func (e *editor) emitDownstream(s, stop *graph.Step, output string, place positi
 	}
 	upstream := e.upstreamOf(s, place)
 	input := e.addIndex(s.In[0], e.emitDownstream(s.In[0], stop, output, upstream))
-	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
+	if s.Rule.Kind == ops.Asserted || e.passesOn(s) {
 		return input
 	}
 	for _, c := range s.Captured {

@@ -1,6 +1,8 @@
 package measure
 
 import (
+	"slices"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -25,6 +27,8 @@ type Caching struct {
 	Remote, Local int
 	// Steps are the candidates that can be cached, from the source on.
 	Steps []CachedStep
+	// Epochs are those of the job that were measured, in the registered order of the steps.
+	Epochs []Epoch
 	// Quota is how many bytes the quotas leave to caches of the job; negative: no bound.
 	Quota int64
 	// Begun is the number of epochs that trainers of the job have begun to read. Past are the other jobs with the same
@@ -55,6 +59,25 @@ type Ordered struct {
 	InForce bool
 	// Steps are the candidates, with what is stored of them in this order.
 	Steps []CachedStep
+}
+
+// Epoch is an epoch that computed all elements, or read all of them at a cached step. Node is empty if it computed.
+type Epoch struct {
+	Node          string
+	Remote, Local int
+	Seconds       float64
+}
+
+// KeepEpochs returns the newest epochs of each node.
+func KeepEpochs(epochs []Epoch, newest int) (kept []Epoch) {
+	have := map[string]int{}
+	for _, e := range slices.Backward(epochs) {
+		if have[e.Node]++; have[e.Node] <= newest {
+			kept = append(kept, e)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // CachedStep is a step whose elements may be cached.
