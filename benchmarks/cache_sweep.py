@@ -199,7 +199,7 @@ class Sweep:
         read = Reader(built.apply(pecan.distribute(cluster.target, order="off", cache="auto")))
         for number in range(LONGEST):
             self._epoch(read.elements)
-            if number >= SETTLING and not read.cache().response["cache_decision"].get("tried"):
+            if number >= SETTLING and not read.cache().response.get("cache_decision", {}).get("tried"):
                 break
         return read
 

@@ -155,7 +155,7 @@ func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequ
 		d.loseCloses--
 		return nil, status.Error(codes.Unavailable, "away")
 	}
-	d.closed = append(d.closed, r.GetEpoch())
+	d.closed, d.closings = append(d.closed, r.GetEpoch()), append(d.closings, r)
 	delete(d.places, fmt.Sprint(r.GetJobId(), "/", r.GetEpoch()))
 	return &pecanv1.CloseEpochResponse{}, nil
 }

@@ -35,6 +35,8 @@ type testDispatcher struct {
 	epochs   uint64
 	opened   []*pecanv1.OpenEpochRequest
 	closed   []uint64
+	// closings are the calls that closed them.
+	closings []*pecanv1.CloseEpochRequest
 	// adopted lists the epochs of AdoptEpoch. The first loseAdoptions calls fail as if the dispatcher were away.
 	adopted       []uint64
 	loseAdoptions int

@@ -104,3 +104,29 @@ func TestTheLastElementIsHeldForABoundedTime(t *testing.T) {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
 }
+
+// The first elements of an epoch begin its time, so they do not count.
+func TestTheCloseOfAnEpochReportsItsTime(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Repeat, d.plan.Cardinality = 1, 2, 10 })
+	d.updateOf = spread(1, startWorker(t, same(testStream{count: 10, perFrame: 1})))
+	it := open(t, d).Open(IterOptions{})
+	const step = 20 * time.Millisecond
+	for range 20 {
+		elements, status, err := it.NextElement(10 * time.Second)
+		if status != Ready || err != nil {
+			t.Fatalf("status %d, %v", status, err)
+		}
+		elements.Release()
+		time.Sleep(step)
+	}
+	if _, err := read(t, it); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both epochs are closed", func() bool { return look(d, func() int { return len(d.closings) }) == 2 })
+	for _, closing := range look(d, func() []*pecanv1.CloseEpochRequest { return d.closings }) {
+		// The pause after the last element of an epoch is not in its time.
+		if closing.GetElements() != 9 || closing.GetSeconds() < 9*step.Seconds() || closing.GetSeconds() > 10 {
+			t.Errorf("closed with %v", closing)
+		}
+	}
+}

@@ -175,7 +175,7 @@ func (in *Input) predictShare(i int, share, epochs float64, d Decision, all []fl
 	c := in.Pipeline.Candidates[i]
 	p := Prediction{Share: share, Bytes: share * c.size()}
 	rent := in.rent(p.Bytes, c.Others.Hours/epochs)
-	compute, get := in.computed(&d), demand{}.add(d.corrections.candidates[i].factor, in.reading(c))
+	compute, get := in.computed(&d), in.reading(c).times(d.corrections.candidates[i].factor)
 	rest, put := demand{}.add(1-share, compute), compute.add(1, in.Store.Write.demand(c))
 	p.Get = in.epoch(rest.add(share, get), rent, all)
 	p.Put = in.epoch(rest.add(c.Stored, get).add(share-c.Stored, put), rent, all)
@@ -187,7 +187,7 @@ func (in *Input) predictShare(i int, share, epochs float64, d Decision, all []fl
 
 // computed is the demand of an epoch without a cache, as measured epochs correct it.
 func (in *Input) computed(d *Decision) demand {
-	return demand{}.add(d.corrections.compute.factor, in.computing())
+	return in.computing().times(d.corrections.compute.factor)
 }
 
 // rent returns the price of the storage of some bytes. Each epoch also pays for some hours in which none runs.

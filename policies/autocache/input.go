@@ -20,8 +20,9 @@ type Input struct {
 	Store    Store
 	// Own is the number of epochs that the job is expected to begin from now on, the next one included.
 	Own float64
-	// Current is the number of the candidate in force, or None.
+	// Current is the number of the candidate in force, or None. Tried is set if it is in force only to be measured.
 	Current int
+	Tried   bool
 }
 
 // Pipeline has the measurements of a dataset's steps in the order in which they run. Sums are over one epoch.
@@ -34,8 +35,9 @@ type Pipeline struct {
 	// SourceElements and SourceBytes are read from the source, over Source.
 	SourceElements, SourceBytes float64
 	Source                      Link
-	// Computed are epochs of the job that computed all elements.
+	// Computed are epochs of the job that computed all elements. Tries is the number of epochs that began as tries of that.
 	Computed []Measured
+	Tries    int
 	// Candidates are the steps whose elements may be cached, from the source to the trainer.
 	Candidates []Candidate
 }
@@ -52,8 +54,9 @@ type Candidate struct {
 	Elements, Bytes float64
 	// Stored is the share of the elements that the store has already, 0 to 1.
 	Stored float64
-	// Read are epochs of the job that read all elements.
-	Read []Measured
+	// Read are epochs of the job that read all elements. Tries is the number of epochs that began as tries of that.
+	Read  []Measured
+	Tries int
 	// Others has the epochs of later jobs that could read its cache.
 	Others Others
 	// Role is the role of the candidate in the published policy.

@@ -11,14 +11,16 @@ import (
 // be close, it also tries those that have not been measured, as far as that costs little.
 
 const (
-	// trust is the relative error up to which a prediction without measured epochs may be wrong.
+	// trust is the relative error up to which a prediction without measured epochs may be wrong. Measured epochs never have a larger
+	// one.
 	trust = 0.5
-	// block is the number of epochs for which a choice is tried in a row. With enough measured epochs it is tried no more.
+	// block is the number of epochs that a choice needs to be measured. It is tried for so many epochs in a row, and no more after
+	// enough measured ones.
 	block, enough = 5, 15
 	// Newest is the number of measured epochs of a choice that count. Callers leave out older ones.
 	Newest = 25
-	// tried is the most choices that are tried or were measured.
-	tried = 4
+	// mostTried is the most choices that are tried or were measured.
+	mostTried = 4
 	// tryShare is the share of the score of all expected epochs of the job that the tries of one choice may cost.
 	tryShare = 0.02
 	// leastNoise is the relative deviation of epochs that few measured ones cannot be below.
@@ -31,12 +33,14 @@ type Measured struct {
 	Seconds float64
 }
 
-// correction is what measured epochs say about a prediction. They took factor times as long as predicted. deviation is the
-// relative standard error of that. epochs is their number; with 0, factor is a guess.
+// correction is what measured epochs say about a prediction. Without the trainers, they took factor times as long as predicted.
+// deviation is the relative standard error of that. samples is their number. With less than a block, factor is a guess.
 type correction struct {
 	factor, deviation float64
-	epochs            int
+	samples           int
 }
+
+func (c *correction) measured() bool { return c.samples >= block }
 
 // corrections are those of computing and of reading each candidate.
 type corrections struct {
@@ -62,7 +66,7 @@ func (in *Input) correct() corrections {
 	}
 	least := math.Inf(1)
 	for i := None; i < len(c.candidates); i++ {
-		if each := c.of(i); each.epochs > 0 {
+		if each := c.of(i); each.measured() {
 			least = min(least, each.factor)
 		}
 	}
@@ -70,7 +74,7 @@ func (in *Input) correct() corrections {
 		least = 1
 	}
 	for i := None; i < len(c.candidates); i++ {
-		if each := c.of(i); each.epochs == 0 {
+		if each := c.of(i); !each.measured() {
 			each.factor = max(least, 1)
 		}
 	}
@@ -80,14 +84,23 @@ func (in *Input) correct() corrections {
 // compare compares measured epochs with the prediction for what they did.
 func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 	var ratios []float64
+	rest := predicted
+	rest.trainer = 0
 	for _, m := range epochs {
-		if f := in.fleet(m.Workers); !math.IsInf(f.perThread, 1) {
-			if ratio := m.Seconds / predicted.seconds(&f); ratio > 0 && !math.IsInf(ratio, 1) {
-				ratios = append(ratios, ratio)
-			}
+		if m.Workers.Remote > 0 && in.Workers.Remote == 0 || m.Workers.Local > 0 && in.Workers.Local == 0 || m.Workers == (autoscale.Configuration{}) {
+			continue
+		}
+		f := in.fleet(m.Workers)
+		ratio := m.Seconds / rest.seconds(&f)
+		if m.Seconds <= predicted.trainer*(1+margin) {
+			// The trainers were the bound, so the rest was as fast as predicted or faster.
+			ratio = min(ratio, 1)
+		}
+		if ratio > 0 && !math.IsInf(ratio, 1) {
+			ratios = append(ratios, ratio)
 		}
 	}
-	if c.epochs = len(ratios); c.epochs == 0 {
+	if c.samples = len(ratios); !c.measured() {
 		return c
 	}
 	c.factor = autoscale.Median(ratios)
@@ -95,56 +108,79 @@ func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 		ratios[i] = math.Abs(ratio/c.factor - 1)
 	}
 	// These constants turn the median of deviations into the standard error of a median of normal samples.
-	c.deviation = 1.25 * max(1.48*autoscale.Median(ratios), leastNoise) / math.Sqrt(float64(c.epochs))
+	c.deviation = 1.25 * max(1.48*autoscale.Median(ratios), leastNoise) / math.Sqrt(float64(c.samples))
 	return c
+}
+
+// times returns a demand of which all but the trainers' part takes factor times as long.
+func (d demand) times(factor float64) demand {
+	trainer := d.trainer
+	d = demand{}.add(factor, d)
+	d.trainer = trainer
+	return d
 }
 
 // doubt returns the relative difference of two choices that may be chance. Without measured epochs of both it is 0.
 func (c *corrections) doubt(a, b int) float64 {
-	if c.of(a).epochs == 0 || c.of(b).epochs == 0 {
+	if !c.of(a).measured() || !c.of(b).measured() {
 		return 0
 	}
-	return math.Hypot(c.of(a).deviation, c.of(b).deviation)
+	return min(math.Hypot(c.of(a).deviation, c.of(b).deviation), trust)
 }
 
 // toTry returns the choice for the next epoch: the decided one, or one that has to be measured. now is the choice in force.
 func (in *Input) toTry(d *Decision, now int) int {
-	best := d.perEpoch(d.Choice)
-	measured := func(choice int) int { return d.corrections.of(choice).epochs }
-	switch n := measured(now); {
-	case in.Goal.Limits.Min != in.Goal.Limits.Max:
+	if in.Goal.Limits.Min != in.Goal.Limits.Max {
 		// Each change would begin another search for the number of workers.
 		return d.Choice
-	case now != d.Choice && n%block != 0 && n < enough && d.perEpoch(now) < 2*best:
+	}
+	best, samples := d.perEpoch(d.Choice), func(choice int) int { return d.corrections.of(choice).samples }
+	if in.Tried && now == in.Current && now != d.Choice && d.readsAll(now) && d.perEpoch(now) < 2*best && !in.fruitless(d, now) &&
+		samples(now) < enough && (samples(now) == 0 || samples(now)%block != 0) {
 		return now
 	}
-	var others []int
-	most := block
+	others, most := 0, block
 	for i := None; i < len(d.Candidates); i++ {
-		if i != d.Choice && measured(i) > 0 {
-			most = max(most, min(measured(i)/block*block, enough))
-			others = append(others, i)
+		if i != d.Choice && samples(i) > 0 {
+			most = max(most, min(samples(i)/block*block, enough))
+			others++
 		}
 	}
-	if measured(d.Choice) < most {
+	if samples(d.Choice) < most {
 		return d.Choice
 	}
+	// No choice is faster than the trainers.
+	least := in.epoch(demand{trainer: in.computing().trainer}, rent{}, in.fleets()).Score
 	choice, lowest := d.Choice, best*(1-margin)
 	for i := None; i < len(d.Candidates); i++ {
-		n := measured(i)
-		if i == d.Choice || n >= enough || n == 0 && len(others)+1 >= tried || i != None && !d.readsAll(i) {
+		if i == d.Choice || samples(i) >= enough || samples(i) == 0 && others+1 >= mostTried || !d.readsAll(i) || in.fruitless(d, i) {
 			continue
 		}
-		cost := block*max(d.perEpoch(i)-best, 0) + d.toWrite(i, best)
 		doubt := trust
-		if n > 0 {
+		if d.corrections.of(i).measured() {
 			doubt = d.corrections.doubt(i, d.Choice)
 		}
-		if hoped := d.perEpoch(i) * (1 - doubt); hoped < lowest && cost <= tryShare*in.Own*best {
+		hoped, excess := max(d.perEpoch(i)*(1-doubt), least), max(d.perEpoch(i)-best, 0)
+		cost, spent := block*excess+d.toWrite(i, best), float64(in.tries(i))*excess
+		if hoped < lowest && spent+cost <= tryShare*in.Own*best && cost < (in.Own-block)*(best-hoped) {
 			choice, lowest = i, hoped
 		}
 	}
 	return choice
+}
+
+// tries returns how many epochs began as tries of a choice.
+func (in *Input) tries(choice int) int {
+	if choice == None {
+		return in.Pipeline.Tries
+	}
+	return in.Pipeline.Candidates[choice].Tries
+}
+
+// fruitless reports whether the tries of a choice do not lead to measured epochs: a worker has no directory, or workers come and go.
+// An epoch that writes is not measured, and neither are some that begin ahead.
+func (in *Input) fruitless(d *Decision, choice int) bool {
+	return in.tries(choice) >= d.corrections.of(choice).samples+2*block
 }
 
 // perEpoch returns the score of an epoch with a choice that is not the first one.
@@ -155,9 +191,9 @@ func (d *Decision) perEpoch(choice int) float64 {
 	return d.Candidates[choice].Get.Score
 }
 
-// readsAll reports whether later epochs read all elements of a candidate.
+// readsAll reports whether later epochs with a choice read all elements of its candidate. Computing reads none.
 func (d *Decision) readsAll(choice int) bool {
-	return d.Candidates[choice].Eligible && d.Candidates[choice].Share == 1
+	return choice == None || d.Candidates[choice].Eligible && d.Candidates[choice].Share == 1
 }
 
 // toWrite returns what it costs more to write what is not stored of a choice than an epoch that costs best.

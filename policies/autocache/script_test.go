@@ -21,8 +21,8 @@ import (
 //	store read=1e9 write=5e8 free=1e12          bytes per second of all workers; work= ns of a thread per byte
 //	epochs own=10
 //	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full, others= epochs, jobs= of so many jobs, kept= hours
-//	current decode
-//	took decode s=1.2,1.25                      measured epochs that read all elements of a candidate, or "took computing"
+//	current decode                              with tried=1, it is in force to be measured
+//	took decode s=1.2,1.25 tries=3              measured epochs that read all elements of a candidate, or "took computing"
 //	ordered ms=30                               the lines up to here are for the registered order, and the candidates after it for another one; now=1: that is in force
 //
 // Or caches in a store, with sizes in bytes and times in hours:
@@ -156,13 +156,13 @@ func (s *script) Describe(t *testing.T, words []string) {
 		c.Others = autocache.Others{Epochs: fields.take("others", 0), Jobs: int(fields.take("jobs", 0)), Hours: fields.take("kept", 0)}
 		p.Candidates = append(p.Candidates, c)
 	case "current":
-		s.Current = slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name })
+		s.Current, s.Tried = slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name }), fields.take("tried", 0) > 0
 	case "took":
-		epochs := &p.Computed
+		epochs, tries := &p.Computed, &p.Tries
 		if i := slices.IndexFunc(p.Candidates, func(c autocache.Candidate) bool { return c.Name == name }); i >= 0 {
-			epochs = &p.Candidates[i].Read
+			epochs, tries = &p.Candidates[i].Read, &p.Candidates[i].Tries
 		}
-		*epochs = nil
+		*epochs, *tries = nil, int(fields.take("tries", 0))
 		for text := range strings.SplitSeq(fields.text["s"], ",") {
 			*epochs = append(*epochs, autocache.Measured{Workers: s.Goal.Limits.Min, Seconds: scripttest.Number(t, text)})
 		}

@@ -33,9 +33,8 @@ def listed_records(names: list[str]) -> D:
 
 
 def upstream(service: Service) -> int:
-    """Elements of the source that the newest job has read to compute the cached step."""
-    produced = service.produced()
-    return produced.get("InterleaveDataset", produced.get("RangeDataset", 0))
+    """Elements that the newest job has computed at the cached step."""
+    return service.produced().get("TakeDataset", 0)
 
 
 def parts(service: Service) -> int:

@@ -7,17 +7,24 @@ import (
 	"github.com/pecan-ml/pecan/policies/autocache"
 )
 
-// Choose is a policy: it returns the number of a candidate, or autocache.None.
-type Choose func(autocache.Input) int
+// Choose is a policy: it returns the number of a candidate, or autocache.None, and whether that is a try.
+type Choose func(autocache.Input) (choice int, tried bool)
 
 // Automatic is the default policy.
-func Automatic(in autocache.Input) int { return autocache.Decide(in).Choice }
+func Automatic(in autocache.Input) (choice int, tried bool) {
+	d := autocache.Decide(in)
+	return d.Choice, d.Tried
+}
 
 // Paper is the published policy.
-func Paper(in autocache.Input) int { return autocache.CachewPaper().Decide(in.Pipeline).Choice }
+func Paper(in autocache.Input) (choice int, tried bool) {
+	return autocache.CachewPaper().Decide(in.Pipeline).Choice, false
+}
 
 // Fixed always chooses the same candidate, or autocache.None.
-func Fixed(choice int) Choose { return func(autocache.Input) int { return choice } }
+func Fixed(choice int) Choose {
+	return func(autocache.Input) (int, bool) { return choice, false }
+}
 
 // Result is a simulated job.
 type Result struct {
@@ -37,6 +44,7 @@ func (w World) Run(choose Choose, epochs int, known bool, seed uint64) Result {
 		stored[i] = map[int]bool{}
 	}
 	r, times := Result{Choice: autocache.None}, epochTimes{read: make([][]autocache.Measured, len(w.Steps))}
+	tries, tried := map[int]int{}, false
 	for n := range epochs {
 		in := w.Measure(rng)
 		times.into(&in)
@@ -44,7 +52,15 @@ func (w World) Run(choose Choose, epochs int, known bool, seed uint64) Result {
 		for i := range in.Pipeline.Candidates {
 			in.Pipeline.Candidates[i].Stored = float64(len(stored[i])) / float64(w.Batches)
 		}
-		choice := choose(in)
+		in.Tried = tried
+		for i := range in.Pipeline.Candidates {
+			in.Pipeline.Candidates[i].Tries = tries[i]
+		}
+		in.Pipeline.Tries = tries[autocache.None]
+		choice, isTried := choose(in)
+		if tried = isTried; tried {
+			tries[choice]++
+		}
 		if n > 0 && choice != r.Choice {
 			r.Changes++
 		}

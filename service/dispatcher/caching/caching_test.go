@@ -77,6 +77,31 @@ func TestTheCostsOfAnEpochDoNotDependOnFullBuffers(t *testing.T) {
 	}
 }
 
+func TestMeasuredEpochsCorrectPredictionsAndLetTheOthersBeTried(t *testing.T) {
+	facts := decoding()
+	facts.Plan.Repeat, facts.Trainers, facts.Steps = 400, nil, facts.Steps[1:]
+	facts.Workers[0].Rates.Reads = samples(28e6)
+	predicted := decide(t, facts)
+	took := func(node string, seconds float64) {
+		for range 5 {
+			facts.Epochs = append(facts.Epochs, measure.Epoch{Node: node, Remote: 1, Seconds: seconds})
+		}
+	}
+	took("", 1.1*predicted.Compute.Seconds)
+	tried := decide(t, facts)
+	if !near(tried.Compute.Seconds, 1.1*predicted.Compute.Seconds) || predicted.Tried || predicted.Node != "" || !tried.Tried || tried.Node == "" {
+		t.Errorf("first %q, then %q is tried: %v; computing takes %v s", predicted.Node, tried.Node, tried.Tried, tried.Compute.Seconds)
+	}
+	facts.Current, facts.Tried, facts.Tries = tried.Node, true, map[string]int{tried.Node: 10}
+	if d := decide(t, facts); d.Node == tried.Node {
+		t.Errorf("after 10 tries without a measured epoch, %q is chosen: %s", d.Node, d.Why)
+	}
+	took("mark", 100)
+	if d := decide(t, facts); d.Node != "mark" || !near(d.Candidates[0].Get.Seconds, 100) {
+		t.Errorf("an epoch that reads takes 100 s, and %q is chosen: %s", d.Node, d.Why)
+	}
+}
+
 func TestTimeInWhichThreadsWaitForACoreCostsNothing(t *testing.T) {
 	facts := decoding()
 	facts.CPUWait = 0.75

@@ -22,6 +22,7 @@ func inputOf(facts measure.Caching, prices Prices) (in autocache.Input, waitsFor
 		return in, waitsFor
 	}
 	in.Current = slices.IndexFunc(facts.Steps, func(s measure.CachedStep) bool { return s.Candidate.Node == facts.Current })
+	in.Tried = facts.Tried
 	in.Own, in.Store.Price = ownEpochs(facts), prices.Storage
 	return in, ""
 }
@@ -107,10 +108,10 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 	for _, s := range facts.Steps {
 		c := f.candidate(s)
 		c.Others = autocache.ExpectOthers(facts.KeptHours, autocache.PastJobs(s.Past, facts.UnixS))
-		c.Read = epochsOf(facts, s.Candidate.Node)
+		c.Read, c.Tries = epochsOf(facts, s.Candidate.Node), facts.Tries[s.Candidate.Node]
 		p.Candidates = append(p.Candidates, c)
 	}
-	p.Demand, p.Computed = demandOf(facts.Trainers), epochsOf(facts, "")
+	p.Demand, p.Computed, p.Tries = demandOf(facts.Trainers), epochsOf(facts, ""), facts.Tries[""]
 	return p, ""
 }
 

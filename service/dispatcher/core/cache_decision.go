@@ -41,8 +41,9 @@ type cachingState struct {
 	waitsFor string
 	// predicted is the answer for pecan.cache(); nil before it, and for other jobs.
 	predicted *pecanv1.CacheDecision
-	// epochs are those that were measured, the newest last.
+	// epochs are those that were measured, the newest last. tries has how many epochs began as tries of a node.
 	epochs []measure.Epoch
+	tries  map[string]int
 }
 
 // cachedStep returns the step that is cached in an epoch, by pecan.cache() or by a decision; nil if none is.
@@ -157,7 +158,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 	}
 	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
 	if s := c.caches.decisions[job.JobId]; s != nil && facts.Ordered == nil {
-		facts.Epochs = slices.Clone(s.epochs)
+		facts.Epochs, facts.Tries, facts.Tried = slices.Clone(s.epochs), maps.Clone(s.tries), job.CacheDecision.GetTried()
 	}
 	return facts, c.waitsForOrder(job, facts.Steps)
 }

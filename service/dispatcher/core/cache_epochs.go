@@ -1,8 +1,6 @@
 package core
 
 import (
-	"math"
-
 	"github.com/pecan-ml/pecan/policies/autocache"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -10,8 +8,13 @@ import (
 )
 
 // A decision on a cache predicts how long epochs take. Epochs that have ended correct it, if they computed all elements or read
-// all of them, with the same workers from begin to end. Trainers report their time when they close an epoch. The first epoch
-// does not count: it also opens everything. The times are volatile: after a restart, predictions count until others are known.
+// all of them, with the same workers from begin to end. The trainer reports its time when it closes an epoch. It must be the only
+// one, and must have read nearly the whole epoch. The first epoch does not count: it also opens everything. Jobs with an objective
+// are not measured, because their number of workers changes. The times are volatile: after a restart, predictions count until
+// others are known.
+
+// mostOfEpoch is the share of the elements of an epoch that a trainer must have taken after its first ones.
+const mostOfEpoch = 0.9
 
 // servingWorkers is how many workers of each kind may serve a job.
 type servingWorkers struct{ remote, local int }
@@ -29,10 +32,36 @@ func (c *Core) servingWorkers(job *durable.Job) (n servingWorkers) {
 	return n
 }
 
-// trainerTook adds how fast a trainer took the elements of an epoch that it closes. Trainers of a shared job take them at once.
+// measuresEpochs reports whether epochs of a job are measured.
+func measuresEpochs(job *durable.Job) bool {
+	return decidesCache(job) && job.Options.GetPlacement().GetObjective() == ""
+}
+
+// beginMeasuring notes how an epoch begins.
+func (c *Core) beginMeasuring(job *durable.Job, number uint64) {
+	if !measuresEpochs(job) {
+		return
+	}
+	state := c.volatileEpoch(passKey{job.JobId, number})
+	state.opened, state.serving = c.now, c.servingWorkers(job)
+	if job.CacheDecision.GetTried() {
+		s := c.cachingOf(job)
+		if s.tries == nil {
+			s.tries = map[string]int{}
+		}
+		s.tries[job.CacheDecision.Node]++
+	}
+}
+
+// trainerTook keeps the time of a trainer that closes an epoch.
 func (c *Core) trainerTook(job *durable.Job, epoch *durable.Epoch, req *pecanv1.CloseEpochRequest) {
-	if perSecond := float64(req.Elements) / req.Seconds; perSecond > 0 && !math.IsInf(perSecond, 1) {
-		c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).perSecond += perSecond
+	state := c.epochs[passKey{job.JobId, epoch.Epoch}]
+	if state == nil || !measuresEpochs(job) {
+		return
+	}
+	all, took := float64(epoch.Elements()), float64(req.Elements)
+	if took >= mostOfEpoch*all && took <= all && req.Seconds > 0 && req.Seconds <= (c.now-state.opened).Seconds() {
+		state.seconds = req.Seconds * all / took
 	}
 }
 
@@ -40,18 +69,19 @@ func (c *Core) trainerTook(job *durable.Job, epoch *durable.Epoch, req *pecanv1.
 func (c *Core) measureEpoch(job *durable.Job, epoch *durable.Epoch) {
 	state := c.epochs[passKey{job.JobId, epoch.Epoch}]
 	switch {
-	case !decidesCache(job) || state == nil || state.perSecond == 0 || epoch.Epoch == 0 || !epoch.Delivered() || len(c.state.OrderFor(job)) > 0:
+	case state == nil || state.seconds == 0 || epoch.Epoch == 0 || !epoch.Delivered():
 		return
-	case state.puts > 0 || (state.gets > 0) != (epoch.CachedStep != ""):
+	case len(epoch.Order) > 0 || len(c.state.OrderFor(job)) > 0:
+		// Predictions are for the registered order.
 		return
-	case epoch.CachedStep != "" && c.state.Cache(c.cacheKey(job, cachedStep(epoch))).GetManifest() == "":
+	case state.computes > 0 || (state.gets > 0) != (epoch.CachedStep != ""):
 		return
 	case state.serving != c.servingWorkers(job):
 		return
 	}
 	s := c.cachingOf(job)
 	s.epochs = measure.KeepEpochs(append(s.epochs, measure.Epoch{
-		Node: epoch.CachedStep, Remote: state.serving.remote, Local: state.serving.local, Seconds: float64(epoch.Elements()) / state.perSecond,
+		Node: epoch.CachedStep, Remote: state.serving.remote, Local: state.serving.local, Seconds: state.seconds,
 	}), autocache.Newest)
 }
 

@@ -143,7 +143,7 @@ func (c *Core) openNewEpoch(job *durable.Job, number uint64, position *pecanv1.P
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{
 		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered, After: after, CachedStep: job.CacheDecision.GetNode(),
 	}}})
-	c.volatileEpoch(passKey{job.JobId, number}).serving = c.servingWorkers(job)
+	c.beginMeasuring(job, number)
 	c.openSources(job, position)
 	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil, "ordered", len(order) > 0)
 }

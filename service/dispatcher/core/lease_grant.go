@@ -80,6 +80,9 @@ func (c *Core) grantLease(epoch *durable.Epoch, number uint32, id string) {
 	} else if start.Cache != nil {
 		state.puts++
 	}
+	if step, _ := storedStep(epoch, number); step != nil && !job.Plan.IsClosing(number) && len(start.Cache.GetSegments()) < len(partsOf(epoch, step, number)) {
+		c.volatileEpoch(passKey{job.JobId, epoch.Epoch}).computes++
+	}
 	c.noteComputed(epoch, number)
 	c.sendStart(id, start)
 	if !epoch.KeepsAll() {

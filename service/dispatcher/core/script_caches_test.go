@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,6 +68,12 @@ func showCaching(r core.CachingRequest) string {
 	f := r.Facts
 	line := fmt.Sprintf("decide cache %d of %s in force %q: %s, %d elements, %d epochs begun, %d other jobs, workers %d+%d, room %d", r.Number, r.JobID, f.Current,
 		showNodes(f.Nodes), f.Elements, f.Begun, len(f.Past), f.Remote, f.Local, f.Quota)
+	for _, node := range slices.Sorted(maps.Keys(f.Tries)) {
+		line += fmt.Sprintf("; %d tries of %q", f.Tries[node], node)
+	}
+	if f.Tried {
+		line += "; a try is in force"
+	}
 	for _, e := range f.Epochs {
 		line += fmt.Sprintf("; epoch of %q took %.3g s with %d+%d", e.Node, e.Seconds, e.Remote, e.Local)
 	}

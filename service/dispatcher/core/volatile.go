@@ -170,10 +170,12 @@ type epochState struct {
 	orderedPlan *pecanv1.Plan
 	// puts and gets count the leases whose streams write a segment of a cache, and read one.
 	puts, gets uint32
-	// serving has how many workers served the epoch when it was opened. perSecond is the number of elements that its trainers took
-	// each second.
-	serving   servingWorkers
-	perSecond float64
+	// computes counts the leases whose streams compute parts of the cached step.
+	computes uint32
+	// opened is when the epoch was opened. serving has how many workers served it then. seconds is the time of its trainer.
+	opened  time.Duration
+	serving servingWorkers
+	seconds float64
 }
 
 // volatileEpoch returns the volatile state of an epoch. It creates the state when it is first needed.

@@ -74,8 +74,16 @@ type StreamGraphs struct {
 	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets
 	// create them, and the graph of ReleaseGraph frees them.
 	Shared []Shared
-	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step with another op.
-	Ops map[string]string
+	// Nodes describes the dataset nodes of the registered graph.
+	Nodes Nodes
 	// Output is the name of the _Retval node that marks the dataset in A and B.
 	Output string
+}
+
+// Nodes describes the dataset nodes of a registered graph for the metrics of a stream.
+type Nodes struct {
+	// Ops are their ops, by name. A stream may run a step with another op.
+	Ops map[string]string
+	// Passed are the steps that the stream's graphs leave out, with the node whose elements each of them returns.
+	Passed map[string]string
 }

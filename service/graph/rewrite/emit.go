@@ -31,7 +31,7 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, place position) (
 			return nil, err
 		}
 		if e.at.Part != nil {
-			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, Files: e.at.Files, Ops: e.ops()}, nil
+			return &StreamGraphs{UpstreamOfCache: e.upstreamGraph, Files: e.at.Files, Nodes: e.nodes()}, nil
 		}
 	}
 	graphs, err := e.finishGraph(e.emit(root, place), like)
@@ -57,7 +57,7 @@ func (e *editor) finishGraph(root string, like *tf.NodeDef) (*StreamGraphs, erro
 	if err != nil {
 		return nil, reason.New(reason.Internal, "writing the graph of stream %d: %w", e.at.Stream, err)
 	}
-	return &StreamGraphs{A: raw, Ops: e.ops(), Output: e.g.Retval().GetName()}, nil
+	return &StreamGraphs{A: raw, Nodes: e.nodes(), Output: e.g.Retval().GetName()}, nil
 }
 
 // emit connects a step and all steps upstream, with the cut of the plan. It returns the node of the step's output.
@@ -100,14 +100,16 @@ func (e *editor) emit(s *graph.Step, place position) string {
 // passesOn reports whether a stream can do without a step, because the step only passes elements on. Marks are such steps. They
 // would make meters necessary, which take CPU for each element.
 func (e *editor) passesOn(s *graph.Step) bool {
-	switch s.Node.GetOp() {
-	case "TakeDataset":
-		count, known := e.g.InputInt(s.Node, "count")
-		return known && count < 0
-	case prefetchOp:
-		return e.at.Serial
+	return len(s.In) > 0 && (takesAll(e.g, s.Node) || e.at.Serial && s.Node.GetOp() == prefetchOp)
+}
+
+// takesAll reports whether a node is a take(-1).
+func takesAll(g *graph.Graph, n *tf.NodeDef) bool {
+	if n.GetOp() != "TakeDataset" {
+		return false
 	}
-	return false
+	count, known := g.InputInt(n, "count")
+	return known && count < 0
 }
 
 // upstreamOf returns the position of the inputs of a step at a position.

@@ -178,7 +178,7 @@ func (e *editor) writeDivided(root *graph.Step, last bool) (*StreamGraphs, error
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, Parts: a.Parts, StoredTypes: a.StoredTypes, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, Parts: a.Parts, StoredTypes: a.StoredTypes, FileNames: a.FileNames, Files: a.Files, Nodes: a.Nodes, Output: a.Output}, nil
 }
 
 // positionOf returns the position of a step on the path from the root. Only one path leads there.

@@ -212,13 +212,16 @@ func (e *editor) addMeter(n *tf.NodeDef, counted string) string {
 		Attr: nodedef.DatasetAttrs(e.g.OutputTypes(n), e.g.OutputShapes(n))})
 }
 
-// ops returns the ops of the registered graph's dataset nodes, by name.
-func (e *editor) ops() map[string]string {
-	ops := map[string]string{}
+// nodes describes the dataset nodes of the registered graph.
+func (e *editor) nodes() Nodes {
+	nodes := Nodes{Ops: map[string]string{}, Passed: map[string]string{}}
 	for _, n := range e.g.Order() {
 		if strings.Contains(n.GetOp(), "Dataset") {
-			ops[n.GetName()] = n.GetOp()
+			nodes.Ops[n.GetName()] = n.GetOp()
+		}
+		if takesAll(e.g, n) {
+			nodes.Passed[n.GetName()] = nodedef.InputNode(n.GetInput()[0])
 		}
 	}
-	return ops
+	return nodes
 }

@@ -130,7 +130,7 @@ func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
 		}
 		metrics := byName[name]
 		if metrics == nil {
-			metrics = &pecanv1.NodeMetrics{Node: name, Op: p.ops[name]}
+			metrics = &pecanv1.NodeMetrics{Node: name, Op: p.nodes.Ops[name]}
 			byName[name] = metrics
 			out = append(out, metrics)
 		}
@@ -152,6 +152,22 @@ func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
 		if before := inclusive[s].ns; s.inside != nil && before > 0 {
 			scale := float64(sum.ns) / float64(before)
 			metrics.Inside, metrics.InsideElements = insideMetrics(s.inside, read, scale), scaledCount(read[s.inside].Elements, scale)
+		}
+	}
+	return append(out, p.passedMetrics(byName)...)
+}
+
+// passedMetrics returns the metrics of steps that the graph leaves out, because they only pass elements on. byName has the others.
+func (p *Profiler) passedMetrics(byName map[string]*pecanv1.NodeMetrics) (out []*pecanv1.NodeMetrics) {
+	for _, name := range slices.Sorted(maps.Keys(p.nodes.Passed)) {
+		from := p.nodes.Passed[name]
+		for p.nodes.Passed[from] != "" {
+			from = p.nodes.Passed[from]
+		}
+		if given := byName[from]; given != nil && byName[name] == nil {
+			out = append(out, &pecanv1.NodeMetrics{
+				Node: name, Op: p.nodes.Ops[name], Elements: given.Elements, BytesIn: given.BytesOut, BytesOut: given.BytesOut,
+			})
 		}
 	}
 	return out

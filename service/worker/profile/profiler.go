@@ -49,8 +49,8 @@ type Tree struct {
 // belong to the steps of its function, and their time counts as its own too.
 type Profiler struct {
 	*Tree
-	// ops are the ops of the registered graph, by node.
-	ops map[string]string
+	// nodes describes the nodes of the registered graph.
+	nodes rewrite.Nodes
 	// meters is the name under which the graph counts; empty without meters.
 	meters string
 	// batch is the batch whose short last element is kept back for the closing stream; nil if there is none. The counts of
@@ -100,9 +100,9 @@ type reading struct {
 }
 
 // New returns the profiler of a serialised stream graph; nil if there is none. meters is the name that the graph was written
-// with. ops are the ops of the registered graph.
-func New(serialised []byte, meters string, ops map[string]string) *Profiler {
-	return NewTree(serialised).Profiler(meters, ops)
+// with. nodes describes the registered graph.
+func New(serialised []byte, meters string, nodes rewrite.Nodes) *Profiler {
+	return NewTree(serialised).Profiler(meters, nodes)
 }
 
 // NewTree reads the tree of a serialised stream graph; it returns nil if there is none.
@@ -159,16 +159,16 @@ func (s *step) setCaller(caller *step) {
 	}
 }
 
-// Profiler returns a profiler of the tree's graph. meters is the name that the graph was written with. ops are the ops of the
+// Profiler returns a profiler of the tree's graph. meters is the name that the graph was written with. nodes describes the
 // registered graph.
-func (t *Tree) Profiler(meters string, ops map[string]string) *Profiler {
+func (t *Tree) Profiler(meters string, nodes rewrite.Nodes) *Profiler {
 	if t == nil {
 		return nil
 	}
 	if len(t.metered) == 0 {
 		meters = ""
 	}
-	return &Profiler{Tree: t, meters: meters, ops: ops, seen: map[int64]reading{}, gone: map[*step]Counts{}}
+	return &Profiler{Tree: t, meters: meters, nodes: nodes, seen: map[int64]reading{}, gone: map[*step]Counts{}}
 }
 
 // add adds a node after its inputs.

@@ -169,7 +169,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 		}
 		return it, nil
 	}
-	first := profile.New(graphs.A, at.Meters, graphs.Ops)
+	first := profile.New(graphs.A, at.Meters, graphs.Nodes)
 	if first != nil && r.batchRows > 0 {
 		first.KeepsRemainder()
 	}
@@ -188,7 +188,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	}
 	// The relay keeps short batches back. Every element after it counts.
 	relay.batchRows, r.batchRows = r.batchRows, 0
-	second := profile.New(graphs.B, at.Meters, graphs.Ops)
+	second := profile.New(graphs.B, at.Meters, graphs.Nodes)
 	if second != nil {
 		second.Relay = true
 	}

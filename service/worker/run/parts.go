@@ -84,7 +84,7 @@ func (u *upstreamParts) reserve(kept *cachefill.Source) error {
 	if u.key, _, err = pooled.Separate(graphs.UpstreamOfCache); err != nil {
 		return nil
 	}
-	if u.shared, _ = r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Ops, nil, nil); u.shared != nil {
+	if u.shared, _ = r.iteratePooled(r.stream.streams.Plain, graphs.UpstreamOfCache, graphs.Nodes, nil, nil); u.shared != nil {
 		u.begun, r.pooledFrom = int64(part), r.start
 	}
 	return nil
@@ -97,9 +97,9 @@ func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bo
 		return u.shared, func() {}, nil
 	}
 	if u.relay == nil {
-		return u.iterate(u.run.stream.streams.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops))
+		return u.iterate(u.run.stream.streams.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, u.meters, graphs.Nodes))
 	}
-	p := profile.New(graphs.Batches, u.meters, graphs.Ops)
+	p := profile.New(graphs.Batches, u.meters, graphs.Nodes)
 	if p != nil {
 		p.KeepsRemainder()
 	}
@@ -111,7 +111,7 @@ func (u *upstreamParts) Open(part uint32, graphs *rewrite.StreamGraphs, alone bo
 	u.mu.Lock()
 	u.keptCounts = profile.Counts{}
 	u.mu.Unlock()
-	if p = profile.New(graphs.UpstreamOfCache, u.meters, graphs.Ops); p != nil {
+	if p = profile.New(graphs.UpstreamOfCache, u.meters, graphs.Nodes); p != nil {
 		p.Relay = true
 	}
 	it, stopIt, err := u.iterate(u.pulling, graphs.UpstreamOfCache, p)

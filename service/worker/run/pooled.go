@@ -38,7 +38,7 @@ func (r *run) openPooled(graphs *rewrite.StreamGraphs, base *tf.Context, source 
 	}
 	w, closers := r.stream.streams, len(r.closers)
 	upstream, profiles := r.pooled, r.profiles
-	it, first := r.iteratePooled(base, graphs.A, graphs.Ops, source, state)
+	it, first := r.iteratePooled(base, graphs.A, graphs.Nodes, source, state)
 	if first != nil && r.batchRows > 0 {
 		first.KeepsRemainder()
 	}
@@ -48,7 +48,7 @@ func (r *run) openPooled(graphs *rewrite.StreamGraphs, base *tf.Context, source 
 	if it != nil && relay != nil {
 		relay.from = it
 		var second *profile.Profiler
-		if it, second = r.iteratePooled(w.Pulling, graphs.B, graphs.Ops, relay, nil); second != nil {
+		if it, second = r.iteratePooled(w.Pulling, graphs.B, graphs.Nodes, relay, nil); second != nil {
 			second.Relay = true
 		}
 	}
@@ -79,13 +79,13 @@ type pooledUse struct {
 }
 
 // iteratePooled begins the stream's part in one graph, in a pooled iterator. It returns nil if that is not possible.
-func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, ops map[string]string, source tf.Source, state []byte) (*tf.Iterator, *profile.Profiler) {
+func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, nodes rewrite.Nodes, source tf.Source, state []byte) (*tf.Iterator, *profile.Profiler) {
 	p, tree, err := r.beginPooled(runtime, serialised, source, state)
 	if err != nil {
 		r.stream.log.Debug("the stream gets an iterator of its own", "why", err)
 		return nil, nil
 	}
-	profiler := tree.Profiler(p.meters, ops)
+	profiler := tree.Profiler(p.meters, nodes)
 	if profiler != nil {
 		profiler.Continue(&p.history)
 		r.mu.Lock()

@@ -29,6 +29,9 @@ type Caching struct {
 	Steps []CachedStep
 	// Epochs are those of the job that were measured, in the registered order of the steps.
 	Epochs []Epoch
+	// Tries has how many epochs began as tries of a node; empty for those that compute. Tried is set if Current is such a try.
+	Tries map[string]int
+	Tried bool
 	// Quota is how many bytes the quotas leave to caches of the job; negative: no bound.
 	Quota int64
 	// Begun is the number of epochs that trainers of the job have begun to read. Past are the other jobs with the same
