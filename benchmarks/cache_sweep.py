@@ -50,7 +50,7 @@ POINT_S, LEAST, MOST = 60, 5, 41
 EPOCHS = 400
 # The automatic choice decides and writes in its first epochs, and tries choices that are close. After the least number
 # of epochs, a training is compared as soon as it tries nothing.
-SETTLING, LONGEST = 40, 90
+SETTLING, LONGEST = 60, 100
 # Milliseconds of the variable stage at which a few epochs of the fixed choices show where their lines cross.
 PROBED, PROBES = (0.0, 1.0, 4.0), 2
 # Points around the only crossing or each of two, as multiples of it, and points beyond the last one.

@@ -81,6 +81,33 @@ func (in *Input) correct() corrections {
 	return c
 }
 
+// demanded returns the time that the trainers need for an epoch.
+func (in *Input) demanded() float64 {
+	return in.Pipeline.Demand * in.Pipeline.Elements / float64(max(in.Goal.Trainers, 1))
+}
+
+// shortest returns the median time of the epochs of the fastest measured choice; +Inf without one. The trainers need no longer. On a
+// host with other work, they seem to: a thread that waits for a core is not told from one that computes.
+func (in *Input) shortest() float64 {
+	seconds := math.Inf(1)
+	shorter := func(epochs []Measured) {
+		var took []float64
+		for _, m := range epochs {
+			if known(m.Seconds) {
+				took = append(took, m.Seconds)
+			}
+		}
+		if len(took) >= block {
+			seconds = min(seconds, autoscale.Median(took))
+		}
+	}
+	shorter(in.Pipeline.Computed)
+	for _, c := range in.Pipeline.Candidates {
+		shorter(c.Read)
+	}
+	return seconds
+}
+
 // compare compares measured epochs with the prediction for what they did.
 func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 	var ratios []float64
@@ -149,8 +176,11 @@ func (in *Input) toTry(d *Decision, now int) int {
 	if samples(d.Choice) < most {
 		return d.Choice
 	}
-	// No choice is faster than the trainers.
-	least := in.epoch(demand{trainer: in.computing().trainer}, rent{}, in.fleets()).Score
+	// No choice is faster than the trainers, unless measured epochs show that their time is wrong.
+	least := 0.0
+	if trainers := in.demanded(); trainers*(1-margin) <= in.shortest() {
+		least = in.epoch(demand{trainer: trainers}, rent{}, in.fleets()).Score
+	}
 	choice, lowest := d.Choice, best*(1-margin)
 	for i := None; i < len(d.Candidates); i++ {
 		if i == d.Choice || samples(i) >= enough || samples(i) == 0 && others+1 >= mostTried || !d.readsAll(i) || in.fruitless(d, i) {

@@ -54,7 +54,7 @@ func (d demand) add(share float64, other demand) demand {
 func (in *Input) computing() demand {
 	p := &in.Pipeline
 	return demand{
-		trainer: p.Demand * p.Elements / float64(max(in.Goal.Trainers, 1)), work: p.Seconds,
+		trainer: min(in.demanded(), in.shortest()), work: p.Seconds,
 		sourceAlone: p.Source.Alone.Of(p.SourceElements, p.SourceBytes), sourceShared: p.Source.Shared.Of(p.SourceElements, p.SourceBytes),
 	}
 }
