@@ -15,8 +15,10 @@ const (
 	// one.
 	trust = 0.5
 	// block is the number of epochs that a choice needs to be measured. It is tried for so many epochs in a row, and no more after
-	// enough measured ones.
+	// enough measured ones. hopeless epochs are enough if each takes more than tooLong times as long as with the fastest choice.
 	block, enough = 5, 15
+	hopeless      = 2
+	tooLong       = 2
 	// Newest is the number of measured epochs of a choice that count. Callers leave out older ones.
 	Newest = 25
 	// mostTried is the most choices that are tried or were measured.
@@ -34,13 +36,12 @@ type Measured struct {
 }
 
 // correction is what measured epochs say about a prediction. Without the trainers, they took factor times as long as predicted.
-// deviation is the relative standard error of that. samples is their number. With less than a block, factor is a guess.
+// deviation is the relative standard error of that. samples is their number. If they are too few, factor is a guess.
 type correction struct {
 	factor, deviation float64
 	samples           int
+	measured          bool
 }
-
-func (c *correction) measured() bool { return c.samples >= block }
 
 // corrections are those of computing and of reading each candidate.
 type corrections struct {
@@ -66,7 +67,7 @@ func (in *Input) correct() corrections {
 	}
 	least := math.Inf(1)
 	for i := None; i < len(c.candidates); i++ {
-		if each := c.of(i); each.measured() {
+		if each := c.of(i); each.measured {
 			least = min(least, each.factor)
 		}
 	}
@@ -74,7 +75,7 @@ func (in *Input) correct() corrections {
 		least = 1
 	}
 	for i := None; i < len(c.candidates); i++ {
-		if each := c.of(i); !each.measured() {
+		if each := c.of(i); !each.measured {
 			each.factor = max(least, 1)
 		}
 	}
@@ -111,7 +112,7 @@ func (in *Input) shortest() float64 {
 // compare compares measured epochs with the prediction for what they did.
 func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 	var ratios []float64
-	rest := predicted
+	least, rest := math.Inf(1), predicted
 	rest.trainer = 0
 	for _, m := range epochs {
 		if m.Workers.Remote > 0 && in.Workers.Remote == 0 || m.Workers.Local > 0 && in.Workers.Local == 0 || m.Workers == (autoscale.Configuration{}) {
@@ -124,10 +125,11 @@ func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 			ratio = min(ratio, 1)
 		}
 		if ratio > 0 && !math.IsInf(ratio, 1) {
-			ratios = append(ratios, ratio)
+			ratios, least = append(ratios, ratio), min(least, m.Seconds)
 		}
 	}
-	if c.samples = len(ratios); !c.measured() {
+	c.samples = len(ratios)
+	if c.measured = c.samples >= block || c.samples >= hopeless && least > tooLong*in.shortest(); !c.measured {
 		return c
 	}
 	c.factor = autoscale.Median(ratios)
@@ -149,7 +151,7 @@ func (d demand) times(factor float64) demand {
 
 // doubt returns the relative difference of two choices that may be chance. Without measured epochs of both it is 0.
 func (c *corrections) doubt(a, b int) float64 {
-	if !c.of(a).measured() || !c.of(b).measured() {
+	if !c.of(a).measured || !c.of(b).measured {
 		return 0
 	}
 	return min(math.Hypot(c.of(a).deviation, c.of(b).deviation), trust)
@@ -162,7 +164,7 @@ func (in *Input) toTry(d *Decision, now int) int {
 		return d.Choice
 	}
 	best, samples := d.perEpoch(d.Choice), func(choice int) int { return d.corrections.of(choice).samples }
-	if in.Tried && now == in.Current && now != d.Choice && d.readsAll(now) && d.perEpoch(now) < 2*best && !in.fruitless(d, now) &&
+	if in.Tried && now == in.Current && now != d.Choice && d.readsAll(now) && d.perEpoch(now) < tooLong*best && !in.fruitless(d, now) &&
 		samples(now) < enough && (samples(now) == 0 || samples(now)%block != 0) {
 		return now
 	}
@@ -187,7 +189,7 @@ func (in *Input) toTry(d *Decision, now int) int {
 			continue
 		}
 		doubt := trust
-		if d.corrections.of(i).measured() {
+		if d.corrections.of(i).measured {
 			doubt = d.corrections.doubt(i, d.Choice)
 		}
 		hoped, excess := max(d.perEpoch(i)*(1-doubt), least), max(d.perEpoch(i)-best, 0)

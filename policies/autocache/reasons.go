@@ -68,8 +68,8 @@ func (in *Input) reason(d Decision, now, best, lowest int) string {
 // tryReason says why another choice than the decided one is tried.
 func (d *Decision) tryReason(choice int) string {
 	text := fmt.Sprintf("%s is tried, because it may be faster than %s: epochs of %s and %s are", d.name(choice), d.name(d.Choice), seconds(d.secondsOf(choice)), seconds(d.secondsOf(d.Choice)))
-	if n := d.corrections.of(choice).samples; n >= block {
-		return fmt.Sprintf("%s expected after %s", text, epochs(float64(n)))
+	if c := d.corrections.of(choice); c.measured {
+		return fmt.Sprintf("%s expected after %s", text, epochs(float64(c.samples)))
 	}
 	return text + " expected"
 }

@@ -111,6 +111,10 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		if graphtest.HasOp(above, "TakeDataset") || graphtest.HasOp(above, "TensorSliceDataset") || !graphtest.HasOp(above, "UnbatchDataset") || !graphtest.HasOp(above, "BatchDatasetV2") || graphtest.HasOp(above, "SkipDataset") != (start > 0) {
 			t.Errorf("downstream graph, from element %d: %v", start, opsOf(above))
 		}
+		mark := p.GetCache().GetNode()
+		if from := graphs.Nodes.Passed[mark]; graphs.Nodes.Ops[mark] != "TakeDataset" || graphs.Nodes.Ops[from] != "MapDataset" {
+			t.Errorf("the mark passes the elements of %q on: %v", from, graphs.Nodes)
+		}
 		pulls := 0
 		for _, f := range above.GetLibrary().GetFunction() {
 			for _, n := range f.GetNodeDef() {
