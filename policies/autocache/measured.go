@@ -88,7 +88,7 @@ func (in *Input) demanded() float64 {
 }
 
 // shortest returns the median time of the epochs of the fastest measured choice; +Inf without one. The trainers need no longer. On a
-// host with other work, they seem to: a thread that waits for a core is not told from one that computes.
+// host with other work, they seem to: a thread that waits for a core looks like one that computes.
 func (in *Input) shortest() float64 {
 	seconds := math.Inf(1)
 	shorter := func(epochs []Measured) {
