@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -63,8 +64,44 @@ func TestThePaceFollowsChanges(t *testing.T) {
 			t.Errorf("%d of the first 100 streams ran inline", inline)
 		}
 	}
-	if inline > 115 {
+	if inline > 170 {
 		t.Errorf("%d streams ran inline, though they became slower", inline)
+	}
+}
+
+// Streams that read a medium take times that differ by more than the kinds of steps do. The better kind runs nevertheless.
+func TestThePaceSeesThroughNoise(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		inline      float64
+		least, most int
+	}{
+		{"inline is faster", 0.85, 3400, 4000},
+		{"no difference", 1, 2700, 4000},
+		{"inline is slower", 1.5, 0, 600},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(50) {
+				random := rand.New(rand.NewPCG(seed, 17))
+				p, inline := new(pace), 0
+				for n := range 4000 {
+					// Up to twice as long as the shortest, and twice as long again in the first streams.
+					took := (0.7 + 0.7*random.Float64()) * float64(30*time.Millisecond)
+					if n < 16 {
+						took *= 2
+					}
+					if p.next() {
+						inline++
+						p.measured(true, 4, time.Duration(c.inline*took))
+					} else {
+						p.measured(false, 4, time.Duration(took))
+					}
+				}
+				if inline < c.least || inline > c.most {
+					t.Errorf("seed %d: %d of 4000 streams ran inline", seed, inline)
+				}
+			}
+		})
 	}
 }
 
