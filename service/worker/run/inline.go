@@ -3,6 +3,7 @@ package run
 import (
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,14 +22,18 @@ const (
 	// begins is the number of streams that run with parallel steps at first, without the first stream of each iterator.
 	begins = 2
 	// knownAfter is the number of comparisons after which the faster kind runs. Until then the kinds take turns.
-	knownAfter = 4
-	// remembered is how many of the last comparisons, and recent how many of the last streams, make most of a mean.
-	remembered, recent = 5, 4
+	knownAfter = 6
+	// remembered is how many of the last comparisons make most of their mean.
+	remembered = 8
+	// recent is the number of last streams whose median counts.
+	recent = 5
 	// clearly is how many times faster parallel steps must be to run. Inline steps leave more CPU to others.
 	clearly = 1.1
-	// The slower kind gets another try after so many streams. The number grows with the logarithm of the ratio, so tries
-	// cost about 2 % of the time. It does not grow if the slower kind has been faster than the other one now is.
-	tryAgain, tryLater = 8, 64
+	// most is the largest logarithm of a ratio that counts, because the first streams of an epoch wait for other things.
+	most = 0.4
+	// The slower kind gets another try after tryAgain streams, and more the slower it is: tryLater for each unit of the
+	// logarithm of the ratio.
+	tryAgain, tryLater = 8, 150
 )
 
 // pace says which kind of steps was faster in the streams of a template.
@@ -38,29 +43,42 @@ const (
 type pace struct {
 	mu sync.Mutex
 	// begun counts the streams that could have run inline, and tried those until the last try.
-	begun, tried     uint
-	parallel, inline speed
+	begun, tried uint
+	// parallel and inline are the times per element of each kind, and stream is the time of a stream with parallel steps.
+	parallel, inline, stream times
 	// ratio is the mean logarithm of the time of inline steps divided by that of parallel ones, over so many comparisons.
 	ratio       float64
 	comparisons int
 }
 
-// speed is the mean of the last streams of one kind.
-type speed struct {
-	streams               int
-	perElement, perStream time.Duration
+// times are the times of the last streams of a kind.
+type times struct {
+	streams int
+	last    [recent]time.Duration
 }
 
-// add adds a stream.
-func (s *speed) add(perElement, perStream time.Duration) {
-	s.streams++
-	share := time.Duration(min(s.streams, recent))
-	s.perElement += (perElement - s.perElement) / share
-	s.perStream += (perStream - s.perStream) / share
+func (t *times) add(took time.Duration) {
+	t.last[t.streams%recent] = took
+	t.streams++
 }
 
-// prefersInline reports whether the next stream runs inline if it is no try.
+// median returns the median of the last times, which must not be empty. Single slow streams do not change it.
+func (t *times) median() time.Duration {
+	sorted := t.last
+	n := min(t.streams, recent)
+	slices.Sort(sorted[:n])
+	return sorted[n/2]
+}
+
+// prefersInline reports whether comparisons showed that streams should run inline.
 func (p *pace) prefersInline() bool { return p.ratio < math.Log(clearly) }
+
+// doubtful reports whether it is not known which kind is faster: too few comparisons were made, or the last streams of
+// each kind show the opposite.
+func (p *pace) doubtful() bool {
+	lastFaster := float64(p.inline.median()) < clearly*float64(p.parallel.median())
+	return p.comparisons < knownAfter || p.prefersInline() != lastFaster
+}
 
 // measured adds a stream that has ended. took is how long its run waited for elements.
 func (p *pace) measured(inline bool, elements uint64, took time.Duration) {
@@ -69,22 +87,28 @@ func (p *pace) measured(inline bool, elements uint64, took time.Duration) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known := p.comparisons >= knownAfter
+	isTry := p.comparisons < knownAfter || inline != p.prefersInline()
 	mine, other := &p.parallel, &p.inline
 	if inline {
 		mine, other = other, mine
+	} else {
+		p.stream.add(took)
 	}
 	perElement := max(took/time.Duration(elements), 1)
-	mine.add(perElement, took)
-	if other.streams == 0 || known && inline == p.prefersInline() || !known && !inline {
-		return
+	mine.add(perElement)
+	if isTry && other.streams > 0 {
+		p.compare(inline, math.Log(float64(perElement)/float64(other.median())))
 	}
-	compared := math.Log(float64(perElement) / float64(other.perElement))
+}
+
+// compare adds the logarithm of the time of a try divided by that of the other kind.
+func (p *pace) compare(inline bool, ratio float64) {
 	if !inline {
-		compared = -compared
+		ratio = -ratio
 	}
+	ratio = min(max(ratio, -most), most)
 	p.comparisons++
-	p.ratio += (compared - p.ratio) / float64(min(p.comparisons, remembered))
+	p.ratio += (ratio - p.ratio) / float64(min(p.comparisons, remembered))
 }
 
 // next reports whether the next stream runs inline.
@@ -93,23 +117,15 @@ func (p *pace) next() bool {
 	defer p.mu.Unlock()
 	p.begun++
 	switch {
-	case p.parallel.streams < begins, p.parallel.perStream > mostInline:
+	case p.parallel.streams < begins, p.stream.median() > mostInline:
 		return false
-	case p.comparisons < knownAfter:
+	case p.doubtful():
 		return p.begun%2 == 0
-	case p.begun-p.tried < p.untilTry():
+	case p.begun-p.tried < tryAgain+uint(tryLater*math.Abs(p.ratio)):
 		return p.prefersInline()
 	}
 	p.tried = p.begun
 	return !p.prefersInline()
-}
-
-// untilTry returns how many streams lie between two tries of the slower kind.
-func (p *pace) untilTry() uint {
-	if p.prefersInline() == (p.inline.perElement < p.parallel.perElement) {
-		return tryAgain + uint(tryLater*math.Abs(p.ratio))
-	}
-	return tryAgain
 }
 
 // mayRunInline reports whether the stream runs inline. The state of a checkpoint fits only parallel steps. Where costs of
