@@ -14,9 +14,9 @@ const (
 	// trust is the relative error up to which a prediction without measured epochs may be wrong. Measured epochs never have a larger
 	// one.
 	trust = 0.5
-	// block is the number of epochs that a choice needs to be measured. It is tried for so many epochs in a row, and no more after
-	// enough measured ones. hopeless epochs are enough if each takes more than tooLong times as long as with the fastest choice.
-	block, enough = 5, 15
+	// Block is the number of epochs that a choice needs to be measured. It is tried for so many epochs in a row, and no more after
+	// enough measured ones. Later jobs begin with so many of each choice, and may try it again. hopeless epochs are enough if each takes more than tooLong times as long as with the fastest choice.
+	Block, enough = 5, 15
 	hopeless      = 2
 	tooLong       = 2
 	// Newest is the number of measured epochs of a choice that count. Callers leave out older ones.
@@ -98,7 +98,7 @@ func (in *Input) shortest() float64 {
 				took = append(took, m.Seconds)
 			}
 		}
-		if len(took) >= block {
+		if len(took) >= Block {
 			seconds = min(seconds, autoscale.Median(took))
 		}
 	}
@@ -129,7 +129,7 @@ func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 		}
 	}
 	c.samples = len(ratios)
-	if c.measured = c.samples >= block || c.samples >= hopeless && least > tooLong*in.shortest(); !c.measured {
+	if c.measured = c.samples >= Block || c.samples >= hopeless && least > tooLong*in.shortest(); !c.measured {
 		return c
 	}
 	c.factor = autoscale.Median(ratios)
@@ -165,13 +165,13 @@ func (in *Input) toTry(d *Decision, now int) int {
 	}
 	best, samples := d.perEpoch(d.Choice), func(choice int) int { return d.corrections.of(choice).samples }
 	if in.Tried && now == in.Current && now != d.Choice && d.readsAll(now) && d.perEpoch(now) < tooLong*best && !in.fruitless(d, now) &&
-		samples(now) < enough && (samples(now) == 0 || samples(now)%block != 0) {
+		samples(now) < enough && (samples(now) == 0 || samples(now)%Block != 0) {
 		return now
 	}
-	others, most := 0, block
+	others, most := 0, Block
 	for i := None; i < len(d.Candidates); i++ {
 		if i != d.Choice && samples(i) > 0 {
-			most = max(most, min(samples(i)/block*block, enough))
+			most = max(most, min(samples(i)/Block*Block, enough))
 			others++
 		}
 	}
@@ -193,8 +193,8 @@ func (in *Input) toTry(d *Decision, now int) int {
 			doubt = d.corrections.doubt(i, d.Choice)
 		}
 		hoped, excess := max(d.perEpoch(i)*(1-doubt), least), max(d.perEpoch(i)-best, 0)
-		cost, spent := block*excess+d.toWrite(i, best), float64(in.tries(i))*excess
-		if hoped < lowest && spent+cost <= tryShare*in.Own*best && cost < (in.Own-block)*(best-hoped) {
+		cost, spent := Block*excess+d.toWrite(i, best), float64(in.tries(i))*excess
+		if hoped < lowest && spent+cost <= tryShare*in.Own*best && cost < (in.Own-Block)*(best-hoped) {
 			choice, lowest = i, hoped
 		}
 	}
@@ -212,7 +212,7 @@ func (in *Input) tries(choice int) int {
 // fruitless reports whether the tries of a choice do not lead to measured epochs: a worker has no directory, or workers come and go.
 // An epoch that writes is not measured, and neither are some that begin ahead.
 func (in *Input) fruitless(d *Decision, choice int) bool {
-	return in.tries(choice) >= d.corrections.of(choice).samples+2*block
+	return in.tries(choice) >= d.corrections.of(choice).samples+2*Block
 }
 
 // perEpoch returns the score of an epoch with a choice that is not the first one.

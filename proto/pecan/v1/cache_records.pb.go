@@ -503,7 +503,11 @@ type CacheDecided struct {
 	Decision *CacheDecision         `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// The open epochs whose further streams follow it: only the first decision of a job has some. The other open epochs keep
 	// theirs.
-	OpenEpochs    []uint64 `protobuf:"varint,3,rep,packed,name=open_epochs,json=openEpochs,proto3" json:"open_epochs,omitempty"`
+	OpenEpochs []uint64 `protobuf:"varint,3,rep,packed,name=open_epochs,json=openEpochs,proto3" json:"open_epochs,omitempty"`
+	// The newest measured epochs of each step, for later jobs with the same graph.
+	Epochs []*MeasuredEpoch `protobuf:"bytes,290,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// Seconds since 1970. 0, in records of earlier versions: unknown, and later jobs know nothing of the decision.
+	AtS           int64 `protobuf:"varint,291,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +563,20 @@ func (x *CacheDecided) GetOpenEpochs() []uint64 {
 	return nil
 }
 
+func (x *CacheDecided) GetEpochs() []*MeasuredEpoch {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *CacheDecided) GetAtS() int64 {
+	if x != nil {
+		return x.AtS
+	}
+	return 0
+}
+
 var File_pecan_v1_cache_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_cache_records_proto_rawDesc = "" +
@@ -595,12 +613,14 @@ const file_pecan_v1_cache_records_proto_rawDesc = "" +
 	"\tbenefit_s\x18\x82\x01 \x01(\x01H\x00R\bbenefitS\x88\x01\x01\x12!\n" +
 	"\vfingerprint\x18\x83\x01 \x01(\tR\vfingerprintB\f\n" +
 	"\n" +
-	"_benefit_s\"{\n" +
+	"_benefit_s\"\xc1\x01\n" +
 	"\fCacheDecided\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x123\n" +
 	"\bdecision\x18\x02 \x01(\v2\x17.pecan.v1.CacheDecisionR\bdecision\x12\x1f\n" +
 	"\vopen_epochs\x18\x03 \x03(\x04R\n" +
-	"openEpochsb\x06proto3"
+	"openEpochs\x120\n" +
+	"\x06epochs\x18\xa2\x02 \x03(\v2\x17.pecan.v1.MeasuredEpochR\x06epochs\x12\x12\n" +
+	"\x04at_s\x18\xa3\x02 \x01(\x03R\x03atSb\x06proto3"
 
 var (
 	file_pecan_v1_cache_records_proto_rawDescOnce sync.Once
@@ -627,15 +647,17 @@ var file_pecan_v1_cache_records_proto_goTypes = []any{
 	(*CacheDecided)(nil),        // 8: pecan.v1.CacheDecided
 	(*CacheSegment)(nil),        // 9: pecan.v1.CacheSegment
 	(*CacheDecision)(nil),       // 10: pecan.v1.CacheDecision
+	(*MeasuredEpoch)(nil),       // 11: pecan.v1.MeasuredEpoch
 }
 var file_pecan_v1_cache_records_proto_depIdxs = []int32{
 	9,  // 0: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
 	10, // 1: pecan.v1.CacheDecided.decision:type_name -> pecan.v1.CacheDecision
-	2,  // [2:2] is the sub-list for method output_type
-	2,  // [2:2] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	11, // 2: pecan.v1.CacheDecided.epochs:type_name -> pecan.v1.MeasuredEpoch
+	3,  // [3:3] is the sub-list for method output_type
+	3,  // [3:3] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_cache_records_proto_init() }

@@ -565,6 +565,77 @@ func (x *CacheDecision) GetOrder() []string {
 	return nil
 }
 
+// An epoch that computed all elements, or read all of them at a cached step.
+type MeasuredEpoch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the cached step in the registered graph. Empty: it computed.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The workers that served the job from its begin to its end.
+	Remote        uint32  `protobuf:"varint,2,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local         uint32  `protobuf:"varint,3,opt,name=local,proto3" json:"local,omitempty"`
+	Seconds       float64 `protobuf:"fixed64,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasuredEpoch) Reset() {
+	*x = MeasuredEpoch{}
+	mi := &file_pecan_v1_caching_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasuredEpoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasuredEpoch) ProtoMessage() {}
+
+func (x *MeasuredEpoch) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_caching_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasuredEpoch.ProtoReflect.Descriptor instead.
+func (*MeasuredEpoch) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *MeasuredEpoch) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MeasuredEpoch) GetRemote() uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return 0
+}
+
+func (x *MeasuredEpoch) GetLocal() uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return 0
+}
+
+func (x *MeasuredEpoch) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
 // What is predicted of an epoch.
 type CacheEpoch struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -584,7 +655,7 @@ type CacheEpoch struct {
 
 func (x *CacheEpoch) Reset() {
 	*x = CacheEpoch{}
-	mi := &file_pecan_v1_caching_proto_msgTypes[3]
+	mi := &file_pecan_v1_caching_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +667,7 @@ func (x *CacheEpoch) String() string {
 func (*CacheEpoch) ProtoMessage() {}
 
 func (x *CacheEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_caching_proto_msgTypes[3]
+	mi := &file_pecan_v1_caching_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +680,7 @@ func (x *CacheEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheEpoch.ProtoReflect.Descriptor instead.
 func (*CacheEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{3}
+	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CacheEpoch) GetSeconds() float64 {
@@ -679,7 +750,7 @@ type CachePrediction struct {
 
 func (x *CachePrediction) Reset() {
 	*x = CachePrediction{}
-	mi := &file_pecan_v1_caching_proto_msgTypes[4]
+	mi := &file_pecan_v1_caching_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +762,7 @@ func (x *CachePrediction) String() string {
 func (*CachePrediction) ProtoMessage() {}
 
 func (x *CachePrediction) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_caching_proto_msgTypes[4]
+	mi := &file_pecan_v1_caching_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +775,7 @@ func (x *CachePrediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachePrediction.ProtoReflect.Descriptor instead.
 func (*CachePrediction) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CachePrediction) GetNode() string {
@@ -802,7 +873,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_caching_proto_msgTypes[5]
+	mi := &file_pecan_v1_caching_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +885,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_caching_proto_msgTypes[5]
+	mi := &file_pecan_v1_caching_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +898,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_caching_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -947,7 +1018,12 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"candidates\x18\a \x03(\v2\x19.pecan.v1.CachePredictionR\n" +
 	"candidates\x12\x14\n" +
 	"\x05tried\x18\b \x01(\bR\x05tried\x12\x15\n" +
-	"\x05order\x18\xd2\x01 \x03(\tR\x05order\"\x94\x01\n" +
+	"\x05order\x18\xd2\x01 \x03(\tR\x05order\"k\n" +
+	"\rMeasuredEpoch\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06remote\x18\x02 \x01(\rR\x06remote\x12\x14\n" +
+	"\x05local\x18\x03 \x01(\rR\x05local\x12\x18\n" +
+	"\aseconds\x18\x04 \x01(\x01R\aseconds\"\x94\x01\n" +
 	"\n" +
 	"CacheEpoch\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x14\n" +
@@ -1012,7 +1088,7 @@ func file_pecan_v1_caching_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_caching_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_pecan_v1_caching_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_pecan_v1_caching_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_pecan_v1_caching_proto_goTypes = []any{
 	(CacheRefusal)(0),          // 0: pecan.v1.CacheRefusal
 	(CacheCandidate_Origin)(0), // 1: pecan.v1.CacheCandidate.Origin
@@ -1020,19 +1096,20 @@ var file_pecan_v1_caching_proto_goTypes = []any{
 	(*CachePlan)(nil),          // 3: pecan.v1.CachePlan
 	(*CacheCandidate)(nil),     // 4: pecan.v1.CacheCandidate
 	(*CacheDecision)(nil),      // 5: pecan.v1.CacheDecision
-	(*CacheEpoch)(nil),         // 6: pecan.v1.CacheEpoch
-	(*CachePrediction)(nil),    // 7: pecan.v1.CachePrediction
-	(*CacheSegment)(nil),       // 8: pecan.v1.CacheSegment
+	(*MeasuredEpoch)(nil),      // 6: pecan.v1.MeasuredEpoch
+	(*CacheEpoch)(nil),         // 7: pecan.v1.CacheEpoch
+	(*CachePrediction)(nil),    // 8: pecan.v1.CachePrediction
+	(*CacheSegment)(nil),       // 9: pecan.v1.CacheSegment
 }
 var file_pecan_v1_caching_proto_depIdxs = []int32{
 	1, // 0: pecan.v1.CacheCandidate.origin:type_name -> pecan.v1.CacheCandidate.Origin
 	0, // 1: pecan.v1.CacheCandidate.refusal:type_name -> pecan.v1.CacheRefusal
 	3, // 2: pecan.v1.CacheCandidate.plan:type_name -> pecan.v1.CachePlan
 	2, // 3: pecan.v1.CacheCandidate.role:type_name -> pecan.v1.CacheCandidate.Role
-	6, // 4: pecan.v1.CacheDecision.compute:type_name -> pecan.v1.CacheEpoch
-	7, // 5: pecan.v1.CacheDecision.candidates:type_name -> pecan.v1.CachePrediction
-	6, // 6: pecan.v1.CachePrediction.put:type_name -> pecan.v1.CacheEpoch
-	6, // 7: pecan.v1.CachePrediction.get:type_name -> pecan.v1.CacheEpoch
+	7, // 4: pecan.v1.CacheDecision.compute:type_name -> pecan.v1.CacheEpoch
+	8, // 5: pecan.v1.CacheDecision.candidates:type_name -> pecan.v1.CachePrediction
+	7, // 6: pecan.v1.CachePrediction.put:type_name -> pecan.v1.CacheEpoch
+	7, // 7: pecan.v1.CachePrediction.get:type_name -> pecan.v1.CacheEpoch
 	8, // [8:8] is the sub-list for method output_type
 	8, // [8:8] is the sub-list for method input_type
 	8, // [8:8] is the sub-list for extension type_name
@@ -1045,14 +1122,14 @@ func file_pecan_v1_caching_proto_init() {
 	if File_pecan_v1_caching_proto != nil {
 		return
 	}
-	file_pecan_v1_caching_proto_msgTypes[4].OneofWrappers = []any{}
+	file_pecan_v1_caching_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_caching_proto_rawDesc), len(file_pecan_v1_caching_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

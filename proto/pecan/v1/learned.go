@@ -44,13 +44,17 @@ func (k *PlacementKnown) learnedKey() learnedKey {
 	return learnedKey{fingerprint: k.GetFingerprint(), rest: k.GetTrainerType()}
 }
 
+func (c *StoredCaching) learnedKey() learnedKey {
+	return learnedKey{fingerprint: c.GetFingerprint(), rest: c.GetTrainerType()}
+}
+
 func (h *StoredHistory) learnedKey() learnedKey { return learnedKey{fingerprint: h.GetFingerprint()} }
 
 func (j *PastJob) learnedKey() learnedKey { return learnedKey{rest: j.GetJobId()} }
 
-// MergeLearned returns what mine or found says. Where both say something, mine counts, with two exceptions. A rollback of an
-// order and its failures count if only found has them. Histories are united. The lists of the result ascend by key. The
-// result shares memory with both.
+// MergeLearned returns what mine or found says. Where both say something, mine counts, with three exceptions. A rollback of an
+// order and its failures count if only found has them. Of caches, what was found later counts. Histories are united. The
+// lists of the result ascend by key. The result shares memory with both.
 func MergeLearned(mine, found *Learned) *Learned { return MergeLearnedBy(mine, found, laterJudgement) }
 
 // MergeLearnedBy is MergeLearned with a choice between two orders with one key.
@@ -60,6 +64,7 @@ func MergeLearnedBy(mine, found *Learned, choose func(mine, found *StoredOrder) 
 		Orders:     united(mine.GetOrders(), found.GetOrders(), choose),
 		Placements: united(mine.GetPlacements(), found.GetPlacements(), first),
 		Histories:  united(mine.GetHistories(), found.GetHistories(), unitedHistory),
+		Cachings:   united(mine.GetCachings(), found.GetCachings(), laterCaching),
 	}
 }
 
@@ -80,6 +85,13 @@ func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func
 }
 
 func first[M any](mine, _ M) M { return mine }
+
+func laterCaching(mine, found *StoredCaching) *StoredCaching {
+	if found.GetKeptS() > mine.GetKeptS() {
+		return found
+	}
+	return mine
+}
 
 // laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine. What mine and found know of
 // failures adds up. Failures of another order say nothing of mine.
@@ -174,6 +186,10 @@ func (l *Learned) parts() map[string]*Learned {
 	for _, h := range l.GetHistories() {
 		part := of(h.GetFingerprint())
 		part.Histories = append(part.Histories, h)
+	}
+	for _, c := range l.GetCachings() {
+		part := of(c.GetFingerprint())
+		part.Cachings = append(part.Cachings, c)
 	}
 	return parts
 }

@@ -511,6 +511,87 @@ func (x *PastJob) GetKeysKnown() bool {
 	return false
 }
 
+// What a job has found about the caches of a graph.
+type StoredCaching struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// As in PlacementOptions.
+	TrainerType string `protobuf:"bytes,2,opt,name=trainer_type,json=trainerType,proto3" json:"trainer_type,omitempty"`
+	// The newest decision that is no try. Absent before it.
+	Decision *CacheDecision `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The newest measured epochs of each step.
+	Epochs []*MeasuredEpoch `protobuf:"bytes,4,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// When that was found, in seconds since 1970.
+	KeptS         int64 `protobuf:"varint,5,opt,name=kept_s,json=keptS,proto3" json:"kept_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredCaching) Reset() {
+	*x = StoredCaching{}
+	mi := &file_pecan_v1_learned_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredCaching) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredCaching) ProtoMessage() {}
+
+func (x *StoredCaching) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_learned_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredCaching.ProtoReflect.Descriptor instead.
+func (*StoredCaching) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_learned_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StoredCaching) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *StoredCaching) GetTrainerType() string {
+	if x != nil {
+		return x.TrainerType
+	}
+	return ""
+}
+
+func (x *StoredCaching) GetDecision() *CacheDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *StoredCaching) GetEpochs() []*MeasuredEpoch {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *StoredCaching) GetKeptS() int64 {
+	if x != nil {
+		return x.KeptS
+	}
+	return 0
+}
+
 // What was learned from jobs about graphs. Dispatchers exchange it, and private clusters keep it in files.
 type Learned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -518,13 +599,14 @@ type Learned struct {
 	Orders        []*StoredOrder         `protobuf:"bytes,2,rep,name=orders,proto3" json:"orders,omitempty"`
 	Placements    []*PlacementKnown      `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"`
 	Histories     []*StoredHistory       `protobuf:"bytes,4,rep,name=histories,proto3" json:"histories,omitempty"`
+	Cachings      []*StoredCaching       `protobuf:"bytes,290,rep,name=cachings,proto3" json:"cachings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Learned) Reset() {
 	*x = Learned{}
-	mi := &file_pecan_v1_learned_proto_msgTypes[5]
+	mi := &file_pecan_v1_learned_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +618,7 @@ func (x *Learned) String() string {
 func (*Learned) ProtoMessage() {}
 
 func (x *Learned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_learned_proto_msgTypes[5]
+	mi := &file_pecan_v1_learned_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +631,7 @@ func (x *Learned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Learned.ProtoReflect.Descriptor instead.
 func (*Learned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_learned_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_learned_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Learned) GetProfiles() []*StoredProfile {
@@ -580,11 +662,18 @@ func (x *Learned) GetHistories() []*StoredHistory {
 	return nil
 }
 
+func (x *Learned) GetCachings() []*StoredCaching {
+	if x != nil {
+		return x.Cachings
+	}
+	return nil
+}
+
 var File_pecan_v1_learned_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/learned.proto\x12\bpecan.v1\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\"\xa1\x05\n" +
+	"\x16pecan/v1/learned.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/options.proto\x1a\x15pecan/v1/orders.proto\x1a\x19pecan/v1/placements.proto\"\xa1\x05\n" +
 	"\vStoredOrder\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
 	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
@@ -632,14 +721,21 @@ const file_pecan_v1_learned_proto_rawDesc = "" +
 	"\n" +
 	"cache_keys\x18\x98\x02 \x03(\tR\tcacheKeys\x12\x1e\n" +
 	"\n" +
-	"keys_known\x18\x99\x02 \x01(\bR\tkeysKnown\"\xde\x01\n" +
+	"keys_known\x18\x99\x02 \x01(\bR\tkeysKnown\"\xd1\x01\n" +
+	"\rStoredCaching\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12!\n" +
+	"\ftrainer_type\x18\x02 \x01(\tR\vtrainerType\x123\n" +
+	"\bdecision\x18\x03 \x01(\v2\x17.pecan.v1.CacheDecisionR\bdecision\x12/\n" +
+	"\x06epochs\x18\x04 \x03(\v2\x17.pecan.v1.MeasuredEpochR\x06epochs\x12\x15\n" +
+	"\x06kept_s\x18\x05 \x01(\x03R\x05keptS\"\x94\x02\n" +
 	"\aLearned\x123\n" +
 	"\bprofiles\x18\x01 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\x12-\n" +
 	"\x06orders\x18\x02 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x128\n" +
 	"\n" +
 	"placements\x18\x03 \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistoriesb\x06proto3"
+	"\thistories\x18\x04 \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\x124\n" +
+	"\bcachings\x18\xa2\x02 \x03(\v2\x17.pecan.v1.StoredCachingR\bcachingsb\x06proto3"
 
 var (
 	file_pecan_v1_learned_proto_rawDescOnce sync.Once
@@ -653,43 +749,49 @@ func file_pecan_v1_learned_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_learned_proto_rawDescData
 }
 
-var file_pecan_v1_learned_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_pecan_v1_learned_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_pecan_v1_learned_proto_goTypes = []any{
 	(*StoredOrder)(nil),     // 0: pecan.v1.StoredOrder
 	(*StoredProfile)(nil),   // 1: pecan.v1.StoredProfile
 	(*MeasuredOrder)(nil),   // 2: pecan.v1.MeasuredOrder
 	(*StoredHistory)(nil),   // 3: pecan.v1.StoredHistory
 	(*PastJob)(nil),         // 4: pecan.v1.PastJob
-	(*Learned)(nil),         // 5: pecan.v1.Learned
-	(Order)(0),              // 6: pecan.v1.Order
-	(OrderTolerance)(0),     // 7: pecan.v1.OrderTolerance
-	(*OrderTrial)(nil),      // 8: pecan.v1.OrderTrial
-	(OrderStage)(0),         // 9: pecan.v1.OrderStage
-	(*OrderProduction)(nil), // 10: pecan.v1.OrderProduction
-	(*WiderTolerance)(nil),  // 11: pecan.v1.WiderTolerance
-	(*NodeMetrics)(nil),     // 12: pecan.v1.NodeMetrics
-	(*PlacementKnown)(nil),  // 13: pecan.v1.PlacementKnown
+	(*StoredCaching)(nil),   // 5: pecan.v1.StoredCaching
+	(*Learned)(nil),         // 6: pecan.v1.Learned
+	(Order)(0),              // 7: pecan.v1.Order
+	(OrderTolerance)(0),     // 8: pecan.v1.OrderTolerance
+	(*OrderTrial)(nil),      // 9: pecan.v1.OrderTrial
+	(OrderStage)(0),         // 10: pecan.v1.OrderStage
+	(*OrderProduction)(nil), // 11: pecan.v1.OrderProduction
+	(*WiderTolerance)(nil),  // 12: pecan.v1.WiderTolerance
+	(*NodeMetrics)(nil),     // 13: pecan.v1.NodeMetrics
+	(*CacheDecision)(nil),   // 14: pecan.v1.CacheDecision
+	(*MeasuredEpoch)(nil),   // 15: pecan.v1.MeasuredEpoch
+	(*PlacementKnown)(nil),  // 16: pecan.v1.PlacementKnown
 }
 var file_pecan_v1_learned_proto_depIdxs = []int32{
-	6,  // 0: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
-	7,  // 1: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
-	8,  // 2: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
-	9,  // 3: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
-	10, // 4: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
-	11, // 5: pecan.v1.StoredOrder.wider:type_name -> pecan.v1.WiderTolerance
-	12, // 6: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	7,  // 0: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	8,  // 1: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	9,  // 2: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	10, // 3: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	11, // 4: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	12, // 5: pecan.v1.StoredOrder.wider:type_name -> pecan.v1.WiderTolerance
+	13, // 6: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
 	2,  // 7: pecan.v1.StoredProfile.other:type_name -> pecan.v1.MeasuredOrder
-	12, // 8: pecan.v1.MeasuredOrder.nodes:type_name -> pecan.v1.NodeMetrics
+	13, // 8: pecan.v1.MeasuredOrder.nodes:type_name -> pecan.v1.NodeMetrics
 	4,  // 9: pecan.v1.StoredHistory.jobs:type_name -> pecan.v1.PastJob
-	1,  // 10: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
-	0,  // 11: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
-	13, // 12: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
-	3,  // 13: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 10: pecan.v1.StoredCaching.decision:type_name -> pecan.v1.CacheDecision
+	15, // 11: pecan.v1.StoredCaching.epochs:type_name -> pecan.v1.MeasuredEpoch
+	1,  // 12: pecan.v1.Learned.profiles:type_name -> pecan.v1.StoredProfile
+	0,  // 13: pecan.v1.Learned.orders:type_name -> pecan.v1.StoredOrder
+	16, // 14: pecan.v1.Learned.placements:type_name -> pecan.v1.PlacementKnown
+	3,  // 15: pecan.v1.Learned.histories:type_name -> pecan.v1.StoredHistory
+	5,  // 16: pecan.v1.Learned.cachings:type_name -> pecan.v1.StoredCaching
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_learned_proto_init() }
@@ -697,6 +799,7 @@ func file_pecan_v1_learned_proto_init() {
 	if File_pecan_v1_learned_proto != nil {
 		return
 	}
+	file_pecan_v1_caching_proto_init()
 	file_pecan_v1_options_proto_init()
 	file_pecan_v1_orders_proto_init()
 	file_pecan_v1_placements_proto_init()
@@ -706,7 +809,7 @@ func file_pecan_v1_learned_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_learned_proto_rawDesc), len(file_pecan_v1_learned_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

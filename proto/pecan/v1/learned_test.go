@@ -21,6 +21,7 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j1", Epochs: 2, LastS: 20}, {JobId: "j2", Epochs: 1, LastS: 30},
 		}}},
+		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 5}, {Fingerprint: "f1", TrainerType: "u", KeptS: 9}},
 	}
 	found := &pecanv1.Learned{
 		Profiles:   []*pecanv1.StoredProfile{{Fingerprint: "f1", EpochsBegun: 9}, {Fingerprint: "f0", EpochsBegun: 3}},
@@ -29,6 +30,7 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j1", Epochs: 5, LastS: 50},
 		}}},
+		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 7}, {Fingerprint: "f1", TrainerType: "u", KeptS: 8}},
 	}
 	before := proto.CloneOf(mine)
 	merged := pecanv1.MergeLearned(mine, found)
@@ -42,6 +44,7 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j2", Epochs: 1, LastS: 30}, {JobId: "j1", Epochs: 5, LastS: 50},
 		}}},
+		Cachings: []*pecanv1.StoredCaching{found.Cachings[0], mine.Cachings[1]},
 	}
 	if !proto.Equal(merged, want) {
 		t.Errorf("merged\n%v\nwant\n%v", merged, want)

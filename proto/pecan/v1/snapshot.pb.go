@@ -42,6 +42,7 @@ type Snapshot struct {
 	Workers    []*StoredWorker   `protobuf:"bytes,23,rep,name=workers,proto3" json:"workers,omitempty"`
 	Placements []*PlacementKnown `protobuf:"bytes,30,rep,name=placements,proto3" json:"placements,omitempty"`
 	Histories  []*StoredHistory  `protobuf:"bytes,70,rep,name=histories,proto3" json:"histories,omitempty"`
+	Cachings   []*StoredCaching  `protobuf:"bytes,290,rep,name=cachings,proto3" json:"cachings,omitempty"`
 	// at_s of the last CachesUsed.
 	CachesUsedS   int64 `protobuf:"varint,160,opt,name=caches_used_s,json=cachesUsedS,proto3" json:"caches_used_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -165,6 +166,13 @@ func (x *Snapshot) GetPlacements() []*PlacementKnown {
 func (x *Snapshot) GetHistories() []*StoredHistory {
 	if x != nil {
 		return x.Histories
+	}
+	return nil
+}
+
+func (x *Snapshot) GetCachings() []*StoredCaching {
+	if x != nil {
+		return x.Cachings
 	}
 	return nil
 }
@@ -1357,7 +1365,7 @@ var File_pecan_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x17pecan/v1/snapshot.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/learned.proto\x1a\x16pecan/v1/options.proto\x1a\x19pecan/v1/placements.proto\x1a\x13pecan/v1/plan.proto\x1a\x18pecan/v1/positions.proto\x1a\x14pecan/v1/types.proto\"\xef\x04\n" +
+	"\x17pecan/v1/snapshot.proto\x12\bpecan.v1\x1a\x16pecan/v1/caching.proto\x1a\x16pecan/v1/learned.proto\x1a\x16pecan/v1/options.proto\x1a\x19pecan/v1/placements.proto\x1a\x13pecan/v1/plan.proto\x1a\x18pecan/v1/positions.proto\x1a\x14pecan/v1/types.proto\"\xa5\x05\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -1375,7 +1383,8 @@ const file_pecan_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x1e \x03(\v2\x18.pecan.v1.PlacementKnownR\n" +
 	"placements\x125\n" +
-	"\thistories\x18F \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\x12#\n" +
+	"\thistories\x18F \x03(\v2\x17.pecan.v1.StoredHistoryR\thistories\x124\n" +
+	"\bcachings\x18\xa2\x02 \x03(\v2\x17.pecan.v1.StoredCachingR\bcachings\x12#\n" +
 	"\rcaches_used_s\x18\xa0\x01 \x01(\x03R\vcachesUsedS\"W\n" +
 	"\fStoredWorker\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12/\n" +
@@ -1535,15 +1544,16 @@ var file_pecan_v1_snapshot_proto_goTypes = []any{
 	(*StoredProfile)(nil),  // 12: pecan.v1.StoredProfile
 	(*PlacementKnown)(nil), // 13: pecan.v1.PlacementKnown
 	(*StoredHistory)(nil),  // 14: pecan.v1.StoredHistory
-	(*WorkerAddress)(nil),  // 15: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),   // 16: pecan.v1.CacheSegment
-	(*DatasetSpec)(nil),    // 17: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),     // 18: pecan.v1.JobOptions
-	(*Plan)(nil),           // 19: pecan.v1.Plan
-	(*ErrorDetail)(nil),    // 20: pecan.v1.ErrorDetail
-	(*Placement)(nil),      // 21: pecan.v1.Placement
-	(*CacheDecision)(nil),  // 22: pecan.v1.CacheDecision
-	(*KeptRows)(nil),       // 23: pecan.v1.KeptRows
+	(*StoredCaching)(nil),  // 15: pecan.v1.StoredCaching
+	(*WorkerAddress)(nil),  // 16: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),   // 17: pecan.v1.CacheSegment
+	(*DatasetSpec)(nil),    // 18: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),     // 19: pecan.v1.JobOptions
+	(*Plan)(nil),           // 20: pecan.v1.Plan
+	(*ErrorDetail)(nil),    // 21: pecan.v1.ErrorDetail
+	(*Placement)(nil),      // 22: pecan.v1.Placement
+	(*CacheDecision)(nil),  // 23: pecan.v1.CacheDecision
+	(*KeptRows)(nil),       // 24: pecan.v1.KeptRows
 }
 var file_pecan_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
@@ -1555,29 +1565,30 @@ var file_pecan_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 6: pecan.v1.Snapshot.workers:type_name -> pecan.v1.StoredWorker
 	13, // 7: pecan.v1.Snapshot.placements:type_name -> pecan.v1.PlacementKnown
 	14, // 8: pecan.v1.Snapshot.histories:type_name -> pecan.v1.StoredHistory
-	15, // 9: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
-	16, // 10: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	17, // 11: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	5,  // 12: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	18, // 13: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	19, // 14: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	8,  // 15: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	7,  // 16: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	20, // 17: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	21, // 18: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
-	22, // 19: pecan.v1.StoredJob.cache_decision:type_name -> pecan.v1.CacheDecision
-	20, // 20: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	9,  // 21: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	10, // 22: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	20, // 23: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	23, // 24: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
-	23, // 25: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
-	15, // 26: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	15, // 9: pecan.v1.Snapshot.cachings:type_name -> pecan.v1.StoredCaching
+	16, // 10: pecan.v1.StoredWorker.worker:type_name -> pecan.v1.WorkerAddress
+	17, // 11: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	18, // 12: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	5,  // 13: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	19, // 14: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	20, // 15: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	8,  // 16: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	7,  // 17: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	21, // 18: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	22, // 19: pecan.v1.StoredJob.placement:type_name -> pecan.v1.Placement
+	23, // 20: pecan.v1.StoredJob.cache_decision:type_name -> pecan.v1.CacheDecision
+	21, // 21: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	9,  // 22: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	10, // 23: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	21, // 24: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	24, // 25: pecan.v1.StoredEpoch.joins:type_name -> pecan.v1.KeptRows
+	24, // 26: pecan.v1.StoredEpoch.carry:type_name -> pecan.v1.KeptRows
+	16, // 27: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_snapshot_proto_init() }

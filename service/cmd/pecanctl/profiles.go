@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,7 +149,7 @@ func showLearned(out io.Writer, known *pecanv1.Learned) {
 		fmt.Fprintln(out, "nothing was learned yet: a profile is kept at the end of an epoch")
 		return
 	}
-	rows := [][]string{{"FINGERPRINT", "STEPS", "EPOCHS", "ELEMENTS", "CPU", "ORDERS", "PLACEMENTS", "JOBS", "LAST EPOCH"}}
+	rows := [][]string{{"FINGERPRINT", "STEPS", "EPOCHS", "ELEMENTS", "CPU", "ORDERS", "PLACEMENTS", "CACHED", "JOBS", "LAST EPOCH"}}
 	for fingerprint, of := range known.ByGraph() {
 		profile, history := &pecanv1.StoredProfile{}, &pecanv1.StoredHistory{}
 		if len(of.Profiles) > 0 {
@@ -170,8 +171,19 @@ func showLearned(out io.Writer, known *pecanv1.Learned) {
 		}
 		rows = append(rows, []string{
 			fmt.Sprintf("%.12s", fingerprint), fmt.Sprint(len(profile.Nodes)), fmt.Sprint(profile.EpochsBegun), fmt.Sprint(profile.EpochElements), seconds(cpu),
-			orElse(strings.Join(states, ", "), "-"), fmt.Sprint(len(of.Placements)), fmt.Sprint(len(history.Jobs)), last,
+			orElse(strings.Join(states, ", "), "-"), fmt.Sprint(len(of.Placements)), cachedSteps(of.Cachings), fmt.Sprint(len(history.Jobs)), last,
 		})
 	}
 	table(out, rows)
+}
+
+// cachedSteps returns the steps that the newest decisions cache, one for each type of trainer.
+func cachedSteps(known []*pecanv1.StoredCaching) string {
+	var steps []string
+	for _, c := range known {
+		if c.Decision != nil {
+			steps = append(steps, orElse(c.Decision.Node, "none"))
+		}
+	}
+	return orElse(strings.Join(slices.Compact(steps), ", "), "-")
 }

@@ -61,7 +61,10 @@ func learnedOf(graph string) *pecanv1.Learned {
 			Fingerprint: graph, Policy: pecanv1.Order_ORDER_AUTO, Tolerance: pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, PlanHash: "h", Order: []string{"b", "a"}, Trial: &pecanv1.OrderTrial{},
 		}},
 		Placements: []*pecanv1.PlacementKnown{{Fingerprint: graph, Remote: 3}},
-		Histories:  []*pecanv1.StoredHistory{{Fingerprint: graph, Jobs: []*pecanv1.PastJob{{JobId: "j1", Epochs: 7, NextEpoch: 7, FirstS: 1_700_000_000, LastS: 1_700_000_060}}}},
+		Cachings: []*pecanv1.StoredCaching{{
+			Fingerprint: graph, KeptS: 1_700_000_000, Decision: &pecanv1.CacheDecision{Node: "b", Why: "it is the cheapest"}, Epochs: []*pecanv1.MeasuredEpoch{{Node: "b", Remote: 1, Seconds: 2}},
+		}},
+		Histories: []*pecanv1.StoredHistory{{Fingerprint: graph, Jobs: []*pecanv1.PastJob{{JobId: "j1", Epochs: 7, NextEpoch: 7, FirstS: 1_700_000_000, LastS: 1_700_000_060}}}},
 	}
 }
 
@@ -103,7 +106,7 @@ func TestProfilesGoFromOneDispatcherToAnother(t *testing.T) {
 	}
 	call(second, "merge", after, before)
 	table := call(second, "list")
-	for _, words := range []string{"FINGERPRINT", "000000000000", "7", "100", "1m16s", "adopted (exact)", "2023-11-14 22:14"} {
+	for _, words := range []string{"FINGERPRINT", "000000000000", "7", "100", "1m16s", "adopted (exact)", "CACHED", "  b  ", "2023-11-14 22:14"} {
 		if !strings.Contains(table, words) {
 			t.Errorf("lacks %q:\n%s", words, table)
 		}

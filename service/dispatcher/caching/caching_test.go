@@ -84,7 +84,7 @@ func TestMeasuredEpochsCorrectPredictionsAndLetTheOthersBeTried(t *testing.T) {
 	predicted := decide(t, facts)
 	took := func(node string, seconds float64) {
 		for range 5 {
-			facts.Epochs = append(facts.Epochs, measure.Epoch{Node: node, Remote: 1, Seconds: seconds})
+			facts.Epochs = append(facts.Epochs, &pecanv1.MeasuredEpoch{Node: node, Remote: 1, Seconds: seconds})
 		}
 	}
 	took("", 1.1*predicted.Compute.Seconds)

@@ -119,7 +119,7 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 func epochsOf(facts measure.Caching, node string) (measured []autocache.Measured) {
 	for _, e := range facts.Epochs {
 		if e.Node == node {
-			measured = append(measured, autocache.Measured{Workers: autoscale.Configuration{Remote: e.Remote, Local: e.Local}, Seconds: e.Seconds})
+			measured = append(measured, autocache.Measured{Workers: autoscale.Configuration{Remote: int(e.Remote), Local: int(e.Local)}, Seconds: e.Seconds})
 		}
 	}
 	return measured

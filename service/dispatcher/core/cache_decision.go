@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/policies/autocache"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
@@ -41,8 +42,9 @@ type cachingState struct {
 	waitsFor string
 	// predicted is the answer for pecan.cache(); nil before it, and for other jobs.
 	predicted *pecanv1.CacheDecision
-	// epochs are those that were measured, the newest last. tries has how many epochs began as tries of a node.
-	epochs []measure.Epoch
+	// epochs are those that were measured, also in earlier jobs, the newest last. tries has how many epochs began as tries of
+	// a node.
+	epochs []*pecanv1.MeasuredEpoch
 	tries  map[string]int
 }
 
@@ -157,7 +159,7 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		return facts, "no worker can serve the job"
 	}
 	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
-	if s := c.caches.decisions[job.JobId]; s != nil && facts.Ordered == nil {
+	if s := c.cachingOf(job); facts.Ordered == nil {
 		facts.Epochs, facts.Tries, facts.Tried = slices.Clone(s.epochs), maps.Clone(s.tries), job.CacheDecision.GetTried()
 	}
 	return facts, c.waitsForOrder(job, facts.Steps)
@@ -263,7 +265,9 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	}
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)
 	decision.Epoch = job.NextEpoch
-	decided := &pecanv1.CacheDecided{JobId: job.JobId, Decision: decision}
+	decided := &pecanv1.CacheDecided{
+		JobId: job.JobId, Decision: decision, Epochs: measure.KeepEpochs(c.cachingOf(job).epochs, autocache.Block), AtS: c.unix(),
+	}
 	switch {
 	case before == nil:
 		for _, epoch := range job.Epochs {

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"github.com/pecan-ml/pecan/policies/autocache"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
@@ -10,8 +12,8 @@ import (
 // A decision on a cache predicts how long epochs take. Epochs that have ended correct it, if they computed all elements or read
 // all of them, with the same workers from begin to end. The trainer reports its time when it closes an epoch. It must be the only
 // one, and must have read nearly the whole epoch. The first epoch does not count: it also opens everything. Jobs with an objective
-// are not measured, because their number of workers changes. The times are volatile: after a restart, predictions count until
-// others are known.
+// are not measured, because their number of workers changes. The journal has them with
+// the decisions. So later jobs with the same graph begin with them. So does the job after a restart.
 
 // mostOfEpoch is the share of the elements of an epoch that a trainer must have taken after its first ones.
 const mostOfEpoch = 0.9
@@ -80,8 +82,8 @@ func (c *Core) measureEpoch(job *durable.Job, epoch *durable.Epoch) {
 		return
 	}
 	s := c.cachingOf(job)
-	s.epochs = measure.KeepEpochs(append(s.epochs, measure.Epoch{
-		Node: epoch.CachedStep, Remote: state.serving.remote, Local: state.serving.local, Seconds: state.seconds,
+	s.epochs = measure.KeepEpochs(append(s.epochs, &pecanv1.MeasuredEpoch{
+		Node: epoch.CachedStep, Remote: uint32(state.serving.remote), Local: uint32(state.serving.local), Seconds: state.seconds,
 	}), autocache.Newest)
 }
 
@@ -90,6 +92,9 @@ func (c *Core) cachingOf(job *durable.Job) *cachingState {
 	s := c.caches.decisions[job.JobId]
 	if s == nil {
 		s = &cachingState{}
+		if measuresEpochs(job) {
+			s.epochs = slices.Clone(c.state.Caching(job).GetEpochs())
+		}
 		c.caches.decisions[job.JobId] = s
 	}
 	return s

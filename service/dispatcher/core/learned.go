@@ -62,6 +62,9 @@ func (c *Core) notLater(found *pecanv1.Learned) {
 	for _, known := range found.Placements {
 		known.KeptS = min(known.KeptS, now)
 	}
+	for _, caching := range found.Cachings {
+		caching.KeptS = min(caching.KeptS, now)
+	}
 	for _, history := range found.Histories {
 		for _, past := range history.Jobs {
 			past.FirstS, past.LastS = min(past.FirstS, now), min(past.LastS, now)
@@ -90,6 +93,8 @@ func (c *Core) learnedOf(record *pecanv1.Record) string {
 		}
 	case *pecanv1.Record_EpochAdopted:
 		jobID = kind.EpochAdopted.GetJobId()
+	case *pecanv1.Record_CacheDecided:
+		jobID = kind.CacheDecided.GetJobId()
 	case *pecanv1.Record_LearnedMerged:
 		// Its lists are about one graph.
 		return kind.LearnedMerged.GetLearned().Graphs()[0]

@@ -35,6 +35,9 @@ func showLearned(l *pecanv1.Learned) (lines []string) {
 	for _, k := range l.Placements {
 		lines = append(lines, fmt.Sprintf("placement of %s for %q: %d remote, %d local", k.Fingerprint, k.TrainerType, k.Remote, k.Local))
 	}
+	for _, c := range l.Cachings {
+		lines = append(lines, fmt.Sprintf("cache of %s for %q at %d s: %q (%s), %d epochs", c.Fingerprint, c.TrainerType, c.KeptS-1_800_000_000, c.Decision.GetNode(), c.Decision.GetWhy(), len(c.Epochs)))
+	}
 	for _, h := range l.Histories {
 		for _, j := range h.Jobs {
 			line := fmt.Sprintf("job %s of %s for %q: %d epochs, from %d s to %d s", j.JobId, h.Fingerprint, j.TrainerType, j.Epochs, j.FirstS-1_800_000_000, j.LastS-1_800_000_000)
@@ -47,7 +50,8 @@ func showLearned(l *pecanv1.Learned) (lines []string) {
 	return lines
 }
 
-// merged reads fingerprint=, plan=hash order=step,... stage=stage, nodes=, remote=, and job=id epochs=number at=seconds.
+// merged reads fingerprint=, plan=hash order=step,... stage=stage, nodes=, remote=, cached=step at=seconds, and job=id epochs=number
+// at=seconds.
 func merged(a args) *pecanv1.MergeLearnedRequest {
 	l, fingerprint := &pecanv1.Learned{}, a["fingerprint"]
 	if a.has("plan") {
@@ -61,6 +65,10 @@ func merged(a args) *pecanv1.MergeLearnedRequest {
 	}
 	if a.has("remote") {
 		l.Placements = append(l.Placements, &pecanv1.PlacementKnown{Fingerprint: fingerprint, Remote: uint32(a.number("remote"))})
+	}
+	if a.has("cached") {
+		at := 1_800_000_000 + int64(a.number("at"))
+		l.Cachings = append(l.Cachings, &pecanv1.StoredCaching{Fingerprint: fingerprint, Decision: &pecanv1.CacheDecision{Node: a["cached"], Why: "found"}, KeptS: at})
 	}
 	if a.has("job") {
 		at := 1_800_000_000 + int64(a.number("at"))
@@ -170,6 +178,9 @@ func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 	placement := func(k *pecanv1.PlacementKnown) *pecanv1.Learned {
 		return &pecanv1.Learned{Placements: []*pecanv1.PlacementKnown{k}}
 	}
+	caching := func(c *pecanv1.StoredCaching) *pecanv1.Learned {
+		return &pecanv1.Learned{Cachings: []*pecanv1.StoredCaching{c}}
+	}
 	reader := func(keys ...string) *pecanv1.PastJob {
 		past := job("j1", 1, 1, 5, 5)
 		past.CacheKeys = keys
@@ -195,6 +206,12 @@ func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 		"a placement of no graph":       placement(&pecanv1.PlacementKnown{}),
 		"a curve without a rate":        placement(&pecanv1.PlacementKnown{Fingerprint: "f1", LocalCurve: &pecanv1.PlacementCurve{Rate: math.Inf(1)}}),
 		"a load that is none":           placement(&pecanv1.PlacementKnown{Fingerprint: "f1", Load: &pecanv1.PlacementLoad{Slowdown: math.NaN()}}),
+		"a cache of no graph":           caching(&pecanv1.StoredCaching{KeptS: 1}),
+		"a cache at no time":            caching(&pecanv1.StoredCaching{Fingerprint: "f1"}),
+		"a cache of no score":           caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Decision: &pecanv1.CacheDecision{Total: math.NaN()}}),
+		"a cache of a step twice":       caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Decision: &pecanv1.CacheDecision{Order: []string{"a", "a"}}}),
+		"an epoch of no time":           caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Epochs: []*pecanv1.MeasuredEpoch{{}}}),
+		"an endless epoch":              caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Epochs: []*pecanv1.MeasuredEpoch{{Seconds: math.Inf(1)}}}),
 		"a history of no graph":         history("", job("j1", 1, 1, 5, 5)),
 		"a history without jobs":        history("f1"),
 		"too many jobs":                 history("f1", many...),

@@ -46,6 +46,14 @@ func inOrder(d *pecanv1.CacheDecision) string {
 	return fmt.Sprintf(" in %v", d.Order)
 }
 
+// kept says how many measured epochs a record keeps for later jobs.
+func kept(r *pecanv1.CacheDecided) string {
+	if len(r.Epochs) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", keeps %d epochs", len(r.Epochs))
+}
+
 func showCacheRecord(record *pecanv1.Record) string {
 	switch k := record.Kind.(type) {
 	case *pecanv1.Record_CacheSegmentAdded:
@@ -56,7 +64,7 @@ func showCacheRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Part, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
 	case *pecanv1.Record_CacheDecided:
 		d := k.CacheDecided.Decision
-		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why) + inOrder(d)
+		return fmt.Sprintf("record cache of %s from epoch %d is %q, open %v (%s)", k.CacheDecided.JobId, d.Epoch, d.Node, k.CacheDecided.OpenEpochs, d.Why) + inOrder(d) + kept(k.CacheDecided)
 	case *pecanv1.Record_CacheEvicted:
 		return fmt.Sprintf("record cache evicted %s (%s)", k.CacheEvicted.Key, k.CacheEvicted.Why)
 	case *pecanv1.Record_CachePinned:

@@ -172,7 +172,7 @@ func (s *script) createJob(a args) any {
 	if a.has("local") {
 		request.Options.TargetWorkers = pecanv1.TargetWorkers_TARGET_WORKERS_LOCAL
 	}
-	if a.has("objective") {
+	if a.has("objective") || a.has("trainer") {
 		request.Options.Placement = &pecanv1.PlacementOptions{Objective: a["objective"], TrainerType: a["trainer"]}
 	}
 	if request.Options.Mode == 0 {

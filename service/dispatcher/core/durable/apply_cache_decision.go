@@ -9,8 +9,17 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// maxCachePredictions bounds the candidates that a decision records.
-const maxCachePredictions = 64
+const (
+	// maxCachePredictions bounds the candidates that a decision records.
+	maxCachePredictions = 64
+	// maxMeasuredEpochs bounds the measured epochs of all of them.
+	maxMeasuredEpochs = 1024
+)
+
+// Caching returns what jobs with the graph and the type of trainer of a job have found about caches; nil if nothing.
+func (s *State) Caching(job *Job) *pecanv1.StoredCaching {
+	return s.known(s.datasets[job.DatasetId].GetFingerprint()).cachings[job.Options.GetPlacement().GetTrainerType()]
+}
 
 // CandidateStep returns how the elements of a candidate of a plan are stored; nil if they cannot be cached.
 func CandidateStep(plan *pecanv1.Plan, node string) *pecanv1.CachePlan {
@@ -29,6 +38,9 @@ func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
 	if err := checkCacheDecision(job, r.GetDecision()); err != nil {
 		return err
 	}
+	if err := checkMeasured(r.Epochs); err != nil {
+		return err
+	}
 	var open []*Epoch
 	for _, number := range r.OpenEpochs {
 		epoch := FindEpoch(job, number)
@@ -41,21 +53,75 @@ func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
 		epoch.CachedStep = r.Decision.Node
 	}
 	job.CacheDecision = r.Decision
+	s.learnCaching(job, r)
+	return nil
+}
+
+// learnCaching keeps a decision and the epochs that were measured, for later jobs. A try is no decision. Records of earlier
+// versions do not say when it was.
+func (s *State) learnCaching(job *Job, r *pecanv1.CacheDecided) {
+	fingerprint, trainer := s.datasets[job.DatasetId].GetFingerprint(), job.Options.GetPlacement().GetTrainerType()
+	if r.AtS <= 0 || fingerprint == "" {
+		return
+	}
+	s.learn(fingerprint, func(k *learnedGraph) {
+		before := k.cachings[trainer]
+		now := &pecanv1.StoredCaching{Fingerprint: fingerprint, TrainerType: trainer, Decision: r.Decision, Epochs: r.Epochs, KeptS: r.AtS}
+		if r.Decision.Tried {
+			now.Decision = before.GetDecision()
+		}
+		if len(r.Epochs) == 0 {
+			now.Epochs = before.GetEpochs()
+		}
+		k.cachings[trainer] = now
+		keepNewest(k.cachings, trainer)
+	})
+}
+
+// checkCaching refuses what no job can have found.
+func checkCaching(c *pecanv1.StoredCaching) error {
+	if c.GetFingerprint() == "" || c.KeptS <= 0 {
+		return errors.New("a decision on a cache has no fingerprint of a graph, or no time")
+	}
+	if d := c.Decision; d != nil {
+		if err := checkFigures(d); err != nil {
+			return err
+		}
+		if err := CheckSteps(d.Order); len(d.Order) > 0 && err != nil {
+			return err
+		}
+	}
+	return checkMeasured(c.Epochs)
+}
+
+func checkMeasured(epochs []*pecanv1.MeasuredEpoch) error {
+	if len(epochs) > maxMeasuredEpochs {
+		return fmt.Errorf("%d measured epochs; at most %d are possible", len(epochs), maxMeasuredEpochs)
+	}
+	for _, e := range epochs {
+		if !(e.GetSeconds() > 0) || math.IsInf(e.Seconds, 1) {
+			return fmt.Errorf("a measured epoch took %v s", e.GetSeconds())
+		}
+	}
 	return nil
 }
 
 func checkCacheDecision(job *Job, d *pecanv1.CacheDecision) error {
-	switch {
-	case d == nil:
+	if d == nil {
 		return errors.New("the record has no decision on a cache")
-	case len(d.Candidates) > maxCachePredictions:
-		return fmt.Errorf("the decision on a cache has %d candidates; at most %d are possible", len(d.Candidates), maxCachePredictions)
 	}
 	if err := checkCachedStep(job, d.Node); err != nil {
 		return err
 	}
 	if step, _ := CandidateStep(job.Plan, d.Node).InOrder(d.Order); len(d.Order) > 0 && (step == nil || CheckSteps(d.Order) != nil) {
 		return fmt.Errorf("the decision on a cache is for step %q, and the steps upstream of it cannot have the order of %d steps", d.Node, len(d.Order))
+	}
+	return checkFigures(d)
+}
+
+func checkFigures(d *pecanv1.CacheDecision) error {
+	if len(d.Candidates) > maxCachePredictions {
+		return fmt.Errorf("the decision on a cache has %d candidates; at most %d are possible", len(d.Candidates), maxCachePredictions)
 	}
 	for _, value := range []float64{d.Epochs, d.Total} {
 		if !(value >= 0) || math.IsInf(value, 1) {

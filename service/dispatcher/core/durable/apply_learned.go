@@ -15,7 +15,7 @@ import (
 func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned { return s.known(fingerprint).list() }
 
 // LearnedWith returns what would be known of a graph after a merge with what was found. It shares memory with both. What
-// is known stays; what was found fills the orders and placements up to their bounds.
+// is known stays; what was found fills the orders, placements and decisions on caches up to their bounds.
 func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1.Learned {
 	return s.filled(fingerprint, func(known *pecanv1.Learned) *pecanv1.Learned { return pecanv1.MergeLearned(known, found) })
 }
@@ -25,7 +25,8 @@ func (s *State) filled(fingerprint string, merge func(known *pecanv1.Learned) *p
 	k := s.known(fingerprint)
 	merged := merge(k.list())
 	merged.Orders = filled(merged.Orders, maxOrders, func(o *pecanv1.StoredOrder) bool { return k.orders[KeyOf(o)] != nil })
-	merged.Placements = filled(merged.Placements, maxPlacements, func(p *pecanv1.PlacementKnown) bool { return k.placements[p.TrainerType] != nil })
+	merged.Placements = filled(merged.Placements, maxTrainers, func(p *pecanv1.PlacementKnown) bool { return k.placements[p.TrainerType] != nil })
+	merged.Cachings = filled(merged.Cachings, maxTrainers, func(c *pecanv1.StoredCaching) bool { return k.cachings[c.TrainerType] != nil })
 	return merged
 }
 
@@ -128,6 +129,11 @@ func CheckLearned(l *pecanv1.Learned) error {
 			return err
 		}
 		if err := finite(known.Load.GetBase(), known.Load.GetPerLocal(), known.Load.GetPerRemote(), known.Load.GetSlowdown()); err != nil {
+			return err
+		}
+	}
+	for _, caching := range l.Cachings {
+		if err := checkCaching(caching); err != nil {
 			return err
 		}
 	}

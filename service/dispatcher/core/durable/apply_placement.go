@@ -1,12 +1,9 @@
 package durable
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -49,17 +46,9 @@ func (s *State) applyPlacementLearned(known *pecanv1.PlacementKnown) error {
 	}
 	s.learn(known.Fingerprint, func(k *learnedGraph) {
 		k.placements[known.TrainerType] = known
-		for len(k.placements) > maxPlacements {
-			delete(k.placements, k.firstPlacement(known.TrainerType))
-		}
+		keepNewest(k.placements, known.TrainerType)
 	})
 	return nil
-}
-
-// firstPlacement returns the type of trainer whose result of a search is the oldest one, except for one type.
-func (k *learnedGraph) firstPlacement(except string) string {
-	others := slices.DeleteFunc(slices.Sorted(maps.Keys(k.placements)), func(trainer string) bool { return trainer == except })
-	return slices.MinFunc(others, func(a, b string) int { return cmp.Compare(k.placements[a].KeptS, k.placements[b].KeptS) })
 }
 
 // checkPlacement refuses what cannot be the result of a search.

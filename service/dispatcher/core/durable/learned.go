@@ -16,8 +16,8 @@ const (
 	// them. Above that, those leave that jobs used longest ago and that no dataset has.
 	maxLearned      = 10_000
 	maxLearnedBytes = 256 << 20
-	// maxPlacements bounds the results of searches for one graph. The one that was found first leaves first.
-	maxPlacements = 16
+	// maxTrainers bounds the types of trainers for which something is known of one graph. What was found first leaves first.
+	maxTrainers = 16
 	// maxOrders bounds the orders of one graph that a merge adds to. Jobs decide on more only under as many plans.
 	maxOrders = 64
 )
@@ -30,6 +30,8 @@ type learnedGraph struct {
 	orders  map[OrderKey]*pecanv1.StoredOrder
 	// placements has the results of searches for workers by the type of trainer.
 	placements map[string]*pecanv1.PlacementKnown
+	// cachings has decisions on caches, and measured epochs, by the type of trainer.
+	cachings map[string]*pecanv1.StoredCaching
 	// history has the epochs that jobs have read.
 	history *pecanv1.StoredHistory
 
@@ -41,6 +43,7 @@ type learnedGraph struct {
 func (k *learnedGraph) take(l *pecanv1.Learned) {
 	k.profile, k.history = nil, nil
 	k.orders, k.placements = map[OrderKey]*pecanv1.StoredOrder{}, map[string]*pecanv1.PlacementKnown{}
+	k.cachings = map[string]*pecanv1.StoredCaching{}
 	for _, profile := range l.Profiles {
 		k.profile = profile
 	}
@@ -49,6 +52,9 @@ func (k *learnedGraph) take(l *pecanv1.Learned) {
 	}
 	for _, known := range l.Placements {
 		k.placements[known.TrainerType] = known
+	}
+	for _, caching := range l.Cachings {
+		k.cachings[caching.TrainerType] = caching
 	}
 	for _, history := range l.Histories {
 		k.history = history
@@ -68,10 +74,21 @@ func (k *learnedGraph) list() *pecanv1.Learned {
 	for _, trainer := range slices.Sorted(maps.Keys(k.placements)) {
 		l.Placements = append(l.Placements, k.placements[trainer])
 	}
+	for _, trainer := range slices.Sorted(maps.Keys(k.cachings)) {
+		l.Cachings = append(l.Cachings, k.cachings[trainer])
+	}
 	if k.history != nil {
 		l.Histories = append(l.Histories, k.history)
 	}
 	return l
+}
+
+// keepNewest removes entries that were kept first until few types of trainers are left. It keeps the entry of one type.
+func keepNewest[M interface{ GetKeptS() int64 }](entries map[string]M, except string) {
+	for len(entries) > maxTrainers {
+		others := slices.DeleteFunc(slices.Sorted(maps.Keys(entries)), func(trainer string) bool { return trainer == except })
+		delete(entries, slices.MinFunc(others, func(a, b string) int { return cmp.Compare(entries[a].GetKeptS(), entries[b].GetKeptS()) }))
+	}
 }
 
 // known returns what was learned about a graph, for reading.

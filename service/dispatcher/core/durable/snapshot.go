@@ -38,7 +38,7 @@ func Restore(data []byte) (*State, error) {
 			s.sizes[cache.Key] = s.sizes[cache.Key].with(segment)
 		}
 	}
-	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories}
+	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories, Cachings: snapshot.Cachings}
 	for fingerprint, of := range known.ByGraph() {
 		s.learn(fingerprint, func(k *learnedGraph) { k.take(of) })
 	}
@@ -168,6 +168,7 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 		l := s.learned[fingerprint].list()
 		snapshot.Profiles, snapshot.Orders = append(snapshot.Profiles, l.Profiles...), append(snapshot.Orders, l.Orders...)
 		snapshot.Placements, snapshot.Histories = append(snapshot.Placements, l.Placements...), append(snapshot.Histories, l.Histories...)
+		snapshot.Cachings = append(snapshot.Cachings, l.Cachings...)
 	}
 	for _, number := range slices.Sorted(maps.Keys(s.workers)) {
 		snapshot.Workers = append(snapshot.Workers, &pecanv1.StoredWorker{Number: number, Worker: s.workers[number]})

@@ -27,8 +27,8 @@ type Caching struct {
 	Remote, Local int
 	// Steps are the candidates that can be cached, from the source on.
 	Steps []CachedStep
-	// Epochs are those of the job that were measured, in the registered order of the steps.
-	Epochs []Epoch
+	// Epochs are those that were measured in the registered order of the steps, in the job or in earlier ones.
+	Epochs []*pecanv1.MeasuredEpoch
 	// Tries has how many epochs began as tries of a node; empty for those that compute. Tried is set if Current is such a try.
 	Tries map[string]int
 	Tried bool
@@ -64,15 +64,8 @@ type Ordered struct {
 	Steps []CachedStep
 }
 
-// Epoch is an epoch that computed all elements, or read all of them at a cached step. Node is empty if it computed.
-type Epoch struct {
-	Node          string
-	Remote, Local int
-	Seconds       float64
-}
-
 // KeepEpochs returns the newest epochs of each node.
-func KeepEpochs(epochs []Epoch, newest int) (kept []Epoch) {
+func KeepEpochs(epochs []*pecanv1.MeasuredEpoch, newest int) (kept []*pecanv1.MeasuredEpoch) {
 	have := map[string]int{}
 	for _, e := range slices.Backward(epochs) {
 		if have[e.Node]++; have[e.Node] <= newest {
