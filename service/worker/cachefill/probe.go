@@ -33,10 +33,18 @@ const (
 	probeKey  = "probe"
 	// mostProbed bounds the segments of a probe, so that probes of large hosts do not fill a shared directory's network.
 	mostProbed = 8
+	// segmentProbed is more than the largest segment of a probe has.
+	segmentProbed = 7 << 20
 )
 
-// probeSegments returns how many segments are written and read at once.
-func probeSegments() int { return min(runtime.GOMAXPROCS(0), mostProbed) }
+// probeSegments returns how many segments are written and read at once: as many as the directory has room for, but one at least.
+func (d *Directory) probeSegments() int {
+	most := min(runtime.GOMAXPROCS(0), mostProbed)
+	if room, bounded, err := d.dir.Room(); err == nil && bounded {
+		most = max(1, min(most, int(room/segmentProbed)))
+	}
+	return most
+}
 
 // probeSizes are the sizes of elements, and how many of them each segment of a probe has.
 var probeSizes = []struct{ bytes, elements int }{{4 << 10, 128}, {1 << 20, 6}}
@@ -61,8 +69,9 @@ func (d *Directory) Measure(ctx context.Context) {
 // probe writes and reads segments of all sizes.
 func (d *Directory) probe(ctx context.Context) error {
 	var reads, writes []*pecanv1.StoreTransfer
+	atOnce := d.probeSegments()
 	for _, size := range probeSizes {
-		write, read, err := d.probeSize(ctx, size.bytes, size.elements)
+		write, read, err := d.probeSize(ctx, atOnce, size.bytes, size.elements)
 		if err != nil {
 			return err
 		}
@@ -76,10 +85,10 @@ func (d *Directory) probe(ctx context.Context) error {
 
 // probeSize writes segments with elements of one size, drops them from the page cache, and reads them back. Several
 // segments are written and read at once, as streams do in production: a store may be faster then. The files are deleted afterwards.
-func (d *Directory) probeSize(ctx context.Context, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
+func (d *Directory) probeSize(ctx context.Context, atOnce, bytes, elements int) (write, read *pecanv1.StoreTransfer, err error) {
 	data := make([]byte, bytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
-	segments, counts := make([]cache.Segment, probeSegments()), make([]int, probeSegments())
+	segments, counts := make([]cache.Segment, atOnce), make([]int, atOnce)
 	for i := range segments {
 		segments[i].Name = cache.Name(d.Cluster(), probeKey, 0, 0, d.begun.Add(1), d.Worker)
 		d.begin(segments[i].Name)

@@ -3,6 +3,7 @@ package cachefill
 import (
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,24 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
 )
+
+// A directory with little room is measured with fewer segments at once.
+func TestAProbeFitsIntoTheRoomOfTheDirectory(t *testing.T) {
+	d, _ := directory(t)
+	for _, c := range []struct{ room, segments int64 }{{segmentProbed, 1}, {segmentProbed - 1, 1}, {100 * segmentProbed, int64(min(runtime.GOMAXPROCS(0), mostProbed))}} {
+		dir, err := cache.OpenDir(d.path, c.room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.dir = dir
+		if got := d.probeSegments(); got != int(c.segments) {
+			t.Errorf("with room for %d bytes, a probe has %d segments, want %d", c.room, got, c.segments)
+		}
+		if err := d.probe(t.Context()); err != nil {
+			t.Errorf("with room for %d bytes: %v", c.room, err)
+		}
+	}
+}
 
 func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	d, _ := directory(t)
@@ -25,13 +44,13 @@ func TestAProbeMeasuresTheDirectoryAndLeavesNothing(t *testing.T) {
 	}
 	for i, size := range probeSizes {
 		for _, s := range []uint64{rates.Reads[i].Bytes, rates.Writes[i].Bytes} {
-			if s != uint64(probeSegments()*size.bytes*size.elements) {
+			if s != uint64(d.probeSegments()*size.bytes*size.elements) {
 				t.Errorf("a probe of %d elements of %d bytes has %d bytes", size.elements, size.bytes, s)
 			}
 		}
 		// All segments are transferred at once, so their threads may work for longer than the probe takes.
 		for _, s := range []*pecanv1.StoreTransfer{rates.Reads[i], rates.Writes[i]} {
-			if most := s.Seconds * float64(probeSegments()); !s.Probe || s.Seconds <= 0 || s.WorkS <= 0 || s.WorkS > most {
+			if most := s.Seconds * float64(d.probeSegments()); !s.Probe || s.Seconds <= 0 || s.WorkS <= 0 || s.WorkS > most {
 				t.Errorf("the sample is %v", s)
 			}
 		}
