@@ -15,7 +15,8 @@ const (
 	// one.
 	trust = 0.5
 	// Block is the number of epochs that a choice needs to be measured. It is tried for so many epochs in a row, and no more after
-	// enough measured ones. Later jobs begin with so many of each choice, and may try it again. hopeless epochs are enough if each takes more than tooLong times as long as with the fastest choice.
+	// enough measured ones. Later jobs begin with so many of each choice, and may try it again. hopeless epochs are enough if each
+	// takes more than tooLong times as long as with the fastest choice.
 	Block, enough = 5, 15
 	hopeless      = 2
 	tooLong       = 2
