@@ -28,7 +28,7 @@ const (
 	// recent is the number of last streams whose median counts.
 	recent = 5
 	// clearly is how many times faster parallel steps must be to run. Inline steps leave more CPU to others.
-	clearly = 1.1
+	clearly = 1.12
 	// most is the largest logarithm of a ratio that counts, because the first streams of an epoch wait for other things.
 	most = 0.4
 	// The slower kind gets another try after tryAgain streams, and more the slower it is: tryLater for each unit of the
