@@ -33,17 +33,26 @@ const (
 	probeKey  = "probe"
 	// mostProbed bounds the segments of a probe, so that probes of large hosts do not fill a shared directory's network.
 	mostProbed = 8
-	// segmentProbed is more than the largest segment of a probe has.
-	segmentProbed = 7 << 20
+	// probeOverhead is more than a segment of a probe has besides its elements.
+	probeOverhead = 1 << 20
 )
 
 // probeSegments returns how many segments are written and read at once: as many as the directory has room for, but one at least.
 func (d *Directory) probeSegments() int {
 	most := min(runtime.GOMAXPROCS(0), mostProbed)
 	if room, bounded, err := d.dir.Room(); err == nil && bounded {
-		most = max(1, min(most, int(room/segmentProbed)))
+		most = max(1, min(most, int(room/largestProbed())))
 	}
 	return most
+}
+
+// largestProbed returns more than the size of the largest segment of a probe.
+func largestProbed() int64 {
+	largest := 0
+	for _, size := range probeSizes {
+		largest = max(largest, size.bytes*size.elements)
+	}
+	return int64(largest + probeOverhead)
 }
 
 // probeSizes are the sizes of elements, and how many of them each segment of a probe has.

@@ -15,7 +15,7 @@ import (
 // A directory with little room is measured with fewer segments at once.
 func TestAProbeFitsIntoTheRoomOfTheDirectory(t *testing.T) {
 	d, _ := directory(t)
-	for _, c := range []struct{ room, segments int64 }{{segmentProbed, 1}, {segmentProbed - 1, 1}, {100 * segmentProbed, int64(min(runtime.GOMAXPROCS(0), mostProbed))}} {
+	for _, c := range []struct{ room, segments int64 }{{largestProbed(), 1}, {largestProbed() - 1, 1}, {100 * largestProbed(), int64(min(runtime.GOMAXPROCS(0), mostProbed))}} {
 		dir, err := cache.OpenDir(d.path, c.room)
 		if err != nil {
 			t.Fatal(err)
