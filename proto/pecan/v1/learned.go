@@ -59,17 +59,69 @@ func MergeLearned(mine, found *Learned) *Learned { return MergeLearnedBy(mine, f
 
 // MergeLearnedBy is MergeLearned with a choice between two orders with one key.
 func MergeLearnedBy(mine, found *Learned, choose func(mine, found *StoredOrder) *StoredOrder) *Learned {
-	return &Learned{
-		Profiles:   united(mine.GetProfiles(), found.GetProfiles(), first),
-		Orders:     united(mine.GetOrders(), found.GetOrders(), choose),
-		Placements: united(mine.GetPlacements(), found.GetPlacements(), first),
-		Histories:  united(mine.GetHistories(), found.GetHistories(), unitedHistory),
-		Cachings:   united(mine.GetCachings(), found.GetCachings(), laterCaching),
+	merged := &Learned{}
+	for _, each := range kinds(choose) {
+		each.merge(merged, cmp.Or(mine, &Learned{}), cmp.Or(found, &Learned{}))
+	}
+	return merged
+}
+
+// kinds returns the kinds of what is learned. They differ only in the choice between two entries with one key.
+func kinds(chooseOrder func(mine, found *StoredOrder) *StoredOrder) []kind {
+	return []kind{
+		entriesOf[*StoredProfile]{func(l *Learned) *[]*StoredProfile { return &l.Profiles }, first[*StoredProfile]},
+		entriesOf[*StoredOrder]{func(l *Learned) *[]*StoredOrder { return &l.Orders }, chooseOrder},
+		entriesOf[*PlacementKnown]{func(l *Learned) *[]*PlacementKnown { return &l.Placements }, first[*PlacementKnown]},
+		entriesOf[*StoredHistory]{func(l *Learned) *[]*StoredHistory { return &l.Histories }, unitedHistory},
+		entriesOf[*StoredCaching]{func(l *Learned) *[]*StoredCaching { return &l.Cachings }, laterCaching},
 	}
 }
 
+// kind is one of the lists of a Learned. The arguments may not be nil.
+type kind interface {
+	merge(into, mine, found *Learned)
+	append(to, from *Learned)
+	// divide appends each entry to the part of its graph.
+	divide(from *Learned, part func(fingerprint string) *Learned)
+}
+
+// entry is one element of such a list.
+type entry interface{ learnedKey() learnedKey }
+
+type entriesOf[M entry] struct {
+	list   func(*Learned) *[]M
+	choose func(mine, found M) M
+}
+
+func (e entriesOf[M]) merge(into, mine, found *Learned) {
+	*e.list(into) = united(*e.list(mine), *e.list(found), e.choose)
+}
+
+func (e entriesOf[M]) append(to, from *Learned) {
+	*e.list(to) = append(*e.list(to), *e.list(from)...)
+}
+
+func (e entriesOf[M]) divide(from *Learned, part func(fingerprint string) *Learned) {
+	for _, each := range *e.list(from) {
+		list := e.list(part(each.learnedKey().fingerprint))
+		*list = append(*list, each)
+	}
+}
+
+// Append appends the lists of from. l shares memory with from then.
+func (l *Learned) Append(from *Learned) {
+	for _, each := range kinds(laterJudgement) {
+		each.append(l, from)
+	}
+}
+
+// With returns a list with an entry in place of the one with its key. The list ascends by key, and shares entries with the first one.
+func With[M entry](list []M, entry M) []M {
+	return united(list, []M{entry}, func(_, replacement M) M { return replacement })
+}
+
 // united merges two lists; choose merges two entries with one key.
-func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func(mine, found M) M) (list []M) {
+func united[M entry](mine, found []M, choose func(mine, found M) M) (list []M) {
 	at := map[learnedKey]M{}
 	for _, entry := range slices.Concat(mine, found) {
 		key := entry.learnedKey()
@@ -86,11 +138,25 @@ func united[M interface{ learnedKey() learnedKey }](mine, found []M, choose func
 
 func first[M any](mine, _ M) M { return mine }
 
+// laterCaching returns what was found later. What it does not say is taken from the other.
 func laterCaching(mine, found *StoredCaching) *StoredCaching {
+	later, earlier := mine, found
 	if found.GetKeptS() > mine.GetKeptS() {
-		return found
+		later, earlier = found, mine
 	}
-	return mine
+	return later.Over(earlier)
+}
+
+// Over returns c, with the decision and the measured epochs of an earlier one where c has none. It shares memory with both.
+func (c *StoredCaching) Over(earlier *StoredCaching) *StoredCaching {
+	over := &StoredCaching{Fingerprint: c.GetFingerprint(), TrainerType: c.GetTrainerType(), Decision: c.GetDecision(), Epochs: c.GetEpochs(), KeptS: c.GetKeptS()}
+	if over.Decision == nil {
+		over.Decision = earlier.GetDecision()
+	}
+	if len(over.Epochs) == 0 {
+		over.Epochs = earlier.GetEpochs()
+	}
+	return over
 }
 
 // laterJudgement prefers a final rollback, then the view that knows more failures of the order, then mine. What mine and found know of
@@ -171,25 +237,8 @@ func (l *Learned) parts() map[string]*Learned {
 		}
 		return parts[fingerprint]
 	}
-	for _, p := range l.GetProfiles() {
-		part := of(p.GetFingerprint())
-		part.Profiles = append(part.Profiles, p)
-	}
-	for _, o := range l.GetOrders() {
-		part := of(o.GetFingerprint())
-		part.Orders = append(part.Orders, o)
-	}
-	for _, k := range l.GetPlacements() {
-		part := of(k.GetFingerprint())
-		part.Placements = append(part.Placements, k)
-	}
-	for _, h := range l.GetHistories() {
-		part := of(h.GetFingerprint())
-		part.Histories = append(part.Histories, h)
-	}
-	for _, c := range l.GetCachings() {
-		part := of(c.GetFingerprint())
-		part.Cachings = append(part.Cachings, c)
+	for _, each := range kinds(laterJudgement) {
+		each.divide(cmp.Or(l, &Learned{}), of)
 	}
 	return parts
 }

@@ -18,7 +18,7 @@ const (
 
 // Caching returns what jobs with the graph and the type of trainer of a job have found about caches; nil if nothing.
 func (s *State) Caching(job *Job) *pecanv1.StoredCaching {
-	return s.known(s.datasets[job.DatasetId].GetFingerprint()).cachings[job.Options.GetPlacement().GetTrainerType()]
+	return s.known(s.datasets[job.DatasetId].GetFingerprint()).caching(job.Options.GetPlacement().GetTrainerType())
 }
 
 // CandidateStep returns how the elements of a candidate of a plan are stored; nil if they cannot be cached.
@@ -65,16 +65,11 @@ func (s *State) learnCaching(job *Job, r *pecanv1.CacheDecided) {
 		return
 	}
 	s.learn(fingerprint, func(k *learnedGraph) {
-		before := k.cachings[trainer]
-		now := &pecanv1.StoredCaching{Fingerprint: fingerprint, TrainerType: trainer, Decision: r.Decision, Epochs: r.Epochs, KeptS: r.AtS}
-		if r.Decision.Tried {
-			now.Decision = before.GetDecision()
+		now := &pecanv1.StoredCaching{Fingerprint: fingerprint, TrainerType: trainer, Epochs: r.Epochs, KeptS: r.AtS}
+		if !r.Decision.Tried {
+			now.Decision = r.Decision
 		}
-		if len(r.Epochs) == 0 {
-			now.Epochs = before.GetEpochs()
-		}
-		k.cachings[trainer] = now
-		keepNewest(k.cachings, trainer)
+		k.Cachings = newest(pecanv1.With(k.Cachings, now.Over(k.caching(trainer))), trainer)
 	})
 }
 

@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +13,9 @@ import (
 )
 
 // LearnedOf returns what is known of a graph. It shares memory with the state.
-func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned { return s.known(fingerprint).list() }
+func (s *State) LearnedOf(fingerprint string) *pecanv1.Learned {
+	return cmp.Or(s.known(fingerprint).Learned, &pecanv1.Learned{})
+}
 
 // LearnedWith returns what would be known of a graph after a merge with what was found. It shares memory with both. What
 // is known stays; what was found fills the orders, placements and decisions on caches up to their bounds.
@@ -23,10 +26,10 @@ func (s *State) LearnedWith(fingerprint string, found *pecanv1.Learned) *pecanv1
 // filled returns what would be known of a graph after a merge, within the bounds.
 func (s *State) filled(fingerprint string, merge func(known *pecanv1.Learned) *pecanv1.Learned) *pecanv1.Learned {
 	k := s.known(fingerprint)
-	merged := merge(k.list())
-	merged.Orders = filled(merged.Orders, maxOrders, func(o *pecanv1.StoredOrder) bool { return k.orders[KeyOf(o)] != nil })
-	merged.Placements = filled(merged.Placements, maxTrainers, func(p *pecanv1.PlacementKnown) bool { return k.placements[p.TrainerType] != nil })
-	merged.Cachings = filled(merged.Cachings, maxTrainers, func(c *pecanv1.StoredCaching) bool { return k.cachings[c.TrainerType] != nil })
+	merged := merge(s.LearnedOf(fingerprint))
+	merged.Orders = filled(merged.Orders, maxOrders, func(o *pecanv1.StoredOrder) bool { return k.order(KeyOf(o)) != nil })
+	merged.Placements = filled(merged.Placements, maxTrainers, func(p *pecanv1.PlacementKnown) bool { return k.placement(p.TrainerType) != nil })
+	merged.Cachings = filled(merged.Cachings, maxTrainers, func(c *pecanv1.StoredCaching) bool { return k.caching(c.TrainerType) != nil })
 	return merged
 }
 
@@ -65,7 +68,7 @@ func (s *State) EpochsBegun(job *Job) uint64 { return s.InHistory(job).GetEpochs
 
 // History returns the jobs in the history of a graph.
 func (s *State) History(fingerprint string) []*pecanv1.PastJob {
-	return s.known(fingerprint).history.GetJobs()
+	return s.known(fingerprint).history().GetJobs()
 }
 
 // PastJobs returns the other jobs in the history of a job's graph.
@@ -202,7 +205,7 @@ func (s *State) applyLearnedMerged(r *pecanv1.LearnedMerged) error {
 	}
 	for fingerprint, of := range learned.ByGraph() {
 		merged := s.filled(fingerprint, func(known *pecanv1.Learned) *pecanv1.Learned { return pecanv1.MergeLearnedBy(known, of, choose) })
-		s.learn(fingerprint, func(k *learnedGraph) { k.take(merged) })
+		s.learn(fingerprint, func(k *learnedGraph) { k.Learned = merged })
 	}
 	return nil
 }
@@ -223,7 +226,7 @@ func (s *State) countEpoch(job *Job, r begun) {
 	}
 	s.learn(fingerprint, func(k *learnedGraph) {
 		past, others := &pecanv1.PastJob{JobId: job.JobId, TrainerType: job.Options.GetPlacement().GetTrainerType(), FirstS: atS}, []*pecanv1.PastJob{}
-		for _, known := range k.history.GetJobs() {
+		for _, known := range k.history().GetJobs() {
 			if known.JobId != job.JobId {
 				others = append(others, known)
 				continue
@@ -237,6 +240,6 @@ func (s *State) countEpoch(job *Job, r begun) {
 		if epoch >= past.NextEpoch {
 			past.Epochs, past.NextEpoch, past.LastS = past.Epochs+1, epoch+1, max(past.LastS, atS)
 		}
-		k.history = &pecanv1.StoredHistory{Fingerprint: fingerprint, Jobs: pecanv1.NewestJobs(append(others, past))}
+		k.Histories = []*pecanv1.StoredHistory{{Fingerprint: fingerprint, Jobs: pecanv1.NewestJobs(append(others, past))}}
 	})
 }

@@ -66,7 +66,9 @@ func (s *State) DecisionFor(job *Job) *pecanv1.StoredOrder {
 }
 
 // HasDecision reports whether there is a decision on the order of a graph's steps.
-func (s *State) HasDecision(fingerprint string) bool { return len(s.known(fingerprint).orders) > 0 }
+func (s *State) HasDecision(fingerprint string) bool {
+	return len(s.known(fingerprint).GetOrders()) > 0
+}
 
 // OrderFor returns the order of epochs that a job opens now, or of some of their streams; nil for the registered
 // order.
@@ -107,7 +109,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	case decided.Production != nil:
 		return errors.New("a new decision cannot have results of production")
 	}
-	s.learn(key.Fingerprint, func(k *learnedGraph) { k.orders[key] = decided })
+	s.learn(key.Fingerprint, func(k *learnedGraph) { k.Orders = pecanv1.With(k.Orders, decided) })
 	return nil
 }
 
@@ -252,7 +254,7 @@ func (s *State) applyProfileLearned(profile *pecanv1.StoredProfile) error {
 	if !s.UsesGraph(profile.Fingerprint) {
 		return fmt.Errorf("the profile is of the graph %q, which no dataset has", profile.Fingerprint)
 	}
-	s.learn(profile.Fingerprint, func(k *learnedGraph) { k.profile = profile })
+	s.learn(profile.Fingerprint, func(k *learnedGraph) { k.Profiles = []*pecanv1.StoredProfile{profile} })
 	return nil
 }
 

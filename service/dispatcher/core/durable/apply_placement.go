@@ -16,7 +16,7 @@ type PlacementKey struct{ Fingerprint, TrainerType string }
 
 // KnownPlacement returns the result of an earlier search; nil without one.
 func (s *State) KnownPlacement(key PlacementKey) *pecanv1.PlacementKnown {
-	return s.known(key.Fingerprint).placements[key.TrainerType]
+	return s.known(key.Fingerprint).placement(key.TrainerType)
 }
 
 func (s *State) applyPlacement(record *pecanv1.Record) error {
@@ -45,8 +45,7 @@ func (s *State) applyPlacementLearned(known *pecanv1.PlacementKnown) error {
 		return fmt.Errorf("the result of a search is for the graph %q, which no dataset has", known.Fingerprint)
 	}
 	s.learn(known.Fingerprint, func(k *learnedGraph) {
-		k.placements[known.TrainerType] = known
-		keepNewest(k.placements, known.TrainerType)
+		k.Placements = newest(pecanv1.With(k.Placements, known), known.TrainerType)
 	})
 	return nil
 }

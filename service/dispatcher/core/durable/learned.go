@@ -3,7 +3,6 @@ package durable
 import (
 	"cmp"
 	"container/heap"
-	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -22,73 +21,54 @@ const (
 	maxOrders = 64
 )
 
-// learnedGraph is what was learned about one graph.
+// learnedGraph is what was learned about one graph. A change replaces a list, because callers may read the old one.
 type learnedGraph struct {
 	fingerprint string
-	// profile has the costs of its steps.
-	profile *pecanv1.StoredProfile
-	orders  map[OrderKey]*pecanv1.StoredOrder
-	// placements has the results of searches for workers by the type of trainer.
-	placements map[string]*pecanv1.PlacementKnown
-	// cachings has decisions on caches, and measured epochs, by the type of trainer.
-	cachings map[string]*pecanv1.StoredCaching
-	// history has the epochs that jobs have read.
-	history *pecanv1.StoredHistory
+	*pecanv1.Learned
 
 	// bytes is the size of all that. at is the place among the graphs that no dataset has; -1 if one has it.
 	bytes, at int
 }
 
-// take replaces all that was learned.
-func (k *learnedGraph) take(l *pecanv1.Learned) {
-	k.profile, k.history = nil, nil
-	k.orders, k.placements = map[OrderKey]*pecanv1.StoredOrder{}, map[string]*pecanv1.PlacementKnown{}
-	k.cachings = map[string]*pecanv1.StoredCaching{}
-	for _, profile := range l.Profiles {
-		k.profile = profile
-	}
-	for _, decided := range l.Orders {
-		k.orders[KeyOf(decided)] = decided
-	}
-	for _, known := range l.Placements {
-		k.placements[known.TrainerType] = known
-	}
-	for _, caching := range l.Cachings {
-		k.cachings[caching.TrainerType] = caching
-	}
-	for _, history := range l.Histories {
-		k.history = history
-	}
+// history returns the epochs that jobs have read.
+func (k *learnedGraph) history() *pecanv1.StoredHistory { return first(k.GetHistories()) }
+
+func (k *learnedGraph) order(key OrderKey) *pecanv1.StoredOrder {
+	return find(k.GetOrders(), func(o *pecanv1.StoredOrder) bool { return KeyOf(o) == key })
 }
 
-// list returns all that was learned. It shares memory.
-func (k *learnedGraph) list() *pecanv1.Learned {
-	l := &pecanv1.Learned{}
-	if k.profile != nil {
-		l.Profiles = append(l.Profiles, k.profile)
-	}
-	for _, decided := range k.orders {
-		l.Orders = append(l.Orders, decided)
-	}
-	slices.SortFunc(l.Orders, func(a, b *pecanv1.StoredOrder) int { return KeyOf(a).Compare(KeyOf(b)) })
-	for _, trainer := range slices.Sorted(maps.Keys(k.placements)) {
-		l.Placements = append(l.Placements, k.placements[trainer])
-	}
-	for _, trainer := range slices.Sorted(maps.Keys(k.cachings)) {
-		l.Cachings = append(l.Cachings, k.cachings[trainer])
-	}
-	if k.history != nil {
-		l.Histories = append(l.Histories, k.history)
-	}
-	return l
+// placement returns the result of the search for workers for a type of trainer.
+func (k *learnedGraph) placement(trainer string) *pecanv1.PlacementKnown {
+	return find(k.GetPlacements(), func(p *pecanv1.PlacementKnown) bool { return p.TrainerType == trainer })
 }
 
-// keepNewest removes entries that were kept first until few types of trainers are left. It keeps the entry of one type.
-func keepNewest[M interface{ GetKeptS() int64 }](entries map[string]M, except string) {
+// caching returns the decision on caches and the measured epochs for a type of trainer.
+func (k *learnedGraph) caching(trainer string) *pecanv1.StoredCaching {
+	return find(k.GetCachings(), func(c *pecanv1.StoredCaching) bool { return c.TrainerType == trainer })
+}
+
+// find returns the entry of which is is true; nil without one.
+func find[M any](list []*M, is func(*M) bool) *M {
+	if at := slices.IndexFunc(list, is); at >= 0 {
+		return list[at]
+	}
+	return nil
+}
+
+// first returns the first entry; nil without one.
+func first[M any](list []*M) *M { return find(list, func(*M) bool { return true }) }
+
+// newest returns a list without the entries that were kept first, so that few types of trainers are left. It keeps the entry of one type.
+func newest[M interface {
+	GetKeptS() int64
+	GetTrainerType() string
+}](entries []M, except string) []M {
 	for len(entries) > maxTrainers {
-		others := slices.DeleteFunc(slices.Sorted(maps.Keys(entries)), func(trainer string) bool { return trainer == except })
-		delete(entries, slices.MinFunc(others, func(a, b string) int { return cmp.Compare(entries[a].GetKeptS(), entries[b].GetKeptS()) }))
+		others := slices.DeleteFunc(slices.Clone(entries), func(e M) bool { return e.GetTrainerType() == except })
+		oldest := slices.MinFunc(others, func(a, b M) int { return cmp.Compare(a.GetKeptS(), b.GetKeptS()) })
+		entries = slices.DeleteFunc(entries, func(e M) bool { return e.GetTrainerType() == oldest.GetTrainerType() })
 	}
+	return entries
 }
 
 // known returns what was learned about a graph, for reading.
@@ -103,15 +83,14 @@ func (s *State) known(fingerprint string) *learnedGraph {
 func (s *State) learn(fingerprint string, change func(*learnedGraph)) {
 	k := s.learned[fingerprint]
 	if k == nil {
-		k = &learnedGraph{fingerprint: fingerprint, at: -1}
-		k.take(&pecanv1.Learned{})
+		k = &learnedGraph{fingerprint: fingerprint, Learned: &pecanv1.Learned{}, at: -1}
 		s.learned[fingerprint] = k
 	}
-	before := slices.Clone(k.history.GetJobs())
+	before := k.history().GetJobs()
 	change(k)
-	s.readers.note(before, k.history.GetJobs())
+	s.readers.note(before, k.history().GetJobs())
 	s.learnedBytes -= k.bytes
-	k.bytes = proto.Size(k.list())
+	k.bytes = proto.Size(k.Learned)
 	s.learnedBytes += k.bytes
 	s.place(k)
 	s.forgetOldest()
@@ -156,7 +135,7 @@ func (s *State) forget(fingerprint string) {
 	if k.at >= 0 {
 		heap.Remove(&s.unused, k.at)
 	}
-	s.readers.note(k.history.GetJobs(), nil)
+	s.readers.note(k.history().GetJobs(), nil)
 	s.learnedBytes -= k.bytes
 	delete(s.learned, fingerprint)
 }
@@ -169,7 +148,7 @@ func (u unusedGraphs) Len() int { return len(u) }
 
 // Less implements heap.Interface.
 func (u unusedGraphs) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(u[i].history.LastS(), u[j].history.LastS()), cmp.Compare(u[i].fingerprint, u[j].fingerprint)) < 0
+	return cmp.Or(cmp.Compare(u[i].history().LastS(), u[j].history().LastS()), cmp.Compare(u[i].fingerprint, u[j].fingerprint)) < 0
 }
 
 // Swap implements heap.Interface.

@@ -80,12 +80,12 @@ func (s *State) CompleteCaches() map[string]int {
 
 // Decision returns the decision on an order by its key, or nil.
 func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder {
-	return s.known(key.Fingerprint).orders[key]
+	return s.known(key.Fingerprint).order(key)
 }
 
 // Profile returns the costs of the steps of a graph by its fingerprint, or nil.
 func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile {
-	return s.known(fingerprint).profile
+	return first(s.known(fingerprint).GetProfiles())
 }
 
 func (s *State) job(id string) (*Job, error) {

@@ -40,7 +40,7 @@ func Restore(data []byte) (*State, error) {
 	}
 	known := &pecanv1.Learned{Profiles: snapshot.Profiles, Orders: snapshot.Orders, Placements: snapshot.Placements, Histories: snapshot.Histories, Cachings: snapshot.Cachings}
 	for fingerprint, of := range known.ByGraph() {
-		s.learn(fingerprint, func(k *learnedGraph) { k.take(of) })
+		s.learn(fingerprint, func(k *learnedGraph) { k.Learned = of })
 	}
 	for _, named := range snapshot.Workers {
 		s.nameWorker(named.Number, named.Worker)
@@ -164,12 +164,12 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	for _, key := range slices.Sorted(maps.Keys(s.caches)) {
 		snapshot.Caches = append(snapshot.Caches, s.caches[key])
 	}
-	for _, fingerprint := range slices.Sorted(maps.Keys(s.learned)) {
-		l := s.learned[fingerprint].list()
-		snapshot.Profiles, snapshot.Orders = append(snapshot.Profiles, l.Profiles...), append(snapshot.Orders, l.Orders...)
-		snapshot.Placements, snapshot.Histories = append(snapshot.Placements, l.Placements...), append(snapshot.Histories, l.Histories...)
-		snapshot.Cachings = append(snapshot.Cachings, l.Cachings...)
+	known := &pecanv1.Learned{}
+	for _, fingerprint := range s.LearnedGraphs() {
+		known.Append(s.learned[fingerprint].Learned)
 	}
+	snapshot.Profiles, snapshot.Orders, snapshot.Placements = known.Profiles, known.Orders, known.Placements
+	snapshot.Histories, snapshot.Cachings = known.Histories, known.Cachings
 	for _, number := range slices.Sorted(maps.Keys(s.workers)) {
 		snapshot.Workers = append(snapshot.Workers, &pecanv1.StoredWorker{Number: number, Worker: s.workers[number]})
 	}
