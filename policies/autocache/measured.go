@@ -34,6 +34,8 @@ const (
 type Measured struct {
 	Workers autoscale.Configuration
 	Seconds float64
+	// Inherited is set for an epoch of an earlier job, whose trainers may have been faster. They were not the bound.
+	Inherited bool
 }
 
 // correction is what measured epochs say about a prediction. Without the trainers, they took factor times as long as predicted.
@@ -88,14 +90,19 @@ func (in *Input) demanded() float64 {
 	return in.Pipeline.Demand * in.Pipeline.Elements / float64(max(in.Goal.Trainers, 1))
 }
 
-// shortest returns the median time of the epochs of the fastest measured choice; +Inf without one. The trainers need no longer. On a
-// host with other work, they seem to: a thread that waits for a core looks like one that computes.
+// shortest returns the median time of the job's own epochs of the fastest measured choice; +Inf without one. The trainers need no
+// longer. On a host with other work, they seem to: a thread that waits for a core looks like one that computes.
 func (in *Input) shortest() float64 {
+	return in.shortestOf(func(m Measured) bool { return !m.Inherited })
+}
+
+// shortestOf is shortest of the epochs for which counts is true.
+func (in *Input) shortestOf(counts func(Measured) bool) float64 {
 	seconds := math.Inf(1)
 	shorter := func(epochs []Measured) {
 		var took []float64
 		for _, m := range epochs {
-			if known(m.Seconds) {
+			if known(m.Seconds) && counts(m) {
 				took = append(took, m.Seconds)
 			}
 		}
@@ -130,7 +137,7 @@ func (in *Input) compare(epochs []Measured, predicted demand) (c correction) {
 		}
 	}
 	c.samples = len(ratios)
-	if c.measured = c.samples >= Block || c.samples >= hopeless && least > tooLong*in.shortest(); !c.measured {
+	if c.measured = c.samples >= Block || c.samples >= hopeless && least > tooLong*in.shortestOf(func(Measured) bool { return true }); !c.measured {
 		return c
 	}
 	c.factor = autoscale.Median(ratios)

@@ -22,7 +22,8 @@ import (
 //	epochs own=10
 //	candidate decode ms=40 bytes=150e3          elements=, stored=, illegal="reason", role=source|full, others= epochs, jobs= of so many jobs, kept= hours
 //	current decode                              with tried=1, it is in force to be measured
-//	took decode s=1.2,1.25 tries=3              measured epochs that read all elements of a candidate, or "took computing"
+//	took decode s=1.2,1.25 tries=3              measured epochs that read all elements of a candidate, or "took computing"; with
+//	                                            inherited=1, they are of an earlier job
 //	ordered ms=30                               the lines up to here are for the registered order, and the candidates after it for another one; now=1: that is in force
 //
 // Or caches in a store, with sizes in bytes and times in hours:
@@ -163,8 +164,9 @@ func (s *script) Describe(t *testing.T, words []string) {
 			epochs, tries = &p.Candidates[i].Read, &p.Candidates[i].Tries
 		}
 		*epochs, *tries = nil, int(fields.take("tries", 0))
+		inherited := fields.take("inherited", 0) > 0
 		for text := range strings.SplitSeq(fields.text["s"], ",") {
-			*epochs = append(*epochs, autocache.Measured{Workers: s.Goal.Limits.Min, Seconds: scripttest.Number(t, text)})
+			*epochs = append(*epochs, autocache.Measured{Workers: s.Goal.Limits.Min, Seconds: scripttest.Number(t, text), Inherited: inherited})
 		}
 		delete(fields.text, "s")
 	case "quota":

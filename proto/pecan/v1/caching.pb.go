@@ -571,9 +571,17 @@ type MeasuredEpoch struct {
 	// Node of the cached step in the registered graph. Empty: it computed.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// The workers that served the job from its begin to its end.
-	Remote        uint32  `protobuf:"varint,2,opt,name=remote,proto3" json:"remote,omitempty"`
-	Local         uint32  `protobuf:"varint,3,opt,name=local,proto3" json:"local,omitempty"`
-	Seconds       float64 `protobuf:"fixed64,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Remote   uint32  `protobuf:"varint,2,opt,name=remote,proto3" json:"remote,omitempty"`
+	Local    uint32  `protobuf:"varint,3,opt,name=local,proto3" json:"local,omitempty"`
+	Seconds  float64 `protobuf:"fixed64,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	Elements uint64  `protobuf:"varint,5,opt,name=elements,proto3" json:"elements,omitempty"`
+	// The cores of these workers.
+	Cores uint32 `protobuf:"varint,6,opt,name=cores,proto3" json:"cores,omitempty"`
+	// When it ended, in seconds since 1970.
+	AtS   int64  `protobuf:"varint,7,opt,name=at_s,json=atS,proto3" json:"at_s,omitempty"`
+	JobId string `protobuf:"bytes,8,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// It took no longer than its trainer needed. Another trainer may need less.
+	TrainerBound  bool `protobuf:"varint,9,opt,name=trainer_bound,json=trainerBound,proto3" json:"trainer_bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -634,6 +642,41 @@ func (x *MeasuredEpoch) GetSeconds() float64 {
 		return x.Seconds
 	}
 	return 0
+}
+
+func (x *MeasuredEpoch) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *MeasuredEpoch) GetCores() uint32 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
+func (x *MeasuredEpoch) GetAtS() int64 {
+	if x != nil {
+		return x.AtS
+	}
+	return 0
+}
+
+func (x *MeasuredEpoch) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *MeasuredEpoch) GetTrainerBound() bool {
+	if x != nil {
+		return x.TrainerBound
+	}
+	return false
 }
 
 // What is predicted of an epoch.
@@ -1018,12 +1061,17 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"candidates\x18\a \x03(\v2\x19.pecan.v1.CachePredictionR\n" +
 	"candidates\x12\x14\n" +
 	"\x05tried\x18\b \x01(\bR\x05tried\x12\x15\n" +
-	"\x05order\x18\xd2\x01 \x03(\tR\x05order\"k\n" +
+	"\x05order\x18\xd2\x01 \x03(\tR\x05order\"\xec\x01\n" +
 	"\rMeasuredEpoch\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06remote\x18\x02 \x01(\rR\x06remote\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\rR\x05local\x12\x18\n" +
-	"\aseconds\x18\x04 \x01(\x01R\aseconds\"\x94\x01\n" +
+	"\aseconds\x18\x04 \x01(\x01R\aseconds\x12\x1a\n" +
+	"\belements\x18\x05 \x01(\x04R\belements\x12\x14\n" +
+	"\x05cores\x18\x06 \x01(\rR\x05cores\x12\x11\n" +
+	"\x04at_s\x18\a \x01(\x03R\x03atS\x12\x15\n" +
+	"\x06job_id\x18\b \x01(\tR\x05jobId\x12#\n" +
+	"\rtrainer_bound\x18\t \x01(\bR\ftrainerBound\"\x94\x01\n" +
 	"\n" +
 	"CacheEpoch\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x14\n" +

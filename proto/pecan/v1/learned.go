@@ -16,6 +16,8 @@ const (
 	// cacheKeyLength bounds the length of each.
 	MaxCacheKeys   = 13
 	cacheKeyLength = 16
+	// MaxMeasuredEpochs bounds the measured epochs of a StoredCaching.
+	MaxMeasuredEpochs = 1024
 )
 
 // ShortCacheKey returns the part of a cache's key that a PastJob has.
@@ -138,7 +140,7 @@ func united[M entry](mine, found []M, choose func(mine, found M) M) (list []M) {
 
 func first[M any](mine, _ M) M { return mine }
 
-// laterCaching returns what was found later. What it does not say is taken from the other.
+// laterCaching returns what was found later. What it does not say is taken from the other one.
 func laterCaching(mine, found *StoredCaching) *StoredCaching {
 	later, earlier := mine, found
 	if found.GetKeptS() > mine.GetKeptS() {
@@ -147,14 +149,21 @@ func laterCaching(mine, found *StoredCaching) *StoredCaching {
 	return later.Over(earlier)
 }
 
-// Over returns c, with the decision and the measured epochs of an earlier one where c has none. It shares memory with both.
+// Over returns c. From an earlier one, it takes the decision if c has none, and the measured epochs of steps of which c has none. It
+// shares memory with both.
 func (c *StoredCaching) Over(earlier *StoredCaching) *StoredCaching {
 	over := &StoredCaching{Fingerprint: c.GetFingerprint(), TrainerType: c.GetTrainerType(), Decision: c.GetDecision(), Epochs: c.GetEpochs(), KeptS: c.GetKeptS()}
 	if over.Decision == nil {
 		over.Decision = earlier.GetDecision()
 	}
-	if len(over.Epochs) == 0 {
-		over.Epochs = earlier.GetEpochs()
+	known := map[string]bool{}
+	for _, e := range c.GetEpochs() {
+		known[e.GetNode()] = true
+	}
+	for _, e := range earlier.GetEpochs() {
+		if !known[e.GetNode()] && len(over.Epochs) < MaxMeasuredEpochs {
+			over.Epochs = append(slices.Clip(over.Epochs), e)
+		}
 	}
 	return over
 }

@@ -15,14 +15,15 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 	order := func(plan, why string, stage pecanv1.OrderStage) *pecanv1.StoredOrder {
 		return &pecanv1.StoredOrder{Fingerprint: "f1", PlanHash: plan, Order: []string{"b", "a"}, Why: why, Stage: stage}
 	}
-	measured, decided := []*pecanv1.MeasuredEpoch{{Seconds: 2}}, &pecanv1.CacheDecision{Node: "step"}
+	computed, read, readLater := &pecanv1.MeasuredEpoch{Seconds: 2}, &pecanv1.MeasuredEpoch{Node: "step", Seconds: 9}, &pecanv1.MeasuredEpoch{Node: "step", Seconds: 1}
+	decided := &pecanv1.CacheDecision{Node: "step"}
 	mine := &pecanv1.Learned{
 		Profiles: []*pecanv1.StoredProfile{{Fingerprint: "f1", EpochsBegun: 1}},
 		Orders:   []*pecanv1.StoredOrder{order("h1", "mine", adopted), order("h2", "mine", adopted), order("h3", "mine", back)},
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j1", Epochs: 2, LastS: 20}, {JobId: "j2", Epochs: 1, LastS: 30},
 		}}},
-		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 5, Decision: &pecanv1.CacheDecision{}, Epochs: measured}, {Fingerprint: "f1", TrainerType: "u", KeptS: 9}},
+		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 5, Decision: &pecanv1.CacheDecision{}, Epochs: []*pecanv1.MeasuredEpoch{computed, read}}, {Fingerprint: "f1", TrainerType: "u", KeptS: 9}},
 	}
 	found := &pecanv1.Learned{
 		Profiles:   []*pecanv1.StoredProfile{{Fingerprint: "f1", EpochsBegun: 9}, {Fingerprint: "f0", EpochsBegun: 3}},
@@ -31,7 +32,7 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j1", Epochs: 5, LastS: 50},
 		}}},
-		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 7, Decision: decided}, {Fingerprint: "f1", TrainerType: "u", KeptS: 8}},
+		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 7, Decision: decided, Epochs: []*pecanv1.MeasuredEpoch{readLater}}, {Fingerprint: "f1", TrainerType: "u", KeptS: 8}},
 	}
 	before := proto.CloneOf(mine)
 	merged := pecanv1.MergeLearned(mine, found)
@@ -45,8 +46,8 @@ func TestAMergeKeepsWhatIsKnownAndAddsTheRest(t *testing.T) {
 		Histories: []*pecanv1.StoredHistory{{Fingerprint: "f1", Jobs: []*pecanv1.PastJob{
 			{JobId: "j3", Epochs: 1, LastS: 10}, {JobId: "j2", Epochs: 1, LastS: 30}, {JobId: "j1", Epochs: 5, LastS: 50},
 		}}},
-		// The later view has the later decision. It has measured nothing, so the epochs that were measured earlier stay.
-		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 7, Decision: decided, Epochs: measured}, mine.Cachings[1]},
+		// The later view has the later decision. Epochs of a choice that it has not measured stay.
+		Cachings: []*pecanv1.StoredCaching{{Fingerprint: "f1", TrainerType: "t", KeptS: 7, Decision: decided, Epochs: []*pecanv1.MeasuredEpoch{readLater, computed}}, mine.Cachings[1]},
 	}
 	if !proto.Equal(merged, want) {
 		t.Errorf("merged\n%v\nwant\n%v", merged, want)

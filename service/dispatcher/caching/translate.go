@@ -119,7 +119,7 @@ func pipelineOf(facts measure.Caching) (p autocache.Pipeline, waitsFor string) {
 func epochsOf(facts measure.Caching, node string) (measured []autocache.Measured) {
 	for _, e := range facts.Epochs {
 		if e.Node == node {
-			measured = append(measured, autocache.Measured{Workers: autoscale.Configuration{Remote: int(e.Remote), Local: int(e.Local)}, Seconds: e.Seconds})
+			measured = append(measured, autocache.Measured{Workers: autoscale.Configuration{Remote: int(e.Remote), Local: int(e.Local)}, Seconds: e.Seconds, Inherited: e.JobId != facts.JobID})
 		}
 	}
 	return measured
@@ -221,7 +221,7 @@ func (f *flow) candidate(s measure.CachedStep) autocache.Candidate {
 func demandOf(trainers []measure.Trainer) float64 {
 	var times []float64
 	for _, t := range trainers {
-		times = append(times, measure.Median(t.Subs, func(s measure.SubWindow) float64 { return max(s.ElementTime()*(1-s.Wait()), 0) }))
+		times = append(times, t.Demand())
 	}
 	return autoscale.Median(times)
 }

@@ -42,8 +42,8 @@ type cachingState struct {
 	waitsFor string
 	// predicted is the answer for pecan.cache(); nil before it, and for other jobs.
 	predicted *pecanv1.CacheDecision
-	// epochs are those that were measured, also in earlier jobs, the newest last. tries has how many epochs began as tries of
-	// a node.
+	// epochs are those that this process has measured in the job, the newest last. tries has how many epochs began as tries of a
+	// node.
 	epochs []*pecanv1.MeasuredEpoch
 	tries  map[string]int
 }
@@ -159,8 +159,9 @@ func (c *Core) cachingFacts(job *durable.Job) (facts measure.Caching, waitsFor s
 		return facts, "no worker can serve the job"
 	}
 	facts.Steps, facts.Ordered = c.cachedFacts(job, nil), c.orderedFacts(job)
-	if s := c.cachingOf(job); facts.Ordered == nil {
-		facts.Epochs, facts.Tries, facts.Tried = slices.Clone(s.epochs), maps.Clone(s.tries), job.CacheDecision.GetTried()
+	if facts.Ordered == nil {
+		facts.Epochs, facts.JobID = c.measuredEpochs(job, facts.Elements, autocache.Newest), job.JobId
+		facts.Tries, facts.Tried = maps.Clone(c.cachingOf(job).tries), job.CacheDecision.GetTried()
 	}
 	return facts, c.waitsForOrder(job, facts.Steps)
 }
@@ -266,7 +267,8 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)
 	decision.Epoch = job.NextEpoch
 	decided := &pecanv1.CacheDecided{
-		JobId: job.JobId, Decision: decision, Epochs: measure.KeepEpochs(c.cachingOf(job).epochs, autocache.Block), AtS: c.unix(),
+		JobId: job.JobId, Decision: decision, AtS: c.unix(),
+		Epochs: c.measuredEpochs(job, c.elementsOf(job, c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint())), autocache.Block),
 	}
 	switch {
 	case before == nil:
@@ -275,6 +277,13 @@ func (c *Core) cachingDecided(in CachingDecided) {
 			decision.Epoch = min(decision.Epoch, epoch.Epoch)
 		}
 	case before.Node == decision.Node && before.Tried == decision.Tried && slices.Equal(before.Order, decision.Order) && decision.Epoch <= 2*before.Epoch+1:
+		return
+	}
+	// Figures of the user or of another dispatcher may be so large that what follows from them is infinite.
+	if err := c.state.CheckCacheDecided(decided); err != nil {
+		s := c.cachingOf(job)
+		s.waitsFor, s.due = err.Error(), c.now+time.Minute
+		c.warn("a decision on a cache is left out", "job", job.JobId, "error", err)
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheDecided{CacheDecided: decided}})

@@ -64,6 +64,9 @@ func (c *Core) notLater(found *pecanv1.Learned) {
 	}
 	for _, caching := range found.Cachings {
 		caching.KeptS = min(caching.KeptS, now)
+		for _, e := range caching.Epochs {
+			e.AtS = min(e.AtS, now)
+		}
 	}
 	for _, history := range found.Histories {
 		for _, past := range history.Jobs {

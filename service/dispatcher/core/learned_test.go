@@ -50,8 +50,8 @@ func showLearned(l *pecanv1.Learned) (lines []string) {
 	return lines
 }
 
-// merged reads fingerprint=, plan=hash order=step,... stage=stage, nodes=, remote=, cached=step at=seconds, and job=id epochs=number
-// at=seconds.
+// merged reads fingerprint=, plan=hash order=step,... stage=stage, nodes= elements=, remote=, cached=step at=seconds
+// measured=step:seconds:elements:at:cores:bound,..., and job=id epochs=number at=seconds.
 func merged(a args) *pecanv1.MergeLearnedRequest {
 	l, fingerprint := &pecanv1.Learned{}, a["fingerprint"]
 	if a.has("plan") {
@@ -61,14 +61,29 @@ func merged(a args) *pecanv1.MergeLearnedRequest {
 		})
 	}
 	if a.has("nodes") {
-		l.Profiles = append(l.Profiles, &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes(a.list("nodes")), EpochsBegun: 1})
+		l.Profiles = append(l.Profiles, &pecanv1.StoredProfile{Fingerprint: fingerprint, Nodes: nodes(a.list("nodes")), EpochsBegun: 1, EpochElements: a.number("elements")})
 	}
 	if a.has("remote") {
 		l.Placements = append(l.Placements, &pecanv1.PlacementKnown{Fingerprint: fingerprint, Remote: uint32(a.number("remote"))})
 	}
 	if a.has("cached") {
 		at := 1_800_000_000 + int64(a.number("at"))
-		l.Cachings = append(l.Cachings, &pecanv1.StoredCaching{Fingerprint: fingerprint, Decision: &pecanv1.CacheDecision{Node: a["cached"], Why: "found"}, KeptS: at})
+		caching := &pecanv1.StoredCaching{Fingerprint: fingerprint, Decision: &pecanv1.CacheDecision{Node: a["cached"], Why: "found"}, KeptS: at}
+		for _, each := range a.list("measured") {
+			step, figures, _ := strings.Cut(each, ":")
+			var seconds float64
+			var elements uint64
+			var at int64
+			var cores uint32
+			var bound bool
+			if _, err := fmt.Sscanf(strings.ReplaceAll(figures, ":", " "), "%g %d %d %d %t", &seconds, &elements, &at, &cores, &bound); err != nil {
+				panic(err)
+			}
+			caching.Epochs = append(caching.Epochs, &pecanv1.MeasuredEpoch{
+				Node: step, Remote: 1, Seconds: seconds, Elements: elements, AtS: 1_800_000_000 + at, Cores: cores, TrainerBound: bound, JobId: "j0",
+			})
+		}
+		l.Cachings = append(l.Cachings, caching)
 	}
 	if a.has("job") {
 		at := 1_800_000_000 + int64(a.number("at"))
@@ -211,6 +226,7 @@ func TestImpossibleLearnedValuesAreRefused(t *testing.T) {
 		"a cache of no score":           caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Decision: &pecanv1.CacheDecision{Total: math.NaN()}}),
 		"a cache of a step twice":       caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Decision: &pecanv1.CacheDecision{Order: []string{"a", "a"}}}),
 		"an epoch of no time":           caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Epochs: []*pecanv1.MeasuredEpoch{{}}}),
+		"an epoch of ages":              caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Epochs: []*pecanv1.MeasuredEpoch{{Seconds: 1e308}}}),
 		"an endless epoch":              caching(&pecanv1.StoredCaching{Fingerprint: "f1", KeptS: 1, Epochs: []*pecanv1.MeasuredEpoch{{Seconds: math.Inf(1)}}}),
 		"a history of no graph":         history("", job("j1", 1, 1, 5, 5)),
 		"a history without jobs":        history("f1"),

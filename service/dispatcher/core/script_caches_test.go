@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -37,13 +38,16 @@ func candidates(list []string) (all []*pecanv1.CacheCandidate) {
 }
 
 // decided reads a decision on a cache: job= asked= step= order= why= share= benefit= compute= put= get=. The last three are numbers
-// of remote workers.
+// of remote workers. With infinite, the score is infinite.
 func decided(a args) core.CachingDecided {
 	d := core.CachingDecided{Number: a.number("asked"), JobID: a["job"], WaitsFor: a["waits"]}
 	if a.has("why") {
 		d.Decision = &pecanv1.CacheDecision{Node: a["step"], Order: a.list("order"), Why: a["why"], Epochs: 3, Tried: a.has("tried")}
 		workers := func(epoch string) *pecanv1.CacheEpoch { return &pecanv1.CacheEpoch{Remote: uint32(a.number(epoch))} }
 		d.Decision.Compute = workers("compute")
+		if a.has("infinite") {
+			d.Decision.Total = math.Inf(1)
+		}
 		if a.has("share") {
 			p := &pecanv1.CachePrediction{Node: a["step"], Eligible: true, Share: a.float("share"), Put: workers("put"), Get: workers("get")}
 			if a.has("benefit") {

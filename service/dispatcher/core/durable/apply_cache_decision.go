@@ -12,8 +12,9 @@ import (
 const (
 	// maxCachePredictions bounds the candidates that a decision records.
 	maxCachePredictions = 64
-	// maxMeasuredEpochs bounds the measured epochs of all of them.
-	maxMeasuredEpochs = 1024
+	// maxEpochS bounds the seconds of a measured epoch, and maxNameBytes the names in it.
+	maxEpochS    = 1e9
+	maxNameBytes = 1024
 )
 
 // Caching returns what jobs with the graph and the type of trainer of a job have found about caches; nil if nothing.
@@ -30,7 +31,8 @@ func CandidateStep(plan *pecanv1.Plan, node string) *pecanv1.CachePlan {
 	return plan.CacheCandidates[at].Plan
 }
 
-func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
+// CheckCacheDecided refuses what cannot be a decision on a cache.
+func (s *State) CheckCacheDecided(r *pecanv1.CacheDecided) error {
 	job, err := s.job(r.GetJobId())
 	if err != nil {
 		return err
@@ -38,9 +40,14 @@ func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
 	if err := checkCacheDecision(job, r.GetDecision()); err != nil {
 		return err
 	}
-	if err := checkMeasured(r.Epochs); err != nil {
+	return checkMeasured(r.Epochs)
+}
+
+func (s *State) applyCacheDecided(r *pecanv1.CacheDecided) error {
+	if err := s.CheckCacheDecided(r); err != nil {
 		return err
 	}
+	job := s.jobs[r.JobId]
 	var open []*Epoch
 	for _, number := range r.OpenEpochs {
 		epoch := FindEpoch(job, number)
@@ -90,12 +97,12 @@ func checkCaching(c *pecanv1.StoredCaching) error {
 }
 
 func checkMeasured(epochs []*pecanv1.MeasuredEpoch) error {
-	if len(epochs) > maxMeasuredEpochs {
-		return fmt.Errorf("%d measured epochs; at most %d are possible", len(epochs), maxMeasuredEpochs)
+	if len(epochs) > pecanv1.MaxMeasuredEpochs {
+		return fmt.Errorf("%d measured epochs; at most %d are possible", len(epochs), pecanv1.MaxMeasuredEpochs)
 	}
 	for _, e := range epochs {
-		if !(e.GetSeconds() > 0) || math.IsInf(e.Seconds, 1) {
-			return fmt.Errorf("a measured epoch took %v s", e.GetSeconds())
+		if !(e.GetSeconds() > 0 && e.Seconds <= maxEpochS) || len(e.Node) > maxNameBytes || len(e.JobId) > maxNameBytes {
+			return fmt.Errorf("a measured epoch took %v s at a step with a name of %d bytes", e.GetSeconds(), len(e.GetNode()))
 		}
 	}
 	return nil

@@ -27,8 +27,9 @@ type Caching struct {
 	Remote, Local int
 	// Steps are the candidates that can be cached, from the source on.
 	Steps []CachedStep
-	// Epochs are those that were measured in the registered order of the steps, in the job or in earlier ones.
+	// Epochs are those that were measured in the registered order of the steps, in the job with the id JobID or in earlier ones.
 	Epochs []*pecanv1.MeasuredEpoch
+	JobID  string
 	// Tries has how many epochs began as tries of a node; empty for those that compute. Tried is set if Current is such a try.
 	Tries map[string]int
 	Tried bool

@@ -34,3 +34,8 @@ type Serving struct {
 	Cores int
 	Rates
 }
+
+// Demand returns the time in which the trainer takes an element if it never waits.
+func (t Trainer) Demand() float64 {
+	return Median(t.Subs, func(s SubWindow) float64 { return max(s.ElementTime()*(1-s.Wait()), 0) })
+}
