@@ -56,6 +56,8 @@ const (
 	CacheRefusal_CACHE_REFUSAL_TOO_MANY CacheRefusal = 15
 	// A step downstream draws random values by the index of the element, which differs from its number there.
 	CacheRefusal_CACHE_REFUSAL_INDEX CacheRefusal = 100
+	// Something upstream leaves out elements that fail, and nothing freezes it.
+	CacheRefusal_CACHE_REFUSAL_ERRORS CacheRefusal = 101
 )
 
 // Enum value maps for CacheRefusal.
@@ -77,6 +79,7 @@ var (
 		14:  "CACHE_REFUSAL_OFF",
 		15:  "CACHE_REFUSAL_TOO_MANY",
 		100: "CACHE_REFUSAL_INDEX",
+		101: "CACHE_REFUSAL_ERRORS",
 	}
 	CacheRefusal_value = map[string]int32{
 		"CACHE_REFUSAL_UNSPECIFIED":    0,
@@ -95,6 +98,7 @@ var (
 		"CACHE_REFUSAL_OFF":            14,
 		"CACHE_REFUSAL_TOO_MANY":       15,
 		"CACHE_REFUSAL_INDEX":          100,
+		"CACHE_REFUSAL_ERRORS":         101,
 	}
 )
 
@@ -1103,7 +1107,7 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12\x12\n" +
 	"\x04part\x18x \x01(\rR\x04part\x12\x14\n" +
-	"\x05parts\x18y \x01(\rR\x05parts*\xdb\x03\n" +
+	"\x05parts\x18y \x01(\rR\x05parts*\xf5\x03\n" +
 	"\fCacheRefusal\x12\x1d\n" +
 	"\x19CACHE_REFUSAL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CACHE_REFUSAL_RANDOM\x10\x01\x12\x1e\n" +
@@ -1121,7 +1125,8 @@ const file_pecan_v1_caching_proto_rawDesc = "" +
 	"\x16CACHE_REFUSAL_NOT_LAST\x10\r\x12\x15\n" +
 	"\x11CACHE_REFUSAL_OFF\x10\x0e\x12\x1a\n" +
 	"\x16CACHE_REFUSAL_TOO_MANY\x10\x0f\x12\x17\n" +
-	"\x13CACHE_REFUSAL_INDEX\x10d\"\x04\b\x05\x10\x05b\x06proto3"
+	"\x13CACHE_REFUSAL_INDEX\x10d\x12\x18\n" +
+	"\x14CACHE_REFUSAL_ERRORS\x10e\"\x04\b\x05\x10\x05b\x06proto3"
 
 var (
 	file_pecan_v1_caching_proto_rawDescOnce sync.Once

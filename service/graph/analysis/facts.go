@@ -41,6 +41,8 @@ type Facts struct {
 	WritesVariables bool
 	// ListsFiles is set if the function lists files while the dataset runs.
 	ListsFiles bool
+	// IgnoresErrors is set if the function creates a dataset that leaves out elements that fail.
+	IgnoresErrors bool
 }
 
 func (f *Facts) add(o *Facts) {
@@ -58,6 +60,7 @@ func (f *Facts) add(o *Facts) {
 	f.Stateful = f.Stateful || o.Stateful
 	f.WritesVariables = f.WritesVariables || o.WritesVariables
 	f.ListsFiles = f.ListsFiles || o.ListsFiles
+	f.IgnoresErrors = f.IgnoresErrors || o.IgnoresErrors
 }
 
 // varies reports whether two calls with equal arguments may give different results.

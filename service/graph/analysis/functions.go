@@ -89,6 +89,8 @@ func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.No
 		facts.Random, facts.Seeded = true, true
 	case op == "MatchingFiles", op == "MatchingFilesDataset":
 		facts.ListsFiles = true
+	case op == ignoreErrors:
+		facts.IgnoresErrors = true
 	case isDataset && r.Kind == ops.Cached:
 		facts.CachesElements = true
 	case ops.WritesVariable(op):

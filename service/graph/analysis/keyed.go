@@ -77,5 +77,10 @@ func KeepsIndex(s *graph.Step) bool {
 	return s.Rule.Kind == ops.OneToOne && !drops(s) || s.Rule.Kind == ops.PassThrough || s.Rule.Kind == ops.Asserted
 }
 
+const ignoreErrors = "IgnoreErrorsDataset"
+
 // drops reports whether a step leaves failed elements out.
-func drops(s *graph.Step) bool { return s.Node.GetOp() == "IgnoreErrorsDataset" }
+func drops(s *graph.Step) bool { return s.Node.GetOp() == ignoreErrors }
+
+// IgnoresErrors reports whether a step leaves out elements that fail, in itself or in its functions.
+func (a *Analysis) IgnoresErrors(s *graph.Step) bool { return drops(s) || a.Facts(s).IgnoresErrors }

@@ -71,6 +71,13 @@ func (r *Rules) refusal(step *graph.Step, q Request, freezes bool) Refusal {
 			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_COMPUTED_FILES, "%s, so changed files would not be noticed. Move it before that step, name the files in the dataset, or give files_never_change=True if they never change", computedNames(reader))
 		}
 	}
+	if why.None() && !freezes {
+		step.Walk(func(s *graph.Step) {
+			if r.IgnoresErrors(s) {
+				why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_ERRORS, "%s, which comes before it, leaves out elements that fail, and they may not fail in the next epoch. Put ignore_errors() after it, or give freeze_randomness=True to leave them out in all epochs", s.Node.GetName())
+			}
+		})
+	}
 	if why.None() && !freezes && !q.ByParts[step] {
 		if random := r.drawsByEpoch(step); random != nil {
 			why = refuse(pecanv1.CacheRefusal_CACHE_REFUSAL_RANDOM, "%s, which comes before it, is random in each epoch, and a cache would repeat one epoch. Move that step after it, or give freeze_randomness=True to repeat the first epoch", random.Node.GetName())

@@ -328,6 +328,8 @@ CASES = {
     "cached_listed": lambda: cached(
         D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))
     ),
+    "cached_ignoring": lambda: cached(D.range(30).map(lambda x: tf.debugging.check_numerics(1 / x, "zero")).ignore_errors()).map(twice),
+    "cached_ignoring_in_function": lambda: cached(D.range(3).flat_map(lambda x: D.range(x).map(lambda x: tf.debugging.check_numerics(1 / x, "zero")).ignore_errors())),
     "parts_list": lambda: cached(
         D.from_tensor_slices(FILES).shuffle(9).interleave(tf.data.TFRecordDataset).map(tf.strings.length)
     ).batch(8),
