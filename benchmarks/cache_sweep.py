@@ -33,6 +33,7 @@ import pecan
 import plot
 import tensorflow as tf
 from cluster import Cluster, wait
+from medium import drop_pages, move_files
 from row import Contestants, Mark, Medians, Row, Sample, Settings, Unavailable, at_most
 from trial import service
 
@@ -130,14 +131,13 @@ def dataset(files: list[str], rounds: int, mark: Callable[[str], Callable[[D], D
     return built.map(_crop).repeat(EPOCHS)
 
 
-def drop_pages(*directories: pathlib.Path) -> None:
-    """Takes the files below directories out of the page cache, so that they are read from their medium."""
-    for path in (path for directory in directories for path in directory.rglob("*")):
-        # A worker may remove a file meanwhile.
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+def remove_caches(cluster: Cluster, directory: pathlib.Path) -> None:
+    """Removes what a service has cached in a directory. No job may read it."""
+    for cache in json.loads(cluster.control("cache", "list", "--json").stdout).get("caches", ()):
+        # An epoch that has ended may be open for a moment.
+        remove = functools.partial(cluster.control, "cache", "rm", cache["key"])
+        wait(lambda remove=remove: remove().returncode == 0, "the cache is removed")
+    wait(lambda: all("-probe-" in path.name for path in directory.glob("*.seg")), "the files of the cache are gone")
 
 
 class Reader:
@@ -154,17 +154,27 @@ class Reader:
 class Sweep:
     """The sources and the caches of one sweep.
 
+    Args:
+        stack: Ends the services.
+        directory: Directory of the source.
+        caches: Directory of the caches.
+        moves: Whether the files move to other places of their medium in every second turn.
+
     Attributes:
         crossings: Milliseconds of the variable stage at which another fixed choice becomes the best.
         chosen: What the service chose at each point.
     """
 
-    def __init__(self, stack: contextlib.ExitStack, directory: pathlib.Path, caches: pathlib.Path) -> None:
-        self._files = write_source(directory / "source")
+    def __init__(
+        self, stack: contextlib.ExitStack, directory: pathlib.Path, caches: pathlib.Path, moves: bool = False
+    ) -> None:
+        self._files, self._moved = write_source(directory / "source"), directory / "moved" if moves else None
         # A prefetched epoch holds a slot of its worker, so each choice has a service of its own.
-        kept, self._fresh = {choice: caches / choice for choice in FIXED}, caches / AUTOMATIC
-        self._cold = (directory / "source", *kept.values(), self._fresh)
-        self._services = {at: stack.enter_context(service(1, "--cache-dir", str(kept[at]))) for at in FIXED}
+        self._kept, self._fresh = {choice: caches / choice for choice in FIXED}, caches / AUTOMATIC
+        self._cold = (directory / "source", *self._kept.values(), self._fresh)
+        self._services = {
+            choice: stack.enter_context(service(1, "--cache-dir", str(kept))) for choice, kept in self._kept.items()
+        }
         self._speed = rounds_per_ms()
         self.chosen: dict[float, str] = {}
         self.crossings: list[float] = []
@@ -205,10 +215,14 @@ class Sweep:
 
     def _turns(self, choices: dict[str, Reader]) -> list[Sample]:
         """Reads an epoch of each choice in each turn. Every second turn runs in reverse."""
-        turns, began = [], time.perf_counter()
-        while len(turns) < LEAST or (len(turns) < MOST and time.perf_counter() - began < POINT_S):
+        turns, spent = [], 0.0
+        while len(turns) < LEAST or (len(turns) < MOST and spent < POINT_S):
+            if self._moved and len(turns) % 2 == 0:
+                move_files(self._moved, *self._cold)
+            began = time.perf_counter()
             order = list(choices)[:: 1 if len(turns) % 2 == 0 else -1]
             turns.append({choice: self._epoch(choices[choice].elements) for choice in order})
+            spent += time.perf_counter() - began
         return turns
 
     def points(self) -> list[float]:
@@ -242,6 +256,8 @@ class Sweep:
                 gc.collect()
         finally:
             shutil.rmtree(self._fresh, ignore_errors=True)
+        for choice, cluster in self._services.items():
+            remove_caches(cluster, self._kept[choice])
         self.chosen[millis] = chosen = stored[0] if stored else COMPUTE
         figures = {f"{choice} s": statistics.median(turn[choice] for turn in turns) for choice in (*FIXED, AUTOMATIC)}
         best = best_of(figures)
@@ -330,7 +346,7 @@ def _judge(medians: Medians) -> list[Mark]:
 
 def _local(stack: contextlib.ExitStack) -> tuple[dict[float, Callable[[], Sample]], Callable[[], str]]:
     directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
-    sweep = Sweep(stack, directory, directory)
+    sweep = Sweep(stack, directory, directory, moves=True)
     return {at: functools.partial(sweep.sample, at) for at in sweep.points()}, sweep.about
 
 
@@ -341,7 +357,7 @@ def _glusterfs(stack: contextlib.ExitStack) -> tuple[dict[float, Callable[[], Sa
     directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
     command = gluster_volume.around(directory, [sys.executable, __file__, gluster_volume.mounts(directory)[0]])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=True, env=environment)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=7200, check=True, env=environment)
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     return {float(at): functools.partial(dict, figures) for at, figures in found["samples"].items()}, lambda: found[
         "about"

@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import functools
 import gc
-import json
 import mmap
 import os
 import pathlib
@@ -19,8 +18,9 @@ import demo_records
 import meter
 import pecan
 import tensorflow as tf
-from cache_sweep import COMPUTE, EPOCHS, SETTLING, drop_pages
+from cache_sweep import COMPUTE, EPOCHS, SETTLING, remove_caches
 from cluster import Cluster, running_cluster, wait
+from medium import drop_pages
 from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
 
 D = tf.data.Dataset
@@ -35,10 +35,11 @@ A random crop follows, which nothing can cache. *compute* caches nothing, *sourc
 caches before the crop, each by `pecan.cache()`. *automatic* is `cache="auto"`: the service measures and chooses. It
 has an empty directory at each point. Each choice is a training of {EPOCHS} epochs, of which a part is read. The first
 {SETTLING} ones of *automatic*, in which it decides and writes, do not count, and neither do those of its tries.
-Then an epoch of each choice is read in each turn, and all files come from their medium, not from the page cache. The
-brick of the GlusterFS volume lies on a tmpfs of this machine. Its files come through the volume, whose own caches are
-empty, and not from a disk. The time of an epoch begins with its first element, because only some of the choices have
-their epochs opened ahead.
+Then an epoch of each choice is read in each turn, and all files come from their medium, not from the page cache. In
+every second turn, the files on the local disk move to other places of it: equal files are read up to 7 % faster at one
+place than at another one. The brick of the GlusterFS volume lies on a tmpfs of this machine. Its files come through the
+volume, whose own caches are empty, and not from a disk. The time of an epoch begins with its first element, because
+only some of the choices have their epochs opened ahead.
 Figures are medians. The percentages are medians of the ratios within each turn to the best fixed choice, which has
 the lowest median. Points lie around the crossings that a coarse measurement finds beforehand.
 
@@ -296,16 +297,6 @@ PUT = "put"
 WRITING = (COMPUTE, "s")
 
 
-def _remove_caches(cluster: Cluster) -> None:
-    """Removes what is cached, so that the next epoch writes all of it."""
-    for cache in json.loads(cluster.control("cache", "list", "--json").stdout).get("caches", ()):
-        # An epoch that has ended may be open for a moment.
-        remove = functools.partial(cluster.control, "cache", "rm", cache["key"])
-        wait(lambda remove=remove: remove().returncode == 0, "the cache is removed")
-    files = cluster.directory / "cache"
-    wait(lambda: all("-probe-" in path.name for path in files.glob("*.seg")), "the files of the cache are gone")
-
-
 def _writing(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
     files = D.from_tensor_slices(demo_records.files(settings)[:SEVERAL])
 
@@ -314,7 +305,7 @@ def _writing(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
         read = _flipped(_decoded(files).apply(pecan.cache())).apply(pecan.distribute(cluster.target, order="off"))
 
         def sample() -> Sample:
-            _remove_caches(cluster)
+            remove_caches(cluster, cluster.directory / "cache")
             os.sync()
             used, began = meter.all_cpu_seconds(), time.perf_counter()
             for _ in read:
