@@ -277,12 +277,13 @@ func (s *Source) pull() ([]*tf.Tensor, error) {
 		}
 	}
 	got, err := s.fetch()
-	switch failed := (*tf.Error)(nil); {
-	case errors.As(err, &failed):
-		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail.
-		s.drop(fmt.Errorf("an element failed: %s", failed.Message))
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, tf.ErrCancelled):
 		return nil, err
 	case err != nil:
+		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail. Without memory,
+		// elements are lost that the graph has given.
+		s.drop(fmt.Errorf("an element failed: %w", err))
 		return nil, err
 	}
 	s.write(&got.chunk)
