@@ -266,10 +266,7 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	}
 	before, decision := job.CacheDecision, proto.CloneOf(in.Decision)
 	decision.Epoch = job.NextEpoch
-	decided := &pecanv1.CacheDecided{
-		JobId: job.JobId, Decision: decision, AtS: c.unix(),
-		Epochs: c.measuredEpochs(job, c.elementsOf(job, c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint())), autocache.Block),
-	}
+	decided := &pecanv1.CacheDecided{JobId: job.JobId, Decision: decision, AtS: c.unix()}
 	switch {
 	case before == nil:
 		for _, epoch := range job.Epochs {
@@ -279,6 +276,8 @@ func (c *Core) cachingDecided(in CachingDecided) {
 	case before.Node == decision.Node && before.Tried == decision.Tried && slices.Equal(before.Order, decision.Order) && decision.Epoch <= 2*before.Epoch+1:
 		return
 	}
+	kept := c.state.Profile(c.state.Dataset(job.DatasetId).GetFingerprint())
+	decided.Epochs = c.measuredEpochs(job, c.elementsOf(job, kept), autocache.Block)
 	// Figures of the user or of another dispatcher may be so large that what follows from them is infinite.
 	if err := c.state.CheckCacheDecided(decided); err != nil {
 		s := c.cachingOf(job)

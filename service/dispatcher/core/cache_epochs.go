@@ -109,20 +109,20 @@ func (c *Core) measuredEpochs(job *durable.Job, elements uint64, newest int) (ep
 	if !measuresEpochs(job) {
 		return nil
 	}
+	serving := c.servingWorkers(job)
 	for _, e := range c.state.Caching(job).GetEpochs() {
 		// This process has those that the job has measured since it started.
 		known := e.JobId == job.JobId && e.AtS >= c.startedS
-		if !known && (e.JobId == job.JobId || c.isComparable(e, job, elements)) && (e.Node == "" || durable.CandidateStep(job.Plan, e.Node) != nil) {
+		if !known && (e.JobId == job.JobId || c.isComparable(e, serving, elements)) && (e.Node == "" || durable.CandidateStep(job.Plan, e.Node) != nil) {
 			epochs = append(epochs, e)
 		}
 	}
 	return measure.KeepEpochs(append(epochs, c.cachingOf(job).epochs...), newest)
 }
 
-// isComparable reports whether an epoch of an earlier job says something about one with so many elements. If its trainer was the
-// bound, it says how fast that trainer was.
-func (c *Core) isComparable(e *pecanv1.MeasuredEpoch, job *durable.Job, elements uint64) bool {
-	serving := c.servingWorkers(job)
+// isComparable reports whether an epoch of an earlier job says something about one with these workers and so many elements. If its
+// trainer was the bound, it says how fast that trainer was.
+func (c *Core) isComparable(e *pecanv1.MeasuredEpoch, serving servingWorkers, elements uint64) bool {
 	cores, then := float64(serving.cores)/float64(serving.remote+serving.local), float64(e.Cores)/(float64(e.Remote)+float64(e.Local))
 	return !e.TrainerBound && c.unix()-e.AtS <= inheritedS && isSimilar(float64(e.Elements), float64(elements)) && isSimilar(then, cores)
 }
