@@ -44,7 +44,7 @@ func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool
 	if compress {
 		above = 0
 	}
-	w, err := d.Create(name, id, testDTypes, above)
+	w, err := d.Create(t.Context(), name, id, testDTypes, above)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestASampleDecidesWhetherASegmentIsCompressed(t *testing.T) {
 		"the sample does not save as much": {0, [][]byte{random, same}, []uint32{0, 0}},
 	} {
 		d := open(t, t.TempDir(), 0)
-		w, err := d.Create(testName, testID, testDTypes, c.above)
+		w, err := d.Create(t.Context(), testName, testID, testDTypes, c.above)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestTheBudgetIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := open(t, path, 3<<20)
-	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
+	w, err := d.Create(t.Context(), testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,11 +251,11 @@ func TestANameBelongsToOneCluster(t *testing.T) {
 
 func TestOneNameIsWrittenOnce(t *testing.T) {
 	d := open(t, t.TempDir(), 0)
-	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
+	w, err := d.Create(t.Context(), testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Create(testName, testID, testDTypes, Uncompressed); err == nil {
+	if _, err := d.Create(t.Context(), testName, testID, testDTypes, Uncompressed); err == nil {
 		t.Error("two write one file")
 	}
 	if _, err := w.Commit(); err != nil {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -137,7 +138,7 @@ func (f *memoryFile) Close() error {
 
 // attempt writes a segment and reports whether that was acknowledged.
 func attempt(d *Dir, list []Chunk) (Segment, error) {
-	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
+	w, err := d.Create(context.Background(), testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		return Segment{}, err
 	}

@@ -17,12 +17,14 @@ var (
 	errBudget = errors.New("the cache directory has reached its limit (--cache-bytes)")
 )
 
-// Suffixes of the files in a cache directory. The dispatcher's core also knows writingSuffix, as partialSuffix.
+// Suffixes of the files in a cache directory. The dispatcher's core also knows writingSuffix, as partialSuffix. Files are counted again
+// after rescanAfter bytes. While the directory is full, they are counted again after fullPause.
 const (
 	segmentSuffix  = ".seg"
 	writingSuffix  = ".tmp"
 	invalidSuffix  = ".bad"
 	rescanAfter    = 64 << 20
+	fullPause      = time.Second
 	maxNameBytes   = 200
 	maxKeyBytes    = 256
 	maxSourceBytes = 256
@@ -69,10 +71,11 @@ type Dir struct {
 	buffers sync.Pool
 
 	mu sync.Mutex
-	// used is the size of all files: the last scan plus this process's later writes (since). scanned is false if the next
-	// reservation must scan the directory.
+	// used is the size of all files: the last scan, at the time scannedAt, plus this process's later writes (since). scanned is false if
+	// the next reservation must scan the directory.
 	used, since int64
 	scanned     bool
+	scannedAt   time.Time
 
 	// failing is held while the directory is listed because of a file that cannot be read. listed is when that last succeeded.
 	failing sync.Mutex
@@ -150,6 +153,9 @@ func (d *Dir) RemoveOld() (removed Usage, err error) {
 	return removed, err
 }
 
+// Call makes a call that FileSystem does not have, and waits for it as long as for opening a file.
+func (d *Dir) Call(what string, call func() error) error { return d.fs.only(d.fs.wait, what, call) }
+
 // Remove deletes a file. A missing file is no error.
 func (d *Dir) Remove(name string) error {
 	if !ValidName(name) {
@@ -188,7 +194,7 @@ func (d *Dir) scan() error {
 	if err != nil {
 		return fmt.Errorf("list the cache directory: %w", err)
 	}
-	d.used, d.since, d.scanned = 0, 0, true
+	d.used, d.since, d.scanned, d.scannedAt = 0, 0, true, time.Now()
 	for _, file := range all {
 		d.used += file.Size
 	}
@@ -202,14 +208,14 @@ func (d *Dir) reserve(bytes int64) error {
 	if d.budget <= 0 {
 		return nil
 	}
-	if !d.scanned || d.since > rescanAfter {
+	// Another process may have freed space.
+	full := d.used+bytes > d.budget && time.Since(d.scannedAt) >= fullPause
+	if !d.scanned || d.since > rescanAfter || full {
 		if err := d.scan(); err != nil {
 			return err
 		}
 	}
 	if d.used+bytes > d.budget {
-		// Another process may free space before the next call.
-		d.scanned = false
 		return errBudget
 	}
 	d.used += bytes

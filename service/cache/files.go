@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
@@ -48,50 +49,111 @@ type Info struct {
 // disk is a directory of the host. os.Root keeps every access inside it, also through links.
 type disk struct {
 	path string
+	// root is nil until the directory is open.
 	root atomic.Pointer[os.Root]
-	read history
+	// mounted is set once a file system was mounted at the path.
+	mounted atomic.Bool
+	read    history
 }
 
 // OpenDir opens a directory for segments. It creates the directory if its parent exists. A call that the host does not answer in
-// time is an error.
+// time is an error. If the host does not answer here, later calls try to open the directory.
 func OpenDir(path string, budget int64) (*Dir, error) {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make the cache directory: %w", err)
-	}
-	root, err := safedir.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open the cache directory: %w", err)
-	}
 	d := &disk{path: path}
-	d.root.Store(root)
-	return New(d, budget), nil
+	dir := New(d, budget)
+	if err := dir.Call("opening it", d.make); err != nil && !errors.Is(err, ErrNoAnswer) {
+		return nil, err
+	}
+	return dir, nil
+}
+
+// make makes the directory if there is none, and opens it.
+func (d *disk) make() error {
+	if err := os.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the cache directory: %w", err)
+	}
+	if err := d.replace(nil); err != nil {
+		return fmt.Errorf("open the cache directory: %w", err)
+	}
+	return nil
 }
 
 // do makes a call. If it fails, and another directory is at the path now, it makes the call there: a mount has returned, or somebody
 // has made the directory again.
-func (d *disk) do(call func(root *os.Root) error) error {
+func (d *disk) do(call func(root *os.Root) error) (err error) {
 	root := d.root.Load()
-	err := call(root)
-	if err != nil && d.replace(root) {
-		return call(d.root.Load())
+	if root != nil {
+		if err = call(root); err == nil {
+			return nil
+		}
 	}
-	return err
+	switch none := d.replace(root); {
+	case none == nil:
+		return call(d.root.Load())
+	case root == nil:
+		return none
+	case errors.Is(none, errSame):
+		return err
+	default:
+		return fmt.Errorf("%w (the directory cannot be opened again: %v)", err, none)
+	}
 }
 
-// replace opens the directory at the path, and returns whether it is another one than old.
-func (d *disk) replace(old *os.Root) bool {
+// errSame is the error if the directory at the path is the one that is open. errUnmounted is the error if a mount hid it before.
+var (
+	errSame      = errors.New("it is the same directory")
+	errUnmounted = errors.New("its file system is not mounted")
+)
+
+// replace opens the directory at the path. It returns an error unless that is another one than old, which may be nil. The directory
+// that was below a mount is no cache: it lies on another file system, which segments would fill.
+func (d *disk) replace(old *os.Root) error {
 	root, err := safedir.Open(d.path)
 	if err != nil {
-		return false
+		return err
 	}
-	was, gone := old.Stat(".")
+	if err := d.differs(old, root); err != nil {
+		return errors.Join(err, root.Close())
+	}
+	if !d.root.CompareAndSwap(old, root) {
+		// Another call has replaced it.
+		return root.Close()
+	}
+	if old != nil {
+		_ = old.Close()
+	}
+	return nil
+}
+
+// differs returns an error if root may not replace old.
+func (d *disk) differs(old, root *os.Root) error {
 	now, err := root.Stat(".")
-	if err != nil || gone == nil && os.SameFile(was, now) || !d.root.CompareAndSwap(old, root) {
-		_ = root.Close()
-		return d.root.Load() != old
+	if err != nil {
+		return err
 	}
-	_ = old.Close()
-	return true
+	if old != nil {
+		if was, gone := old.Stat("."); gone == nil && os.SameFile(was, now) {
+			return errSame
+		}
+	}
+	parent, err := os.Stat(d.path + "/..")
+	if err != nil {
+		return err
+	}
+	if mounted := device(now) != device(parent); mounted {
+		d.mounted.Store(true)
+	} else if d.mounted.Load() {
+		return errUnmounted
+	}
+	return nil
+}
+
+// device returns the device of a file's file system.
+func device(info fs.FileInfo) uint64 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Dev
+	}
+	return 0
 }
 
 // Create implements FileSystem.

@@ -1,8 +1,11 @@
 package cache
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
 // limit bounds the bytes that are written in a second. Writers wait in turn. The zero value has no bound.
@@ -25,19 +28,26 @@ func (d *Dir) WriteWaited() time.Duration {
 	return d.limit.waited
 }
 
-// wait returns when this number of bytes may be written.
-func (l *limit) wait(bytes int) {
+// wait returns when this number of bytes may be written, or with an error when ctx ends.
+func (l *limit) wait(ctx context.Context, bytes int) error {
 	if l.perSecond <= 0 {
-		return
+		return nil
 	}
+	cost := time.Duration(float64(bytes) / l.perSecond * float64(time.Second))
 	l.mu.Lock()
 	now := time.Now()
 	if l.paid.Before(now) {
 		l.paid = now
 	}
-	l.paid = l.paid.Add(time.Duration(float64(bytes) / l.perSecond * float64(time.Second)))
+	l.paid = l.paid.Add(cost)
 	pause := l.paid.Sub(now)
 	l.waited += pause
 	l.mu.Unlock()
-	time.Sleep(pause)
+	if clock.Sleep(ctx, pause) {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paid = l.paid.Add(-cost)
+	return ctx.Err()
 }

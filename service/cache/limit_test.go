@@ -1,9 +1,12 @@
 package cache
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -34,5 +37,34 @@ func TestWritersTogetherStayBelowTheLimit(t *testing.T) {
 	}
 	if d.WriteWaited() == 0 {
 		t.Error("no wait is counted")
+	}
+}
+
+// A stream that ends waits no longer for the limit, and later writers do not pay for what it has not written.
+func TestTheEndOfAStreamEndsItsWaitForTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perSecond, wait = 1 << 20, time.Second
+		l := &limit{perSecond: perSecond}
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		began := time.Now()
+		if err := l.wait(ctx, 3600*perSecond); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != wait {
+			t.Errorf("waited %v: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		if err := l.wait(t.Context(), perSecond); err != nil || time.Since(began) > time.Second {
+			t.Errorf("the next writer waited %v: %v", time.Since(began), err)
+		}
+	})
+	// The segment of a stream that ends fails with the reason.
+	d := open(t, t.TempDir(), 0)
+	d.LimitWriting(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if w, err := d.Create(ctx, testName, testID, testDTypes, Uncompressed); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", w, err)
+	}
+	if names, err := d.List(ClusterOf(testName)); len(names) != 0 || err != nil {
+		t.Errorf("left behind: %v, %v", names, err)
 	}
 }

@@ -136,7 +136,7 @@ func TestASegmentOfManyBlocks(t *testing.T) {
 	for i := range 2 * endBytes / entryBytes {
 		list = append(list, Chunk{Count: 1, Flags: uint32(i), Meta: []byte("m"), Payload: [][]byte{{byte(i)}}})
 	}
-	w, err := d.Create(testName, testID, testDTypes, Uncompressed)
+	w, err := d.Create(t.Context(), testName, testID, testDTypes, Uncompressed)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A directory that was removed and made again is another one, as that of a mount that has returned.
@@ -167,4 +170,90 @@ func TestClosingAndRenamingMayTakeAsLongAsSyncing(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A list of a bucket is expensive, so a full directory is not listed for each write. What another process removes makes room.
+func TestAFullDirectoryIsListedOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, list := &gone{memory: newMemory(func(string) error { return nil })}, chunks(7, 12)
+		d := New(g, 0)
+		segment, err := attempt(d, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d = New(g, segment.Bytes)
+		try := func(lists int, full bool) {
+			t.Helper()
+			for range 5 {
+				if err := d.reserve(1); errors.Is(err, errBudget) != full || !full && err != nil || g.lists != lists {
+					t.Errorf("%d lists: %v", g.lists, err)
+				}
+			}
+		}
+		try(1, true)
+		if err := g.Remove(segment.Name); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(fullPause - time.Millisecond)
+		try(1, true)
+		time.Sleep(time.Millisecond)
+		try(2, false)
+	})
+}
+
+// A file system is mounted at a path, goes, and returns. The directory that it hid is not written to: it may lie on the host's own
+// disk.
+func TestADirectoryThatAMountHidIsNotUsed(t *testing.T) {
+	path, list := t.TempDir(), chunks(7, 12)
+	if err := os.Chmod(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mount := func() {
+		t.Helper()
+		if err := unix.Mount("tmpfs", path, "tmpfs", 0, "mode=700"); errors.Is(err, os.ErrPermission) {
+			t.Skip("this user may not mount:", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	unmount := func() error { return unix.Unmount(path, unix.MNT_DETACH) }
+	mount()
+	t.Cleanup(func() { _ = unmount() })
+	d := open(t, path, 0)
+	// The kernel makes a file system read-only that has errors. The open directory then refuses writes, also without a mount.
+	if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unmount(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attempt(d, list); err == nil || !strings.Contains(err.Error(), errUnmounted.Error()) {
+		t.Error("a segment was written, or the error has no reason:", err)
+	}
+	if entries, err := os.ReadDir(path); err != nil || len(entries) != 0 {
+		t.Errorf("the directory below the mount has %v, %v", entries, err)
+	}
+	mount()
+	segment, err := attempt(d, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := readAll(t, d, segment, list); n != len(list) {
+		t.Errorf("%d of %d chunks: %v", n, len(list), err)
+	}
+}
+
+// A mount that did not answer when the process started is used when it answers.
+func TestADirectoryIsOpenedLater(t *testing.T) {
+	path, list := filepath.Join(t.TempDir(), "cache"), chunks(7, 12)
+	d := New(&disk{path: path}, 0)
+	if _, err := attempt(d, list); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attempt(d, list); err != nil {
+		t.Error(err)
+	}
 }

@@ -17,6 +17,8 @@ const (
 	longer, restFor = 10, 3
 	// pieceBytes is how much is read before its checksum is computed. It is still in the processor's cache then.
 	pieceBytes = 256 << 10
+	// mostUnanswered bounds the calls that go on alone. Each holds a thread of this process while a mount hangs.
+	mostUnanswered = 32
 )
 
 // ErrNoAnswer is the error of a call that takes too long. A call that is not made because of an earlier one has it too. So does the
@@ -25,23 +27,49 @@ var ErrNoAnswer = errors.New("the cache directory does not answer")
 
 // patience bounds the time for which a caller waits for a file system: wait, or ten times as long for lists and for calls that make
 // something durable. A call that takes longer goes on alone, and its result is
-// not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other.
+// not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other. The same holds while many
+// calls are not answered.
 type patience struct {
 	fs   FileSystem
 	wait time.Duration
 
 	mu           sync.Mutex
 	restingUntil time.Time
+	// unanswered counts the calls that go on alone.
+	unanswered int
 }
 
-// resting returns ErrNoAnswer for a while after a call that took too long.
+// resting returns ErrNoAnswer for a while after a call that took too long, and while no further call may go on alone.
 func (p *patience) resting() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Now().Before(p.restingUntil) {
+	switch {
+	case p.unanswered >= mostUnanswered:
+		return fmt.Errorf("%w: %d calls take too long", ErrNoAnswer, p.unanswered)
+	case time.Now().Before(p.restingUntil):
 		return fmt.Errorf("%w in time", ErrNoAnswer)
 	}
 	return nil
+}
+
+// alone waits for the end of a call in the background.
+func (p *patience) alone(wait func()) {
+	p.mu.Lock()
+	p.unanswered++
+	p.mu.Unlock()
+	go func() {
+		wait()
+		p.mu.Lock()
+		p.unanswered--
+		p.mu.Unlock()
+	}()
+}
+
+// full returns whether no further call may go on alone.
+func (p *patience) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unanswered >= mostUnanswered
 }
 
 // within makes a call, and returns ErrNoAnswer if it takes longer than most. late takes the result of such a call.
@@ -79,11 +107,11 @@ func await[T any](p *patience, most time.Duration, what string, call func() (T, 
 	p.mu.Lock()
 	p.restingUntil = time.Now().Add(restFor * p.wait)
 	p.mu.Unlock()
-	go func() {
+	p.alone(func() {
 		if a := <-answers; a.err == nil && late != nil {
 			late(a.result)
 		}
-	}()
+	})
 	return result, fmt.Errorf("%w in time: %s takes longer than %v", ErrNoAnswer, what, most)
 }
 
@@ -126,10 +154,13 @@ func (p *patience) Rename(from, to string) error {
 	return p.only(longer*p.wait, "renaming a file", func() error { return p.fs.Rename(from, to) })
 }
 
-// Remove deletes a file. It is asked also while the file system rests, because nothing else removes what was written.
+// Remove deletes a file. It is asked also while the file system rests. A file that stays is collected later.
 func (p *patience) Remove(name string) error {
-	if p.resting() != nil {
-		go func() { _ = p.fs.Remove(name) }()
+	if resting := p.resting(); resting != nil {
+		if p.full() {
+			return resting
+		}
+		p.alone(func() { _ = p.fs.Remove(name) })
 		return nil
 	}
 	return p.only(p.wait, "removing a file", func() error { return p.fs.Remove(name) })
@@ -204,10 +235,10 @@ func (f *patientReadable) fill(memory Block, data []byte, from int64, begin, end
 // Close closes the file.
 func (f *patientReadable) Close() error { return f.p.close(f.p.wait, f.file.Close) }
 
-// close closes a file also while the file system rests.
+// close closes a file also while the file system rests. No more calls than open files go on alone.
 func (p *patience) close(most time.Duration, file func() error) error {
 	if p.resting() != nil {
-		go func() { _ = file() }()
+		p.alone(func() { _ = file() })
 		return nil
 	}
 	return p.only(most, "closing a file", file)

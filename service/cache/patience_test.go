@@ -78,3 +78,56 @@ func TestASlowDirectoryIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// stuck is a directory in memory that does not answer before it is released.
+type stuck struct {
+	*memory
+	hangs   atomic.Bool
+	calls   atomic.Int32
+	release chan struct{}
+}
+
+func (s *stuck) Create(name string) (File, error) {
+	if s.hangs.Load() {
+		s.calls.Add(1)
+		<-s.release
+	}
+	return s.memory.Create(name)
+}
+
+func (s *stuck) Remove(name string) error {
+	if s.hangs.Load() {
+		s.calls.Add(1)
+		<-s.release
+	}
+	return s.memory.Remove(name)
+}
+
+// A mount hangs for an hour. Each call in it holds a thread, so no more than mostUnanswered are made. When it answers, it is used
+// again.
+func TestAHangingMountHoldsABoundedNumberOfThreads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, list := &stuck{memory: newMemory(func(string) error { return nil }), release: make(chan struct{})}, chunks(7, 12)
+		s.hangs.Store(true)
+		d := New(s, 0)
+		for range 10 * mostUnanswered {
+			if _, err := attempt(d, list); !errors.Is(err, ErrNoAnswer) {
+				t.Fatal(err)
+			}
+			_ = d.Remove(testName)
+			time.Sleep(2 * restFor * mostWait)
+		}
+		if n := s.calls.Load(); n != mostUnanswered {
+			t.Errorf("%d calls hang, want %d", n, mostUnanswered)
+		}
+		if err := d.Remove(testName); !errors.Is(err, ErrNoAnswer) {
+			t.Errorf("a file was not removed: %v", err)
+		}
+		s.hangs.Store(false)
+		close(s.release)
+		synctest.Wait()
+		if _, err := attempt(d, list); err != nil {
+			t.Error(err)
+		}
+	})
+}

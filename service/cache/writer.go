@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 
 // Writer writes one segment. It is not safe for concurrent use. After an error the caller must call Abort.
 type Writer struct {
+	// ctx ends the waits for LimitWriting.
+	ctx    context.Context
 	dir    *Dir
 	name   string
 	id     ID
@@ -41,8 +44,9 @@ type buffers struct {
 var Uncompressed = math.Inf(1)
 
 // Create starts a segment of elements whose tensors have these dtypes. Blocks are compressed if that makes them at least a quarter
-// smaller, and if the compressor is faster than a number of bytes per second. The first block decides it for the segment.
-func (d *Dir) Create(name string, id ID, dtypes []uint32, compressAbove float64) (*Writer, error) {
+// smaller, and if the compressor is faster than a number of bytes per second. The first block decides it for the segment. When ctx
+// ends, a Writer that waits for LimitWriting returns an error.
+func (d *Dir) Create(ctx context.Context, name string, id ID, dtypes []uint32, compressAbove float64) (*Writer, error) {
 	if !ValidName(name) || !strings.HasSuffix(name, segmentSuffix) || len(id.Key) > maxKeyBytes || len(id.Source) > maxSourceBytes {
 		return nil, fmt.Errorf("write segment %q: not the name of a segment", name)
 	}
@@ -53,7 +57,7 @@ func (d *Dir) Create(name string, id ID, dtypes []uint32, compressAbove float64)
 	if !kept {
 		memory = new(buffers)
 	}
-	w := &Writer{buffers: memory, dir: d, name: name, id: id, dtypes: dtypes, compressAbove: compressAbove, raw: compressAbove == Uncompressed}
+	w := &Writer{ctx: ctx, buffers: memory, dir: d, name: name, id: id, dtypes: dtypes, compressAbove: compressAbove, raw: compressAbove == Uncompressed}
 	file, err := d.fs.Create(w.temporaryName())
 	if err != nil {
 		return nil, fmt.Errorf("write segment %s: %w", name, err)
@@ -71,7 +75,9 @@ func (w *Writer) temporaryName() string {
 }
 
 func (w *Writer) write(data []byte) error {
-	w.dir.limit.wait(len(data))
+	if err := w.dir.limit.wait(w.ctx, len(data)); err != nil {
+		return fmt.Errorf("write segment %s: %w", w.name, err)
+	}
 	n, err := w.file.Write(data)
 	w.at += uint64(n)
 	if err != nil {

@@ -240,7 +240,7 @@ func TestVerifyFindsDamagedSegments(t *testing.T) {
 	}
 	dispatcher := &withCaches{}
 	for stream := range uint32(3) {
-		w, err := dir.Create(cache.Name("c-1", "key1", stream, 1, 1, "w"), cache.ID{Key: "key1", Part: stream, Parts: 3, Source: "digest"}, nil, cache.Uncompressed)
+		w, err := dir.Create(t.Context(), cache.Name("c-1", "key1", stream, 1, 1, "w"), cache.ID{Key: "key1", Part: stream, Parts: 3, Source: "digest"}, nil, cache.Uncompressed)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ type At struct {
 	CacheSource int64
 	// Part, if not nil, is a part of the source. Only UpstreamOfCache is then written, for the elements of that part.
 	Part *uint32
-	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job.
+	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job. An empty state is not known.
 	// Streams share a table only if both are equal, or if Files has the states of all files of the table.
 	Files map[string]string
 	Job   string

@@ -78,10 +78,9 @@ func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	var parts []string
 	names, all := tableFileNames(e.g, n)
 	for _, name := range names {
-		state, ok := e.at.Files[name]
-		parts = append(parts, name, state)
 		// Most strings of a dataset are not names of files.
-		all = all && ok
+		state := e.at.Files[name]
+		parts, all = append(parts, name, state), all && state != ""
 	}
 	if !all {
 		parts = append(parts, "job", e.at.Job)

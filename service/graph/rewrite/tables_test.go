@@ -70,6 +70,7 @@ func TestJobsDoNotShareATableWithUnknownFiles(t *testing.T) {
 		at rewrite.At
 	}{
 		"a file without a known state": {g: vocabulary(t, false)},
+		"a file that cannot be asked":  {vocabulary(t, false), rewrite.At{Files: map[string]string{"/data/words": ""}}},
 		"a computed name":              {vocabulary(t, true), rewrite.At{Files: map[string]string{"/data/words": "1"}}},
 	} {
 		names := map[string]string{}

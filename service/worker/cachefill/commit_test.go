@@ -3,6 +3,7 @@ package cachefill
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/service/cache"
@@ -12,9 +13,11 @@ import (
 type stuckDisk struct {
 	slowDisk
 	release chan struct{}
+	created int
 }
 
 func (d *stuckDisk) Create(name string) (cache.File, error) {
+	d.created++
 	file, err := d.slowDisk.Create(name)
 	return &stuckFile{file, d}, err
 }
@@ -32,7 +35,7 @@ func TestAPartIsComputedWhileASegmentBecomesDurable(t *testing.T) {
 	plan, whole, graphs := cached(t)
 	parts := whole.Parts
 	disk := &stuckDisk{slowDisk: slowDisk{path: t.TempDir()}, release: make(chan struct{}, len(parts))}
-	d.dir, d.AckWait = cache.New(disk, 0), 0
+	d.dir, d.commitWait = cache.New(disk, 0), time.Minute
 	from := &computed{runtime: runtime, graphs: graphs}
 	s := source(t, d, plan, whole, nil)
 	begin(t, s, from)
@@ -43,7 +46,7 @@ func TestAPartIsComputedWhileASegmentBecomesDurable(t *testing.T) {
 		}
 		tf.ReleaseAll(tensors)
 	}
-	if s.committing.TryLock() {
+	if !s.committing.Load().late(0) {
 		t.Fatal("the first segment is durable before it was synced")
 	}
 	for range len(parts) - 1 {
@@ -52,14 +55,48 @@ func TestAPartIsComputedWhileASegmentBecomesDurable(t *testing.T) {
 	numbers(t, s)
 	go func() { disk.release <- struct{}{} }()
 	s.AwaitAck()
-	var written []uint32
+	if written := reported(d); !slices.Equal(written, parts) {
+		t.Errorf("parts %v were written and reported, want %v", written, parts)
+	}
+}
+
+// reported returns the parts whose segments were reported.
+func reported(d *Directory) (written []uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, own := range d.own {
-		written = append(written, own.segment.GetPart())
+		if own.segment != nil {
+			written = append(written, own.segment.GetPart())
+		}
 	}
 	slices.Sort(written)
-	if !slices.Equal(written, parts) {
-		t.Errorf("parts %v were written and reported, want %v", written, parts)
+	return written
+}
+
+// A segment is not durable for as long as the stream runs. The stream does not wait for it, begins no further segment, and ends. When
+// the segment is durable, it is reported.
+func TestAStreamDoesNotWaitForASlowCommit(t *testing.T) {
+	d, runtime := directory(t)
+	plan, whole, graphs := cached(t)
+	disk := &stuckDisk{slowDisk: slowDisk{path: t.TempDir()}, release: make(chan struct{})}
+	d.dir, d.commitWait = cache.New(disk, 0), 50*time.Millisecond
+	s := source(t, d, plan, whole, nil)
+	begin(t, s, &computed{runtime: runtime, graphs: graphs})
+	if got := numbers(t, s); len(got) == 0 {
+		t.Fatal("no elements")
+	}
+	s.AwaitAck()
+	s.Close()
+	if written, dropped := reported(d), d.Metrics().WritesDropped; len(written) != 0 || dropped != uint64(len(whole.Parts)-1) {
+		t.Errorf("parts %v are reported, %d writes dropped", written, dropped)
+	}
+	// The second segment was begun before the first one was late.
+	if disk.created > 2 {
+		t.Errorf("%d segments were begun", disk.created)
+	}
+	close(disk.release)
+	d.Running.Wait()
+	if written := reported(d); !slices.Equal(written, whole.Parts[:1]) {
+		t.Errorf("parts %v are reported", written)
 	}
 }

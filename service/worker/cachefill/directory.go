@@ -20,6 +20,8 @@ import (
 const (
 	// ackWait is the default of Directory.AckWait.
 	ackWait = 2 * time.Second
+	// commitWait is the default of Directory.commitWait.
+	commitWait = 3 * time.Second
 	// collectPeriod is the longest time between two searches for unneeded files.
 	collectPeriod = time.Minute
 	// idleBytes is the memory of blocks that is kept for later blocks.
@@ -47,8 +49,10 @@ type Directory struct {
 	OrphanAfter time.Duration
 	// AckWait bounds how long the end of a stream waits for the acknowledgement of its segments. The next epoch then finds them.
 	AckWait time.Duration
-	dir     *cache.Dir
-	path    string
+	// commitWait is how long a stream waits at most until a segment is durable.
+	commitWait time.Duration
+	dir        *cache.Dir
+	path       string
 	// memory has the blocks that were read.
 	memory *buffer.Pool
 	// Runtime returns the context of the graphs downstream of cached steps. They wait for the upstream graph, and
@@ -91,7 +95,7 @@ func Open(path string, bytes int64) (*Directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Directory{AckWait: ackWait, dir: dir, path: path, memory: memory, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
+	return &Directory{AckWait: ackWait, commitWait: commitWait, dir: dir, path: path, memory: memory, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
 }
 
 // Close frees the context, and memory that no tensor has.
@@ -146,7 +150,7 @@ func (d *Directory) drop(name string, why error) {
 	d.mu.Lock()
 	delete(d.own, name)
 	d.mu.Unlock()
-	if why == nil {
+	if why == nil || errors.Is(why, context.Canceled) {
 		return
 	}
 	d.dropped.Add(1)

@@ -2,8 +2,7 @@ package cachefill
 
 import (
 	"errors"
-	"maps"
-	"slices"
+	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -49,20 +48,78 @@ func (s *Source) closeReader() {
 	}
 }
 
-// commit begins to make the segment durable, while the stream computes its next part. It waits for the commit before it.
+// commit is a segment that is being made durable in the background.
+type commit struct {
+	began time.Time
+	// over is closed at the end. A thread of TensorFlow makes it: in a simulation, a wait for it stops the simulated time.
+	over chan struct{}
+}
+
+var (
+	errBehind   = errors.New("an earlier segment is not durable yet: the directory is slower than the stream")
+	errNoAnswer = errors.New("the directory has not answered in time, and was not measured since")
+)
+
+// late returns whether the commit takes longer than most. nil is never late.
+func (c *commit) late(most time.Duration) bool {
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.over:
+		return false
+	default:
+		return time.Since(c.began) >= most
+	}
+}
+
+// settle waits for the newest commit, until that is commitWait old. It returns whether the commit is over.
+func (s *Source) settle() bool {
+	last := s.committing.Load()
+	if last == nil {
+		return true
+	}
+	timer := time.NewTimer(s.Directory.commitWait - time.Since(last.began))
+	defer timer.Stop()
+	select {
+	case <-last.over:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// behind returns why no segment is begun now; nil if one may be begun. The next part would wait for the directory, too.
+func (s *Source) behind() error {
+	switch {
+	case !s.Directory.health.answers():
+		return errNoAnswer
+	case s.committing.Load().late(s.Directory.commitWait):
+		return errBehind
+	}
+	return nil
+}
+
+// commit begins to make the segment durable, while the stream computes its next part. It waits for the commit before it. If that
+// takes too long, the segment is discarded: a slow directory must not slow down the stream.
 func (s *Source) commit() {
 	if s.writer == nil {
 		return
 	}
-	s.committing.Lock()
+	if !s.settle() {
+		s.drop(errBehind)
+		return
+	}
+	now := &commit{began: time.Now(), over: make(chan struct{})}
+	s.committing.Store(now)
 	writer, name, source, names, files := s.writer, s.name, s.source, s.Stream.FileNames(s.part()), s.graphs.Files
 	s.writer = nil
 	go func() {
-		defer s.committing.Unlock()
+		defer close(now.over)
 		// The files must still be those that the elements came from. The tables may have been named before the digest was
 		// computed.
-		now, err := digest(s.Context, names)
-		changed := now != source || !maps.Equal(dataset.FileStates(s.Context, slices.Collect(maps.Keys(files))), files)
+		found, err := digest(s.Context, names)
+		changed := found != source || !dataset.Unchanged(s.Context, files)
 		switch {
 		case s.Context.Err() != nil:
 			s.discard(writer, name, nil)
@@ -91,12 +148,6 @@ func (s *Source) finish(writer *cache.Writer, name string) {
 	})
 }
 
-// settle waits for the commit in progress.
-func (s *Source) settle() {
-	s.committing.Lock()
-	defer s.committing.Unlock()
-}
-
 // drop abandons the writing; the elements continue.
 func (s *Source) drop(why error) {
 	if s.writer != nil {
@@ -113,7 +164,7 @@ func (s *Source) discard(writer *cache.Writer, name string, why error) {
 	s.Directory.drop(name, why)
 }
 
-// Close frees what is open. A segment that is not complete is discarded.
+// Close frees what is open. A segment that is not complete is discarded. One that is durable only later is reported then.
 func (s *Source) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,6 +172,12 @@ func (s *Source) Close() {
 	s.drop(nil)
 	s.closePart()
 	_ = s.takeEarly(nil)
-	s.settle()
-	s.Report()
+	if s.settle() {
+		s.Report()
+		return
+	}
+	s.Directory.Running.Go(func() {
+		<-s.committing.Load().over
+		s.Report()
+	})
 }

@@ -72,8 +72,11 @@ func (d *Directory) segmentOf(ctx context.Context, ask *pecanv1.AskCachePart) *p
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		delete(f.answers, at)
-		f.mu.Unlock()
+		defer f.mu.Unlock()
+		// Two runs of a stream may ask with one lease.
+		if f.answers[at] == answers {
+			delete(f.answers, at)
+		}
 	}()
 	d.Send(question)
 	for wait := answerWait; ; wait = most {

@@ -2,6 +2,7 @@ package cachefill
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,5 +112,26 @@ func TestAStreamThatStopsWaitsNoLonger(t *testing.T) {
 		if len(d.follower.vain) > 0 {
 			t.Error("the end of a stream counts as a wait in vain")
 		}
+	})
+}
+
+// Two runs of a stream ask with one lease. The end of the first one's wait takes no answer from the second one.
+func TestTwoRunsMayAskForOnePart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Directory{Send: func(...*pecanv1.WorkerMessage) {}}
+		first, cancel := context.WithTimeout(t.Context(), answerWait/2)
+		defer cancel()
+		var asks sync.WaitGroup
+		ask := &pecanv1.AskCachePart{Key: "k"}
+		asks.Go(func() { d.segmentOf(first, ask) })
+		synctest.Wait()
+		asks.Go(func() {
+			if found := d.segmentOf(t.Context(), ask); found.GetName() != "n" {
+				t.Errorf("found %v", found)
+			}
+		})
+		time.Sleep(answerWait * 3 / 4)
+		d.Answer(&pecanv1.CachePart{Segment: &pecanv1.CacheSegment{Name: "n"}})
+		asks.Wait()
 	})
 }

@@ -16,7 +16,7 @@ func TestOnlyLargeElementsKeepTheirBlock(t *testing.T) {
 	d, _ := directory(t)
 	for size, shares := range map[int]bool{100: false, 300 << 10: false, 1 << 20: true, 3 << 20: true} {
 		const elements = 4
-		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.begun.Add(1), "w"), cache.ID{Key: "k"}, nil, cache.Uncompressed)
+		writer, err := d.dir.Create(t.Context(), cache.Name("c", "k", 0, 1, d.begun.Add(1), "w"), cache.ID{Key: "k"}, nil, cache.Uncompressed)
 		if err != nil {
 			t.Fatal(err)
 		}

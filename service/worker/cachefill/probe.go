@@ -110,7 +110,7 @@ func (d *Directory) probeSize(ctx context.Context, atOnce, bytes, elements int) 
 	for _, segment := range segments {
 		if segment.Name != "" {
 			defer d.remove(segment.Name)
-			dropPages(filepath.Join(d.path, segment.Name))
+			d.dropPages(segment.Name)
 		}
 	}
 	if err != nil {
@@ -142,7 +142,7 @@ func probeAll(counts []int, bytes int, transfer func(i int) error) (*pecanv1.Sto
 // writeProbe writes a segment of equal elements, for probeTime at most. If it fails, the segment has no name, and no file stays.
 func (d *Directory) writeProbe(ctx context.Context, name string, data []byte, elements int) (segment cache.Segment, written int, err error) {
 	began := time.Now()
-	writer, err := d.dir.Create(name, cache.ID{Key: probeKey, Parts: 1, Source: probeKey}, nil, cache.Uncompressed)
+	writer, err := d.dir.Create(ctx, name, cache.ID{Key: probeKey, Parts: 1, Source: probeKey}, nil, cache.Uncompressed)
 	if err != nil {
 		return cache.Segment{}, 0, err
 	}
@@ -178,11 +178,13 @@ func (d *Directory) readProbe(segment cache.Segment) error {
 
 // dropPages takes a file out of the host's page cache, so that it is read from the store. If that fails, the file is read
 // faster than later ones.
-func dropPages(path string) {
-	file, err := os.Open(path)
-	if err != nil {
-		return
-	}
-	defer file.Close()
-	_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
+func (d *Directory) dropPages(name string) {
+	_ = d.dir.Call("dropping pages", func() error {
+		file, err := os.OpenFile(filepath.Join(d.path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
+	})
 }

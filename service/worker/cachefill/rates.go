@@ -1,6 +1,7 @@
 package cachefill
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/bits"
@@ -103,8 +104,10 @@ func (t *transfers) busy() time.Duration {
 type health struct {
 	mu sync.Mutex
 	// failures counts the writes that have failed in a row. problem is why nothing can be written; empty if it can.
+	// noAnswer is set if it is that the directory does not answer in time.
 	failures int
 	problem  string
+	noAnswer bool
 	// free is how many bytes may still be written; negative if it is not known.
 	free int64
 }
@@ -113,17 +116,22 @@ type health struct {
 func (h *health) succeeded(bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failures, h.problem = 0, ""
+	h.failures, h.problem, h.noAnswer = 0, "", false
 	if h.free > 0 {
 		h.free = max(h.free-bytes, 0)
 	}
 }
 
+// failed notes that a call failed. The end of a stream that waits for a rate limit is no failure of the directory.
 func (h *health) failed(err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures++; h.failures >= mostFailures || errors.Is(err, cache.ErrNoAnswer) {
-		h.problem = err.Error()
+	noAnswer := errors.Is(err, cache.ErrNoAnswer)
+	if h.failures++; h.failures >= mostFailures || noAnswer {
+		h.problem, h.noAnswer = err.Error(), h.noAnswer || noAnswer
 	}
 }
 
@@ -131,13 +139,20 @@ func (h *health) failed(err error) {
 func (h *health) broken(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failures, h.problem = mostFailures, err.Error()
+	h.failures, h.problem, h.noAnswer = mostFailures, err.Error(), errors.Is(err, cache.ErrNoAnswer)
 }
 
 func (h *health) setFree(bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.free = bytes
+}
+
+// answers returns whether the directory has answered since the last call that took too long. A probe finds it.
+func (h *health) answers() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.noAnswer
 }
 
 func (h *health) state() (problem string, free int64) {
@@ -188,7 +203,7 @@ func (d *Directory) WriteWaited() time.Duration { return d.dir.WriteWaited() }
 func (d *Directory) freeBytes() int64 {
 	free := int64(-1)
 	var state unix.Statfs_t
-	if unix.Statfs(d.path, &state) == nil {
+	if d.dir.Call("asking for free space", func() error { return unix.Statfs(d.path, &state) }) == nil {
 		free = bytesOf(state.Bavail, state.Frsize)
 	}
 	if room, bounded, err := d.dir.Room(); err == nil && bounded {

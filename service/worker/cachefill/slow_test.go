@@ -98,4 +98,14 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	if got, _, opened := stream(segments); !slices.Equal(got, want) || opened != 0 {
 		t.Errorf("read again: %d of %d elements, computed %d parts", len(got), len(want), opened)
 	}
+	// A stream that tries would wait again. A probe finds that the directory answers.
+	if got, none, _ := stream(nil); !slices.Equal(got, want) || len(none) != 0 {
+		t.Errorf("before a probe: %d of %d elements, %d segments", len(got), len(want), len(none))
+	}
+	if err := d.probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, again, _ := stream(nil); !slices.Equal(got, want) || len(again) != len(parts) {
+		t.Errorf("after a probe: %d of %d elements, %d segments", len(got), len(want), len(again))
+	}
 }

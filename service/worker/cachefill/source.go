@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
@@ -81,9 +82,8 @@ type Source struct {
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
-	// committing is held by the commit in progress. It is no channel, because TensorFlow's threads and the run use it: a
-	// simulation allows no channel between goroutines inside and outside of its bubble.
-	committing sync.Mutex
+	// committing is the newest commit; nil before the first one.
+	committing atomic.Pointer[commit]
 
 	reports reports
 }
@@ -208,7 +208,11 @@ func (s *Source) beginReading() (err error) {
 func (s *Source) beginWriting() {
 	s.name = cache.Name(s.Directory.Cluster(), s.Action.GetKey(), s.part(), s.Lease, s.Directory.begun.Add(1), s.Directory.Worker)
 	s.Directory.begin(s.name)
-	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.dtypes(), s.Directory.compressAbove())
+	if why := s.behind(); why != nil {
+		s.Directory.drop(s.name, why)
+		return
+	}
+	writer, err := s.Directory.dir.Create(s.Context, s.name, s.segmentID(), s.dtypes(), s.Directory.compressAbove())
 	if err != nil {
 		s.Directory.health.failed(err)
 		s.Directory.drop(s.name, err)

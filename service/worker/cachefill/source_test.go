@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
@@ -303,7 +304,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 		}
 		from := &upstream{it: it}
 		id := cache.ID{Key: "k"}
-		writer, err := d.dir.Create(cache.Name("c", "k", 0, 1, d.begun.Add(1), "w"), id, nil, 0)
+		writer, err := d.dir.Create(t.Context(), cache.Name("c", "k", 0, 1, d.begun.Add(1), "w"), id, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -373,9 +374,14 @@ func inWords(tensors []*tf.Tensor) string {
 
 func TestTheDigestOfSourcesChangesWithTheirFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "data")
-	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
-		t.Fatal(err)
+	changeTo := func(text string) {
+		t.Helper()
+		changed := time.Now().Add(-time.Minute)
+		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chtimes(file, changed, changed)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	changeTo("one")
 	of := func(names ...string) string {
 		sum, err := digest(t.Context(), names)
 		if err != nil {
@@ -387,9 +393,7 @@ func TestTheDigestOfSourcesChangesWithTheirFiles(t *testing.T) {
 	if of("no file", file, "nor this") != before {
 		t.Error("strings that name no file count")
 	}
-	if err := os.WriteFile(file, []byte("three"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	changeTo("two")
 	if of(file) == before {
 		t.Error("a file that changed goes unseen")
 	}
