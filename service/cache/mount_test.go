@@ -201,7 +201,7 @@ func TestAFullDirectoryIsListedOnceInAWhile(t *testing.T) {
 	})
 }
 
-// A file system is mounted at a path, goes, and returns. The directory that it hid is not written to: it may lie on the host's own
+// D14: a file system is mounted at a path, goes, and returns. The directory that it hid is not written to: it may lie on the host's own
 // disk.
 func TestADirectoryThatAMountHidIsNotUsed(t *testing.T) {
 	path, list := t.TempDir(), chunks(7, 12)

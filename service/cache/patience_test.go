@@ -103,7 +103,7 @@ func (s *stuck) Remove(name string) error {
 	return s.memory.Remove(name)
 }
 
-// A mount hangs for an hour. Each call in it holds a thread, so no more than mostUnanswered are made. When it answers, it is used
+// D14: a mount hangs for hours. Each call in it holds a thread, so no more than mostUnanswered are made. When it answers, it is used
 // again.
 func TestAHangingMountHoldsABoundedNumberOfThreads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -73,7 +73,7 @@ func reported(d *Directory) (written []uint32) {
 	return written
 }
 
-// A segment is not durable for as long as the stream runs. The stream does not wait for it, begins no further segment, and ends. When
+// D14: a segment is not durable for as long as the stream runs. The stream does not wait for it, begins no further segment, and ends. When
 // the segment is durable, it is reported.
 func TestAStreamDoesNotWaitForASlowCommit(t *testing.T) {
 	d, runtime := directory(t)
