@@ -32,6 +32,9 @@ type Writer struct {
 	elements uint64
 	inBlock  uint64
 	blocks   []block
+	// finished and sum, the segment's checksum, are set by Finish.
+	finished bool
+	sum      uint32
 }
 
 // buffers are the memory of one Writer at a time.
@@ -179,23 +182,35 @@ func (w *Writer) Commit() (Segment, error) {
 	return out, nil
 }
 
-// commit makes the segment durable before it has its final name, and the name durable before it returns.
-func (w *Writer) commit() (out Segment, err error) {
+// Finish writes the rest of the segment, and waits for LimitWriting. Only Commit and Abort may follow. Commit calls it first.
+func (w *Writer) Finish() error {
+	if w.finished {
+		return nil
+	}
 	if err := w.flush(); err != nil {
-		return out, err
+		return err
 	}
 	end := appendFooter(nil, footer{w.id, w.elements, w.dtypes, w.blocks})
 	if len(end) > math.MaxUint32 {
-		return out, fmt.Errorf("write segment %s: it has too many blocks", w.name)
+		return fmt.Errorf("write segment %s: it has too many blocks", w.name)
 	}
-	sum := checksum(end)
+	w.sum = checksum(end)
 	tail := binary.LittleEndian.AppendUint32(end, uint32(len(end)))
-	tail = binary.LittleEndian.AppendUint32(tail, sum)
+	tail = binary.LittleEndian.AppendUint32(tail, w.sum)
 	tail = append(tail, footerMagic...)
 	if err := w.dir.reserve(int64(len(tail))); err != nil {
-		return out, err
+		return err
 	}
 	if err := w.write(tail); err != nil {
+		return err
+	}
+	w.finished = true
+	return nil
+}
+
+// commit makes the segment durable before it has its final name, and the name durable before it returns.
+func (w *Writer) commit() (out Segment, err error) {
+	if err := w.Finish(); err != nil {
 		return out, err
 	}
 	if err := w.file.Sync(); err != nil {
@@ -215,7 +230,7 @@ func (w *Writer) commit() (out Segment, err error) {
 	// Only now is it certain that no write goes on with the buffers.
 	w.dir.buffers.Put(w.buffers)
 	w.buffers = nil
-	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: sum, Elements: w.elements, ID: w.id}, nil
+	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: w.sum, Elements: w.elements, ID: w.id}, nil
 }
 
 // Abort discards the segment and deletes its file.

@@ -315,7 +315,7 @@ func (c *Core) cacheProblem(job *durable.Job) string {
 	case c.caches.unwanted[key] != "":
 		return "other caches are expected to save more within the quotas: " + c.caches.unwanted[key] + ". Raise --cache-quota of the dispatcher or the tenant's cache_bytes, or remove caches (pecanctl cache rm)"
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
-		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
+		return fmt.Sprintf("%d segments could not be written: no space was left, or a write failed or took too long. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	case unversioned > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("the versions of source files were not known for %d parts: their store does not answer, or the files are only some seconds old. The log of a worker has the error", unversioned)
 	}

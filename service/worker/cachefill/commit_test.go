@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
 )
 
@@ -27,7 +28,7 @@ type stuckFile struct {
 	disk *stuckDisk
 }
 
-func (f *stuckFile) Sync() error { <-f.disk.release; return f.File.Sync() }
+func (f *stuckFile) Sync() error { <-f.disk.release; return nil }
 
 // While the segment of a part becomes durable, the next part is computed. The stream ends when all of its segments are durable.
 func TestAPartIsComputedWhileASegmentBecomesDurable(t *testing.T) {
@@ -71,6 +72,27 @@ func reported(d *Directory) (written []uint32) {
 	}
 	slices.Sort(written)
 	return written
+}
+
+// A limit of the writing speed delays the end of a segment. That is no sign of a slow directory: all segments are written.
+func TestAStreamWaitsForTheLimit(t *testing.T) {
+	d, runtime := directory(t)
+	plan, whole, graphs := cached(t)
+	disk := &stuckDisk{slowDisk: slowDisk{path: t.TempDir()}, release: make(chan struct{})}
+	close(disk.release)
+	d.dir = cache.New(disk, 0)
+	written := func() []*pecanv1.CacheSegment {
+		s := source(t, d, plan, whole, nil)
+		begin(t, s, &computed{runtime: runtime, graphs: graphs})
+		numbers(t, s)
+		return writtenBy(s)
+	}
+	free := written()
+	d.commitWait = 100 * time.Millisecond
+	d.LimitWriting(4 * free[0].Bytes)
+	if limited := written(); len(limited) != len(whole.Parts) || len(free) != len(limited) {
+		t.Errorf("%d of %d segments were written; %d without a limit", len(limited), len(whole.Parts), len(free))
+	}
 }
 
 // D14: a segment is not durable for as long as the stream runs. The stream does not wait for it, begins no further segment, and ends. When

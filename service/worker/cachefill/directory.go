@@ -20,8 +20,8 @@ import (
 const (
 	// ackWait is the default of Directory.AckWait.
 	ackWait = 2 * time.Second
-	// commitWait is the default of Directory.commitWait.
-	commitWait = 3 * time.Second
+	// commitWait is the default of Directory.commitWait. A mounted bucket uploads a segment before it is durable.
+	commitWait = 30 * time.Second
 	// collectPeriod is the longest time between two searches for unneeded files.
 	collectPeriod = time.Minute
 	// idleBytes is the memory of blocks that is kept for later blocks.

@@ -50,9 +50,11 @@ func (s *Source) closeReader() {
 
 // commit is a segment that is being made durable in the background.
 type commit struct {
-	began time.Time
-	// over is closed at the end. A thread of TensorFlow makes it: in a simulation, a wait for it stops the simulated time.
-	over chan struct{}
+	// written is closed when the data is written, at the time began. A limit of the writing speed delays it, which is no sign of a slow
+	// directory. over is closed at the end. In a simulation, a wait for these channels stops the simulated time, because a thread
+	// of TensorFlow makes them.
+	written, over chan struct{}
+	began         time.Time
 }
 
 var (
@@ -69,16 +71,22 @@ func (c *commit) late(most time.Duration) bool {
 	case <-c.over:
 		return false
 	default:
+	}
+	select {
+	case <-c.written:
 		return time.Since(c.began) >= most
+	default:
+		return false
 	}
 }
 
-// settle waits for the newest commit, until that is commitWait old. It returns whether the commit is over.
+// settle waits for the newest commit, until its data has been written for commitWait. It returns whether the commit is over.
 func (s *Source) settle() bool {
 	last := s.committing.Load()
 	if last == nil {
 		return true
 	}
+	<-last.written
 	timer := time.NewTimer(s.Directory.commitWait - time.Since(last.began))
 	defer timer.Stop()
 	select {
@@ -110,12 +118,17 @@ func (s *Source) commit() {
 		s.drop(errBehind)
 		return
 	}
-	now := &commit{began: time.Now(), over: make(chan struct{})}
+	now := &commit{written: make(chan struct{}), over: make(chan struct{})}
 	s.committing.Store(now)
 	writer, name, source, names, files := s.writer, s.name, s.source, s.Stream.FileNames(s.part()), s.graphs.Files
 	s.writer = nil
 	go func() {
 		defer close(now.over)
+		end := s.Directory.writing.begin()
+		unwritten := writer.Finish()
+		end(0, 0)
+		now.began = time.Now()
+		close(now.written)
 		// The files must still be those that the elements came from. The tables may have been named before the digest was
 		// computed.
 		found, err := digest(s.Context, names)
@@ -123,6 +136,9 @@ func (s *Source) commit() {
 		switch {
 		case s.Context.Err() != nil:
 			s.discard(writer, name, nil)
+		case unwritten != nil:
+			s.Directory.health.failed(unwritten)
+			s.discard(writer, name, unwritten)
 		case err != nil || changed:
 			s.discard(writer, name, errors.Join(errors.New("the source files changed while they were read"), err))
 		default:
