@@ -7,7 +7,7 @@
 // also uses two C++ functions, and does without them if they are absent.
 //
 // context.go starts the runtime. iterator.go runs a graph. fill.go fetches many elements into blocks and packs. state.go
-// saves and restores an iterator. pooled.go runs many streams in one iterator. pull.go registers sources. tensor.go has
+// saves and restores an iterator. pooled.go runs many streams in one iterator. pull.go registers sources. loan.go lets PecanPull fetch from an iterator without Go. tensor.go has
 // tensors. registry.go lists TensorFlow's ops. error.go has TensorFlow's errors. crash.go reports crashes of native code. Their C side is executor.c (contexts
 // and iterators), fill.c, tensor.c, pull.c and crash.c. tensorflow.h declares what Go calls. iterator.h and crash.h declare
 // what the C files share.

@@ -36,6 +36,9 @@ type Iterator struct {
 	fetching sync.Mutex
 	element  *C.pecan_tensor
 	status   status
+	// loan is what the iterator is lent in; nil if it is not. lent is what came of it, which fetching protects.
+	loan atomic.Pointer[Loan]
+	lent lent
 	// given and failed count the elements of the current stream: those that were returned or skipped, and the errors.
 	given, failed atomic.Uint64
 	// streams supplies the streams of a pooled iterator under the handle source; nil for other iterators.
@@ -87,9 +90,11 @@ func (it *Iterator) Next() ([]*Tensor, error) {
 }
 
 // adoptAll takes over the element that was fetched.
-func (it *Iterator) adoptAll() []*Tensor {
-	fetched := unsafe.Slice(it.element, it.components)
-	tensors := make([]*Tensor, it.components)
+func (it *Iterator) adoptAll() []*Tensor { return adoptAll(unsafe.Slice(it.element, it.components)) }
+
+// adoptAll takes over the tensors of an element.
+func adoptAll(fetched []C.pecan_tensor) []*Tensor {
+	tensors := make([]*Tensor, len(fetched))
 	for i := range tensors {
 		tensors[i] = adopt(&fetched[i])
 	}
@@ -114,7 +119,11 @@ func (it *Iterator) fetch(f func() C.TF_Code) error {
 	if it.closed || it.cancelled.Load() {
 		return ErrCancelled
 	}
-	code := f()
+	return it.result(f())
+}
+
+// result returns the meaning of a code, and of the status that came with it.
+func (it *Iterator) result(code C.TF_Code) error {
 	switch {
 	case code == C.TF_OK:
 		return nil
@@ -194,6 +203,10 @@ func (it *Iterator) Cancel() {
 // graph does, forever with a read from a dead mount.
 func (it *Iterator) Close() {
 	it.Cancel()
+	elements, _, _ := it.Reclaim()
+	for _, element := range elements {
+		ReleaseAll(element)
+	}
 	it.calls.Lock()
 	defer it.calls.Unlock()
 	if !it.closed {

@@ -123,6 +123,19 @@ const char* pecan_string_at(TF_Tensor* tensor, int64_t i, size_t* len);
 int64_t pecan_live_tensors(void);
 void pecan_count_tensors(int64_t by);
 
+// What the op PecanPull of one source may fetch by itself, from an iterator that Go has lent to it. The op keeps the elements.
+typedef struct pecan_loan pecan_loan;
+pecan_loan* pecan_new_loan(void);
+void pecan_retain_loan(pecan_loan* loan);
+// Frees a loan after its last user.
+void pecan_release_loan(pecan_loan* loan);
+// Lends an iterator: for that many elements or bytes, or to its end. Go does not use the iterator or the status before
+// pecan_recall.
+void pecan_lend(pecan_loan* loan, pecan_iterator* iterator, int64_t most_elements, size_t most_bytes, TF_Status* status);
+// Ends what pecan_lend began, after the fetch in progress. Returns the number of elements that the op has fetched, which *elements
+// has until the next pecan_lend, and the time that it took. *code is that of the last fetch, whose error the status has.
+int64_t pecan_recall(pecan_loan* loan, pecan_tensor** elements, int64_t* nanoseconds, TF_Code* code);
+
 // Registers the source op PecanPull and its kernel. Call it once per process.
 void pecan_register_pull(TF_Status* status);
 

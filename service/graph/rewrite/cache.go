@@ -107,7 +107,7 @@ func (e *editor) pullCached(mark *graph.Step) string {
 	for i, s := range shapes {
 		packs[i] = &tf.TensorShapeProto{Dim: append([]*tf.TensorShapeProto_Dim{{Size: -1}}, s.GetDim()...)}
 	}
-	return e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
+	return e.skip(mark, e.Add(&tf.NodeDef{Name: pullElements, Op: "UnbatchDataset",
 		Input: []string{e.addPull(types, packs, e.at.CacheSource)}, Attr: nodedef.DatasetAttrs(types, shapes)}))
 }
 

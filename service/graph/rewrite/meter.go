@@ -115,7 +115,8 @@ func (m *metering) inputs(n *tf.NodeDef) (positions []int, from []string) {
 func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
-	m.wakes[name] = wakesPerElement[n.GetOp()]
+	// tf.data does not make the map parallel that pulls from the worker.
+	m.wakes[name] = wakesPerElement[n.GetOp()] && name != PullNode
 	inputCounted := false
 	for i, from := range inputs {
 		known := m.planMeters(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
@@ -190,7 +191,7 @@ func (e *editor) countedAs(n *tf.NodeDef) string {
 	switch {
 	case e.cutInBlocks(name), n.GetOp() == "OptionsDataset":
 		return ""
-	case name == original, name == PullNode, strings.HasSuffix(name, "/shard"):
+	case name == original, name == PullNode, name == pullElements, strings.HasSuffix(name, "/shard"):
 		return name
 	case strings.HasSuffix(name, "/flatten"):
 		if e.cutInBlocks(original) {

@@ -13,6 +13,9 @@ const pullPrefix = "pecan_pull"
 // PullNode is the node that returns the elements of PecanPull.
 const PullNode = pullPrefix
 
+// pullElements is the node that takes the elements out of packs from PecanPull.
+const pullElements = pullPrefix + "/elements"
+
 // OriginalNode returns the node of the registered graph for a node of a stream graph. That is the node itself if it is
 // registered, and the node upstream for a cut. It is "" for the sources and options that Pecan adds.
 func OriginalNode(name string) string {

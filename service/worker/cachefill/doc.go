@@ -6,7 +6,7 @@
 // worker's side of all caches: segments that are written, acknowledged by the dispatcher, or removed because no cache
 // needs them.
 //
-// source.go has the Source, and end.go ends a part and completes its segment. early.go opens the next segment. upstream.go
+// source.go has the Source. pull.go yields its elements, and lets the op fetch those of the upstream graph. end.go ends a part and completes its segment. early.go opens the next segment. upstream.go
 // fetches the elements of the upstream graph and packs small ones. digest.go names the files that elements come from.
 // reports.go reports finished and invalid segments. directory.go has the Directory. rates.go measures the directory's
 // speed. probe.go measures the speed before the first segment. follow.go asks the dispatcher whether another worker writes

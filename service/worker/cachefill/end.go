@@ -186,6 +186,7 @@ func (s *Source) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.drop(nil)
+	_ = s.reclaim()
 	s.closePart()
 	_ = s.takeEarly(nil)
 	if s.settle() {

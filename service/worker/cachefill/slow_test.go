@@ -102,8 +102,9 @@ func TestASlowDirectoryChangesNoElement(t *testing.T) {
 	if got, none, _ := stream(nil); !slices.Equal(got, want) || len(none) != 0 {
 		t.Errorf("before a probe: %d of %d elements, %d segments", len(got), len(want), len(none))
 	}
-	if err := d.probe(t.Context()); err != nil {
-		t.Fatal(err)
+	// On a busy host, a call of the probe may take too long, too.
+	for err := d.probe(t.Context()); err != nil; err = d.probe(t.Context()) {
+		time.Sleep(most)
 	}
 	if got, again, _ := stream(nil); !slices.Equal(got, want) || len(again) != len(parts) {
 		t.Errorf("after a probe: %d of %d elements, %d segments", len(got), len(want), len(again))

@@ -241,30 +241,6 @@ func (s *Source) open() error {
 	return nil
 }
 
-// Pull implements tf.Source.
-func (s *Source) Pull() ([]*tf.Tensor, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		switch {
-		case s.closed:
-			return nil, tf.ErrCancelled
-		case s.done == len(s.Stream.Parts):
-			return nil, io.EOF
-		}
-		if !s.begun {
-			if err := s.beginPart(); err != nil {
-				return nil, err
-			}
-		}
-		tensors, err := s.pull()
-		if !errors.Is(err, io.EOF) {
-			return tensors, err
-		}
-		s.endPart()
-	}
-}
-
 // pull returns the next elements of the open part.
 func (s *Source) pull() ([]*tf.Tensor, error) {
 	if s.reader != nil {
@@ -281,17 +257,11 @@ func (s *Source) pull() ([]*tf.Tensor, error) {
 		}
 	}
 	got, err := s.fetch()
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, tf.ErrCancelled):
-		return nil, err
-	case err != nil:
-		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail. Without memory,
-		// elements are lost that the graph has given.
-		s.drop(fmt.Errorf("an element failed: %w", err))
+	if err != nil {
+		s.failed(err)
 		return nil, err
 	}
-	s.write(&got.chunk)
-	s.delivered += uint64(got.chunk.Count)
+	s.computed(got)
 	return got.tensors, nil
 }
 

@@ -87,7 +87,10 @@ func (p *pooledIterator) close() error {
 }
 
 // feed passes on the elements of the current stream's source.
-type feed struct{ from atomic.Pointer[tf.Source] }
+type feed struct {
+	from atomic.Pointer[tf.Source]
+	loan atomic.Pointer[tf.Loan]
+}
 
 // Pull implements tf.Source.
 func (f *feed) Pull() ([]*tf.Tensor, error) {
@@ -98,8 +101,25 @@ func (f *feed) Pull() ([]*tf.Tensor, error) {
 	return (*from).Pull()
 }
 
+// PullOrLend implements tf.Lender.
+func (f *feed) PullOrLend(loan *tf.Loan) ([]*tf.Tensor, error) {
+	f.loan.Store(loan)
+	from := f.from.Load()
+	if from == nil {
+		return nil, tf.ErrCancelled
+	}
+	if lender, ok := (*from).(tf.Lender); ok {
+		return lender.PullOrLend(loan)
+	}
+	return (*from).Pull()
+}
+
 // set makes source the source of the next stream; nil means none.
 func (f *feed) set(source tf.Source) {
+	if loan := f.loan.Load(); loan != nil {
+		// The op must fetch nothing for the next stream from what the earlier one has lent.
+		loan.Recall()
+	}
 	if source == nil {
 		f.from.Store(nil)
 		return
