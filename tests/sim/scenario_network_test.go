@@ -167,6 +167,7 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/provision/kubernetes.go: UTC":                  "of that mark",
 		"service/provision/local.go: Round":                     "of a duration, for people",
 		"service/provision/plan.go: Round":                      "of a duration, for people",
+		"service/worker/dataset/files.go: UnixNano":             "of a file's time of change; a jump can only make a file count as young, or not",
 		"service/worker/drain.go: Round":                        "of a duration, for the log",
 		"service/worker/objects/gcs.go: UnixNano":               "of an object's time of change, which only has to be equal",
 		"service/worker/objects/token.go: Unix":                 "of a request for a token, by which Google's servers limit it",
