@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -223,10 +224,16 @@ func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pec
 		return nil, err
 	}
 	graphs.Files = dataset.FileStates(ctx, []string{r.file})
-	if r.changes {
-		err = os.WriteFile(r.file, []byte("other words"), 0o600)
+	if !r.changes {
+		return graphs, nil
 	}
-	return graphs, err
+	// Each change makes the file longer, because the next part gives it the old time again.
+	file, err := os.OpenFile(r.file, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.WriteString(" more")
+	return graphs, errors.Join(err, file.Close())
 }
 
 // The segment's digest would name the new file although its elements may come from the old table.
