@@ -203,10 +203,7 @@ func (it *Iterator) Cancel() {
 // graph does, forever with a read from a dead mount.
 func (it *Iterator) Close() {
 	it.Cancel()
-	elements, _, _ := it.Reclaim()
-	for _, element := range elements {
-		ReleaseAll(element)
-	}
+	it.DropLent()
 	it.calls.Lock()
 	defer it.calls.Unlock()
 	if !it.closed {

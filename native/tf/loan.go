@@ -41,7 +41,7 @@ type lent struct {
 }
 
 // Lend lends the iterator until it has given that many elements or bytes, ends, or fails. Every other fetch waits until Reclaim.
-// It does nothing if the iterator is cancelled, or if something is lent already.
+// It does nothing if the iterator is closed or cancelled, or if something is lent already.
 func (it *Iterator) Lend(l *Loan, elements int, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,12 +50,14 @@ func (it *Iterator) Lend(l *Loan, elements int, bytes int64) {
 	}
 	it.fetching.Lock()
 	it.calls.RLock()
+	if it.closed || it.cancelled.Load() {
+		it.calls.RUnlock()
+		it.fetching.Unlock()
+		return
+	}
 	it.loan.Store(l)
 	l.it = it
 	C.pecan_lend(l.c, it.c, C.int64_t(elements), C.size_t(bytes), it.status.c)
-	if it.closed || it.cancelled.Load() {
-		l.recall()
-	}
 }
 
 // Recall ends a loan, after the fetch in progress.
@@ -85,6 +87,14 @@ func (l *Loan) recall() {
 	it.loan.Store(nil)
 	it.calls.RUnlock()
 	it.fetching.Unlock()
+}
+
+// DropLent ends what Lend began, and releases the elements that the op has fetched.
+func (it *Iterator) DropLent() {
+	elements, _, _ := it.Reclaim()
+	for _, element := range elements {
+		ReleaseAll(element)
+	}
 }
 
 // Reclaim ends what Lend began. It returns the elements that the op has fetched, for how long it fetched, and the error that ended

@@ -136,6 +136,22 @@ func TestALentIteratorCanBeClosed(t *testing.T) {
 	}
 }
 
+// An iterator may be closed or cancelled before its source lends it.
+func TestAnIteratorThatHasEndedIsNotLent(t *testing.T) {
+	c := newContext(t)
+	for what, end := range map[string]func(*Iterator){"closed": (*Iterator).Close, "cancelled": (*Iterator).Cancel} {
+		it, l := newIterator(t, c, "endless", Int64), newLoan()
+		end(it)
+		it.Lend(l, 10, 1<<20)
+		if l.it != nil {
+			t.Errorf("a %s iterator is lent", what)
+		}
+		if _, err := it.Next(); !errors.Is(err, ErrCancelled) {
+			t.Errorf("a %s iterator returns %v", what, err)
+		}
+	}
+}
+
 // Cancel ends a fetch of the op that would wait forever.
 func TestALentIteratorCanBeCancelled(t *testing.T) {
 	c := newContext(t)

@@ -49,5 +49,6 @@ func (l *limit) wait(ctx context.Context, bytes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paid = l.paid.Add(-cost)
+	l.waited -= max(0, pause-time.Since(now))
 	return ctx.Err()
 }

@@ -51,6 +51,9 @@ func TestTheEndOfAStreamEndsItsWaitForTheLimit(t *testing.T) {
 		if err := l.wait(ctx, 3600*perSecond); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != wait {
 			t.Errorf("waited %v: %v", time.Since(began), err)
 		}
+		if l.waited != wait {
+			t.Errorf("a wait of %v is counted", l.waited)
+		}
 		began = time.Now()
 		if err := l.wait(t.Context(), perSecond); err != nil || time.Since(began) > time.Second {
 			t.Errorf("the next writer waited %v: %v", time.Since(began), err)

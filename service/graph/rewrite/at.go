@@ -31,9 +31,9 @@ type At struct {
 	CacheSource int64
 	// Part, if not nil, is a part of the source. Only UpstreamOfCache is then written, for the elements of that part.
 	Part *uint32
-	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job. An empty state is not known.
-	// Streams share a table only if both are equal, or if Files has the states of all files of the table.
-	Files map[string]string
+	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job. Streams share a table only
+	// if both are equal, or if Files has the versions of all files of the table.
+	Files map[string]FileState
 	Job   string
 	// Threads, if positive, is the size of the stream's private thread pool, unless the user set one.
 	Threads int
@@ -49,6 +49,12 @@ type At struct {
 	// Meters, if not empty, is the name of a resource in which meters count the steps that tf.data's model of a
 	// running iterator forgets. No other iterator of the process may have the same name.
 	Meters string
+}
+
+// FileState is how a file looks now. It is a version if no other content of the file can look so.
+type FileState struct {
+	State   string
+	Version bool
 }
 
 // StreamGraphs are the graphs that a worker runs for one stream: A alone, or A and B, which reads A's elements
@@ -70,7 +76,7 @@ type StreamGraphs struct {
 	// StoredTypes and FileNames are empty.
 	FileNames func(part uint32) []string
 	// Files are At.Files.
-	Files map[string]string
+	Files map[string]FileState
 	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets
 	// create them, and the graph of ReleaseGraph frees them.
 	Shared []Shared

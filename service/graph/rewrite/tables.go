@@ -73,14 +73,14 @@ func namesUpstream(g *graph.Graph, n *tf.NodeDef, divided []split.List) map[stri
 }
 
 // tableContentKey returns the parts of the name of a table that a node fills from files: the states of the
-// files. If not all states are known, the job's id is a part too, so that jobs do not share the table.
+// files. If not all are versions, the job's id is a part too, so that jobs do not share the table.
 func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	var parts []string
 	names, all := tableFileNames(e.g, n)
 	for _, name := range names {
 		// Most strings of a dataset are not names of files.
-		state := e.at.Files[name]
-		parts, all = append(parts, name, state), all && state != ""
+		file := e.at.Files[name]
+		parts, all = append(parts, name, file.State), all && file.Version
 	}
 	if !all {
 		parts = append(parts, "job", e.at.Job)

@@ -53,7 +53,7 @@ func TestStreamsShareATableWhileItsFileIsUnchanged(t *testing.T) {
 		t.Fatalf("the table's files are %q", files)
 	}
 	in := func(state, job string) rewrite.At {
-		return rewrite.At{Files: map[string]string{"/data/words": state}, Job: job}
+		return rewrite.At{Files: map[string]rewrite.FileState{"/data/words": {State: state, Version: true}}, Job: job}
 	}
 	first := tableName(t, g, in("1", "a"))
 	if other := tableName(t, g, in("1", "b")); other != first {
@@ -70,8 +70,8 @@ func TestJobsDoNotShareATableWithUnknownFiles(t *testing.T) {
 		at rewrite.At
 	}{
 		"a file without a known state": {g: vocabulary(t, false)},
-		"a file that cannot be asked":  {vocabulary(t, false), rewrite.At{Files: map[string]string{"/data/words": ""}}},
-		"a computed name":              {vocabulary(t, true), rewrite.At{Files: map[string]string{"/data/words": "1"}}},
+		"a file that may still change": {vocabulary(t, false), rewrite.At{Files: map[string]rewrite.FileState{"/data/words": {State: "1"}}}},
+		"a computed name":              {vocabulary(t, true), rewrite.At{Files: map[string]rewrite.FileState{"/data/words": {State: "1", Version: true}}}},
 	} {
 		names := map[string]string{}
 		for _, job := range []string{"a", "b"} {

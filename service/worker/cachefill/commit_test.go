@@ -1,6 +1,7 @@
 package cachefill
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -47,6 +48,7 @@ func TestAPartIsComputedWhileASegmentBecomesDurable(t *testing.T) {
 		}
 		tf.ReleaseAll(tensors)
 	}
+	<-s.committing.Load().written
 	if !s.committing.Load().late(0) {
 		t.Fatal("the first segment is durable before it was synced")
 	}
@@ -121,4 +123,68 @@ func TestAStreamDoesNotWaitForASlowCommit(t *testing.T) {
 	if written := reported(d); !slices.Equal(written, whole.Parts[:1]) {
 		t.Errorf("parts %v are reported", written)
 	}
+}
+
+// D14: each segment becomes durable a little later than the next part is computed. The stream waits for no longer than commitWait in all of
+// its parts.
+func TestAStreamWaitsOnlyOnceForSlowCommits(t *testing.T) {
+	d, runtime := directory(t)
+	plan, whole, graphs := cached(t)
+	disk := &stuckDisk{slowDisk: slowDisk{path: t.TempDir()}, release: make(chan struct{})}
+	d.dir, d.commitWait = cache.New(disk, 0), 400*time.Millisecond
+	ended := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(300 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ended:
+				close(disk.release)
+				return
+			}
+			select {
+			case disk.release <- struct{}{}:
+			case <-ended:
+			}
+		}
+	}()
+	s := source(t, d, plan, whole, nil)
+	begin(t, s, &computed{runtime: runtime, graphs: graphs})
+	numbers(t, s)
+	close(ended)
+	s.AwaitAck()
+	s.Close()
+	d.Running.Wait()
+	if s.settling > d.commitWait+200*time.Millisecond || s.settling == 0 {
+		t.Errorf("%d parts waited %v, at most %v are allowed", len(whole.Parts), s.settling, d.commitWait)
+	}
+	if written := reported(d); len(written) == 0 || len(written) == len(whole.Parts) {
+		t.Errorf("%d of %d segments were written", len(written), len(whole.Parts))
+	}
+}
+
+// A run that is stopped does not wait for a commit. The segment is reported when it is durable.
+func TestAStoppedRunDoesNotWaitForACommit(t *testing.T) {
+	d, runtime := directory(t)
+	plan, whole, graphs := cached(t)
+	disk := &stuckDisk{slowDisk: slowDisk{path: t.TempDir()}, release: make(chan struct{})}
+	d.dir, d.commitWait = cache.New(disk, 0), time.Hour
+	s := source(t, d, plan, whole, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	s.Context = ctx
+	begin(t, s, &computed{runtime: runtime, graphs: graphs})
+	for s.committing.Load() == nil {
+		tensors, err := s.Pull()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tf.ReleaseAll(tensors)
+	}
+	<-s.committing.Load().written
+	stop()
+	s.AwaitAck()
+	s.Close()
+	close(disk.release)
+	d.Running.Wait()
 }

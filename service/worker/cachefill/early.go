@@ -13,7 +13,7 @@ import (
 const mostEarly = 4 << 20
 
 // early is the segment of the next part, which is opened while the open part is read. A medium then does not wait between two parts.
-// The opening in progress holds mu, as a commit holds Source.committing.
+// The opening in progress holds mu.
 type early struct {
 	mu      sync.Mutex
 	segment *pecanv1.CacheSegment

@@ -80,21 +80,28 @@ func (c *commit) late(most time.Duration) bool {
 	}
 }
 
-// settle waits for the newest commit, until its data has been written for commitWait. It returns whether the commit is over.
-func (s *Source) settle() bool {
+// settle waits for the newest commit, until its data has been written for commitWait or the run is stopped. After its data was written,
+// it waits at most for a time. It returns whether the commit is over, and how much of that time has passed.
+func (s *Source) settle(most time.Duration) (over bool, waited time.Duration) {
 	last := s.committing.Load()
 	if last == nil {
-		return true
+		return true, 0
 	}
-	<-last.written
-	timer := time.NewTimer(s.Directory.commitWait - time.Since(last.began))
+	select {
+	case <-last.written:
+	case <-s.Context.Done():
+		return false, 0
+	}
+	began := time.Now()
+	timer := time.NewTimer(min(most, s.Directory.commitWait-time.Since(last.began)))
 	defer timer.Stop()
 	select {
 	case <-last.over:
-		return true
+		over = true
 	case <-timer.C:
-		return false
+	case <-s.Context.Done():
 	}
+	return over, time.Since(began)
 }
 
 // behind returns why no segment is begun now; nil if one may be begun. The next part would wait for the directory, too.
@@ -108,14 +115,20 @@ func (s *Source) behind() error {
 	return nil
 }
 
-// commit begins to make the segment durable, while the stream computes its next part. It waits for the commit before it. If that
-// takes too long, the segment is discarded: a slow directory must not slow down the stream.
+// commit begins to make the segment durable, while the stream computes its next part. It waits for the commit before it, but for no
+// longer than commitWait in all parts of the stream. Then the segment is discarded: a slow directory must not slow down the stream.
 func (s *Source) commit() {
 	if s.writer == nil {
 		return
 	}
-	if !s.settle() {
-		s.drop(errBehind)
+	settled, waited := s.settle(s.Directory.commitWait - s.settling)
+	if s.settling += waited; !settled {
+		writer, name, why := s.writer, s.name, errBehind
+		if s.writer = nil; s.Context.Err() != nil {
+			why = nil
+		}
+		// A mounted bucket may upload the file when it is closed.
+		s.Directory.Running.Go(func() { s.discard(writer, name, why) })
 		return
 	}
 	now := &commit{written: make(chan struct{}), over: make(chan struct{})}
@@ -129,6 +142,11 @@ func (s *Source) commit() {
 		end(0, 0)
 		now.began = time.Now()
 		close(now.written)
+		if unwritten != nil && s.Context.Err() == nil {
+			s.Directory.health.failed(unwritten)
+			s.discard(writer, name, unwritten)
+			return
+		}
 		// The files must still be those that the elements came from. The tables may have been named before the digest was
 		// computed.
 		found, err := digest(s.Context, names)
@@ -136,9 +154,6 @@ func (s *Source) commit() {
 		switch {
 		case s.Context.Err() != nil:
 			s.discard(writer, name, nil)
-		case unwritten != nil:
-			s.Directory.health.failed(unwritten)
-			s.discard(writer, name, unwritten)
 		case err != nil || changed:
 			s.discard(writer, name, errors.Join(errors.New("the source files changed while they were read"), err))
 		default:
@@ -186,10 +201,9 @@ func (s *Source) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.drop(nil)
-	_ = s.reclaim()
 	s.closePart()
 	_ = s.takeEarly(nil)
-	if s.settle() {
+	if over, _ := s.settle(s.Directory.commitWait); over {
 		s.Report()
 		return
 	}

@@ -52,7 +52,7 @@ func (s *Source) Report() {
 // AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the segments. The next
 // epoch then finds them.
 func (s *Source) AwaitAck() {
-	_ = s.settle()
+	_, _ = s.settle(s.Directory.commitWait)
 	s.Report()
 	s.reports.mu.Lock()
 	acknowledged := s.reports.acknowledged

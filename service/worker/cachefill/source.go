@@ -10,12 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
-
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // mostSkipped bounds how many elements are skipped in one call.
@@ -82,8 +82,9 @@ type Source struct {
 	kept   [][]*tf.Tensor
 	writer *cache.Writer
 	name   string
-	// committing is the newest commit; nil before the first one.
+	// committing is the newest commit; nil before the first one. settling is for how long parts have waited for commits.
 	committing atomic.Pointer[commit]
+	settling   time.Duration
 
 	reports reports
 }
@@ -184,7 +185,10 @@ func (s *Source) beginUnstored() error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	if written {
+	switch file := dataset.WithoutVersion(s.graphs.Files); {
+	case written && file != "":
+		s.Directory.skip(fmt.Errorf("the version of %q is not known, and a table is filled from it", file))
+	case written:
 		s.beginWriting()
 	}
 	return nil

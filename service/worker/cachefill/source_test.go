@@ -95,7 +95,7 @@ func source(t *testing.T, d *Directory, plan *pecanv1.Plan, whole *rewrite.Strea
 
 // writtenBy returns the durable segments of a source that are not reported.
 func writtenBy(s *Source) []*pecanv1.CacheSegment {
-	s.settle()
+	s.settle(s.Directory.commitWait)
 	s.reports.mu.Lock()
 	defer s.reports.mu.Unlock()
 	written := s.reports.unreported
