@@ -22,6 +22,11 @@ PIPELINES = {
     "every dtype": lambda step: D.from_tensor_slices({dtype.name: values(dtype) for dtype in dtypes()}).apply(step()).map(lambda e: e),
     "ragged and sparse values": lambda step: D.range(ROWS).map(loose).apply(step()).map(dense),
     "ragged and sparse batches": lambda step: D.range(ROWS).map(loose).batch(4).apply(step()).map(dense),
+    # TensorFlow does not ask whether others hold the input of this op.
+    "a step that changes its input": lambda step: D.range(ROWS)
+    .map(lambda x: tf.fill([x % 5 + 2000], x))
+    .apply(step())
+    .map(lambda e: tf.raw_ops.InplaceAdd(x=e, i=[0], v=[1])),
     "ragged and sparse batches of filtered rows": lambda step: D.range(300).filter(lambda x: x % 3 > 0).map(loose).batch(4).apply(step()).map(dense),
 }
 

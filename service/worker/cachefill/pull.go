@@ -36,7 +36,7 @@ func (s *Source) PullOrLend(loan *tf.Loan) ([]*tf.Tensor, error) {
 			tensors, err = s.pull()
 		}
 		if !errors.Is(err, io.EOF) {
-			if err == nil && loan != nil && s.upstream != nil && !s.upstream.packed {
+			if err == nil && loan != nil && s.Lends && s.upstream != nil && !s.upstream.packed {
 				s.upstream.it.Lend(loan, mostLent, bytesLent)
 			}
 			return tensors, err

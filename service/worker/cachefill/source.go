@@ -51,6 +51,8 @@ type Source struct {
 	Context context.Context
 	Stop    context.CancelFunc
 	Log     *slog.Logger
+	// Lends is set if the downstream graph changes no element that it gets. Its op may then fetch elements that are written later.
+	Lends bool
 	// KeepRemainder gets what a part keeps back for the closing stream, at the end of the part.
 	KeepRemainder func(batch []*tf.Tensor)
 

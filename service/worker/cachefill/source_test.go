@@ -87,7 +87,7 @@ func source(t *testing.T, d *Directory, plan *pecanv1.Plan, whole *rewrite.Strea
 	all := split.AllParts(plan, plan.GetCache())
 	s := &Source{
 		Directory: d, Action: &pecanv1.CacheAction{Key: plan.GetCache().GetKey(), Step: plan.GetCache(), Segments: segments, WrittenBelow: all},
-		Stream: whole, AllParts: all, Lease: 1, Context: t.Context(), Log: d.Log,
+		Stream: whole, AllParts: all, Lease: 1, Lends: true, Context: t.Context(), Log: d.Log,
 	}
 	t.Cleanup(s.Close)
 	return s

@@ -1,16 +1,16 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
-
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/worker/cachefill"
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 	"github.com/pecan-ml/pecan/service/worker/profile"
@@ -151,6 +151,7 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 			upstream.relay, upstream.pulling, relay, base = relay, base, nil, w.Pulling
 			upstream.relay.keep, upstream.relay.batchRows, r.batchRows = upstream.keepBack, r.batchRows, 0
 		}
+		kept.Lends = !changesInputs(graphs.A) && !changesInputs(graphs.B)
 		r.closers = append(r.closers, kept.Close)
 		if err := r.beginCached(kept, upstream); err != nil {
 			return nil, err
@@ -194,6 +195,9 @@ func (r *run) open(from *restorable) (*tf.Iterator, error) {
 	}
 	return r.iterate(w.Pulling, graphs.B, second)
 }
+
+// changesInputs reports whether a graph may have an op that changes its input even if others hold it: InplaceAdd and its like.
+func changesInputs(graph []byte) bool { return bytes.Contains(graph, []byte("Inplace")) }
 
 // iterate makes the iterator of a graph, which the end of the run closes. p reads its metrics; p may be nil.
 func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profile.Profiler) (*tf.Iterator, error) {
