@@ -17,8 +17,9 @@ const (
 	longer, restFor = 10, 3
 	// pieceBytes is how much is read before its checksum is computed. It is still in the processor's cache then.
 	pieceBytes = 256 << 10
-	// mostUnanswered bounds the calls that go on alone. Each holds a thread of this process while a mount hangs.
-	mostUnanswered = 32
+	// mostUnanswered is the number of calls from which on few are made. Each holds a thread of this process while a mount hangs.
+	// mostDoubled is how many times the pause between them doubles at most: to 23 days.
+	mostUnanswered, mostDoubled = 32, 16
 )
 
 // ErrNoAnswer is the error of a call that takes too long. A call that is not made because of an earlier one has it too. So does the
@@ -27,29 +28,49 @@ var ErrNoAnswer = errors.New("the cache directory does not answer")
 
 // patience bounds the time for which a caller waits for a file system: wait, or ten times as long for lists and for calls that make
 // something durable. A call that takes longer goes on alone, and its result is
-// not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other. The same holds while many
-// calls are not answered.
+// not used. For a while after it, calls fail at once: streams compute, and do not wait one after the other. While many calls are not
+// answered, one call is made from time to time. If it is answered, another mount has replaced the one that hangs.
 type patience struct {
 	fs   FileSystem
 	wait time.Duration
 
 	mu           sync.Mutex
 	restingUntil time.Time
-	// unanswered counts the calls that go on alone.
-	unanswered int
+	// unanswered counts the calls that go on alone. old are those of a mount that was replaced.
+	unanswered, old int
 }
 
-// resting returns ErrNoAnswer for a while after a call that took too long, and while no further call may go on alone.
+// resting returns ErrNoAnswer for a while after a call that took too long. While many calls take too long, it lets one call pass and
+// begins the next such time.
 func (p *patience) resting() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.unanswered >= mostUnanswered:
-		return fmt.Errorf("%w: %d calls take too long", ErrNoAnswer, p.unanswered)
-	case time.Now().Before(p.restingUntil):
-		return fmt.Errorf("%w in time", ErrNoAnswer)
+	if time.Now().Before(p.restingUntil) {
+		return fmt.Errorf("%w in time: %d calls take too long", ErrNoAnswer, p.unanswered)
+	}
+	if p.unanswered-p.old >= mostUnanswered {
+		p.rest()
 	}
 	return nil
+}
+
+// rest begins a time without calls. While many calls take too long, it grows with each, so that they do not become too many: the next one
+// is as far away as the first of them. The caller holds mu.
+func (p *patience) rest() {
+	pause := restFor * p.wait
+	if more := p.unanswered - p.old - mostUnanswered; more >= 0 {
+		pause = longer * p.wait << min(more, mostDoubled)
+	}
+	p.restingUntil = time.Now().Add(pause)
+}
+
+// answered notes that a call was answered in time.
+func (p *patience) answered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unanswered-p.old >= mostUnanswered {
+		p.old, p.restingUntil = p.unanswered, time.Time{}
+	}
 }
 
 // alone waits for the end of a call in the background.
@@ -60,8 +81,12 @@ func (p *patience) alone(wait func()) {
 	go func() {
 		wait()
 		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.unanswered-p.old >= mostUnanswered {
+			p.restingUntil = time.Time{}
+		}
 		p.unanswered--
-		p.mu.Unlock()
+		p.old = min(p.old, p.unanswered)
 	}()
 }
 
@@ -69,7 +94,7 @@ func (p *patience) alone(wait func()) {
 func (p *patience) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.unanswered >= mostUnanswered
+	return p.unanswered-p.old >= mostUnanswered
 }
 
 // within makes a call, and returns ErrNoAnswer if it takes longer than most. late takes the result of such a call.
@@ -95,6 +120,7 @@ func await[T any](p *patience, most time.Duration, what string, call func() (T, 
 	defer timer.Stop()
 	select {
 	case a := <-answers:
+		p.answered()
 		return a.result, a.err
 	case <-timer.C:
 	}
@@ -104,14 +130,14 @@ func await[T any](p *patience, most time.Duration, what string, call func() (T, 
 		return a.result, a.err
 	case <-time.After(most / 10):
 	}
-	p.mu.Lock()
-	p.restingUntil = time.Now().Add(restFor * p.wait)
-	p.mu.Unlock()
 	p.alone(func() {
 		if a := <-answers; a.err == nil && late != nil {
 			late(a.result)
 		}
 	})
+	p.mu.Lock()
+	p.rest()
+	p.mu.Unlock()
 	return result, fmt.Errorf("%w in time: %s takes longer than %v", ErrNoAnswer, what, most)
 }
 

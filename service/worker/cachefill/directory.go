@@ -211,14 +211,16 @@ func (d *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
 	}
 	d.mu.Unlock()
 	if own != nil && !answer.GetAccepted() {
-		d.Running.Go(func() { d.remove(answer.GetName()) })
+		d.Running.Go(func() { _ = d.remove(answer.GetName()) })
 	}
 }
 
-func (d *Directory) remove(name string) {
-	if err := d.dir.Remove(name); err != nil {
+func (d *Directory) remove(name string) error {
+	err := d.dir.Remove(name)
+	if err != nil {
 		d.Log.Warn("removing a file of the cache directory failed", "file", name, "error", err)
 	}
+	return err
 }
 
 // invalidate counts a segment that cannot be used, and returns the report of it. A damaged segment is moved aside, but no file of
@@ -292,8 +294,12 @@ func (d *Directory) RemoveOrphans(names []string) {
 			d.mu.Lock()
 			own := d.own[cache.Final(name)] != nil
 			d.mu.Unlock()
-			if owner := cache.ClusterOf(name); !own && owner != "" && owner == d.Cluster() {
-				d.remove(name)
+			if owner := cache.ClusterOf(name); own || owner == "" || owner != d.Cluster() {
+				continue
+			}
+			if err := d.remove(name); errors.Is(err, cache.ErrNoAnswer) {
+				// The dispatcher is asked about the others again.
+				return
 			}
 		}
 	})

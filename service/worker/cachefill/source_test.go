@@ -239,6 +239,8 @@ func directory(t *testing.T) (*Directory, *tf.Context) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runtime.Close)
+	// Segments become durable after the source of a stopped run is closed.
+	t.Cleanup(func() { d.Running.Wait() })
 	return d, runtime
 }
 
