@@ -203,7 +203,10 @@ func (it *Iterator) Cancel() {
 // graph does, forever with a read from a dead mount.
 func (it *Iterator) Close() {
 	it.Cancel()
-	it.DropLent()
+	elements, _, _ := it.Reclaim()
+	for _, element := range elements {
+		ReleaseAll(element)
+	}
 	it.calls.Lock()
 	defer it.calls.Unlock()
 	if !it.closed {

@@ -89,14 +89,6 @@ func (l *Loan) recall() {
 	it.fetching.Unlock()
 }
 
-// DropLent ends what Lend began, and releases the elements that the op has fetched.
-func (it *Iterator) DropLent() {
-	elements, _, _ := it.Reclaim()
-	for _, element := range elements {
-		ReleaseAll(element)
-	}
-}
-
 // Reclaim ends what Lend began. It returns the elements that the op has fetched, for how long it fetched, and the error that ended
 // this, as Next would. The caller releases the elements, which the op has given to its graph.
 func (it *Iterator) Reclaim() (elements [][]*Tensor, took time.Duration, err error) {

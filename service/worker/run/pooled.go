@@ -101,8 +101,6 @@ func (r *run) iteratePooled(runtime *tf.Context, serialised []byte, nodes rewrit
 			p.Close()
 			return
 		}
-		// The next stream must not get what an op has fetched in this one.
-		p.DropLent()
 		if profiler != nil {
 			profiler.Conclude(&p.history)
 		}
