@@ -48,18 +48,21 @@ func (p *patience) resting() error {
 	if time.Now().Before(p.restingUntil) {
 		return fmt.Errorf("%w in time: %d calls take too long", ErrNoAnswer, p.unanswered)
 	}
-	if p.unanswered-p.old >= mostUnanswered {
+	if p.full() {
 		p.rest()
 	}
 	return nil
 }
 
+// full returns whether so many calls go on alone that few more are made. The caller holds mu.
+func (p *patience) full() bool { return p.unanswered-p.old >= mostUnanswered }
+
 // rest begins a time without calls. While many calls take too long, it grows with each, so that they do not become too many: the next one
 // is as far away as the first of them. The caller holds mu.
 func (p *patience) rest() {
 	pause := restFor * p.wait
-	if more := p.unanswered - p.old - mostUnanswered; more >= 0 {
-		pause = longer * p.wait << min(more, mostDoubled)
+	if p.full() {
+		pause = longer * p.wait << min(p.unanswered-p.old-mostUnanswered, mostDoubled)
 	}
 	p.restingUntil = time.Now().Add(pause)
 }
@@ -68,7 +71,7 @@ func (p *patience) rest() {
 func (p *patience) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.unanswered-p.old >= mostUnanswered {
+	if p.full() {
 		p.old, p.restingUntil = p.unanswered, time.Time{}
 	}
 }
@@ -82,19 +85,12 @@ func (p *patience) alone(wait func()) {
 		wait()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.unanswered-p.old >= mostUnanswered {
+		if p.full() {
 			p.restingUntil = time.Time{}
 		}
 		p.unanswered--
 		p.old = min(p.old, p.unanswered)
 	}()
-}
-
-// full returns whether no further call may go on alone.
-func (p *patience) full() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.unanswered-p.old >= mostUnanswered
 }
 
 // within makes a call, and returns ErrNoAnswer if it takes longer than most. late takes the result of such a call.
@@ -183,7 +179,10 @@ func (p *patience) Rename(from, to string) error {
 // Remove deletes a file. It is asked also while the file system rests. A file that stays is collected later.
 func (p *patience) Remove(name string) error {
 	if resting := p.resting(); resting != nil {
-		if p.full() {
+		p.mu.Lock()
+		full := p.full()
+		p.mu.Unlock()
+		if full {
 			return resting
 		}
 		p.alone(func() { _ = p.fs.Remove(name) })

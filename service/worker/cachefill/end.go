@@ -142,20 +142,23 @@ func (s *Source) commit() {
 		end(0, 0)
 		now.began = time.Now()
 		close(now.written)
-		if unwritten != nil && s.Context.Err() == nil {
-			s.Directory.health.failed(unwritten)
-			s.discard(writer, name, unwritten)
-			return
+		var changed error
+		if unwritten == nil {
+			// The files must still be those that the elements came from. The tables may have been named before the digest was
+			// computed.
+			found, err := digest(s.Context, names)
+			if err != nil || found != source || !dataset.Unchanged(s.Context, files) {
+				changed = errors.Join(errors.New("the source files changed while they were read"), err)
+			}
 		}
-		// The files must still be those that the elements came from. The tables may have been named before the digest was
-		// computed.
-		found, err := digest(s.Context, names)
-		changed := found != source || !dataset.Unchanged(s.Context, files)
 		switch {
 		case s.Context.Err() != nil:
 			s.discard(writer, name, nil)
-		case err != nil || changed:
-			s.discard(writer, name, errors.Join(errors.New("the source files changed while they were read"), err))
+		case unwritten != nil:
+			s.Directory.health.failed(unwritten)
+			s.discard(writer, name, unwritten)
+		case changed != nil:
+			s.discard(writer, name, changed)
 		default:
 			s.finish(writer, name)
 		}

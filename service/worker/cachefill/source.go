@@ -187,12 +187,14 @@ func (s *Source) beginUnstored() error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	switch file := dataset.WithoutVersion(s.graphs.Files); {
-	case written && file != "":
-		s.Directory.skip(fmt.Errorf("the version of %q is not known, and a table is filled from it", file))
-	case written:
-		s.beginWriting()
+	if !written {
+		return nil
 	}
+	if file := dataset.WithoutVersion(s.graphs.Files); file != "" {
+		s.Directory.skip(fmt.Errorf("the version of %q is not known, and a table is filled from it", file))
+		return nil
+	}
+	s.beginWriting()
 	return nil
 }
 
